@@ -1,0 +1,169 @@
+"""The errors of this package, one small tree.
+
+    KafkaEosError
+    ├── TerminalError                trying again cannot help: a person or another attempt must act
+    │   ├── ConfigurationError       a setting, a column or an argument is wrong
+    │   │   ├── InvalidNameError     a name cannot become part of a transactional id
+    │   │   ├── TopicError           a topic or partition is missing or does not fit
+    │   │   └── ToolMissingError     a program on the machine is missing or too old
+    │   ├── AccessError              the broker refuses the credentials or the operation
+    │   ├── BrokerTooOldError        the broker lacks a request that exactly-once needs
+    │   ├── RecordError              a record cannot be written (too large, wrong type, unknown partition)
+    │   ├── ManifestError            the manifest is missing, foreign, torn or of an unknown version
+    │   ├── UndecidableError         the attempt can no longer be committed (superseded, aborted, too late)
+    │   ├── CheckFailedError         the author's check refused the load
+    │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
+    │   └── InDoubtError             what happened cannot be told or mended by program (rule 7)
+    └── TransientError               the same call may succeed later; nothing was lost by failing now
+        ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
+        ├── LedgerUnavailableError   the metadata DB is locked, gone or not upgraded yet
+        └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
+
+Every error says what to do next, and carries the ids it knows as attributes, so that a log line at night
+names the load, the attempt and the transactional id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AccessError",
+    "BrokerTooOldError",
+    "BrokerUnavailableError",
+    "CheckFailedError",
+    "ConfigurationError",
+    "InDoubtError",
+    "InvalidNameError",
+    "KafkaEosError",
+    "LedgerUnavailableError",
+    "ManifestError",
+    "NotFinishedError",
+    "ProducerFencedError",
+    "RecordError",
+    "TerminalError",
+    "ToolMissingError",
+    "TopicError",
+    "TransientError",
+    "UndecidableError",
+]
+
+
+class KafkaEosError(Exception):
+    """Base of all errors of this package.
+
+    :param message: what happened, naming the field and the value where there is one.
+    :param remedy: what to do next.
+    :param load: the load's identity, as ``str(LoadIdentity)``.
+    :param attempt: the attempt's number within its load.
+    :param transactional_id: the transaction it is about.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        load: str | None = None,
+        attempt: int | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.load = load
+        self.attempt = attempt
+        self.transactional_id = transactional_id
+
+    def __str__(self) -> str:
+        ids = ", ".join(
+            f"{name} {value}"
+            for name, value in (
+                ("load", self.load),
+                ("attempt", self.attempt),
+                ("transactional id", self.transactional_id),
+            )
+            if value is not None
+        )
+        text = self.message.rstrip(". ") + "."
+        if self.remedy:
+            text += f" {self.remedy.rstrip('. ')}."
+        return f"{text} [{ids}]" if ids else text
+
+    def __reduce__(self) -> Any:
+        # exceptions cross process borders (Spark's Python workers, Airflow's triggerer): keyword arguments included
+        return _rebuild, (type(self), self.message, {k: v for k, v in self.__dict__.items() if k != "message"})
+
+
+def _rebuild(kind: type[KafkaEosError], message: str, state: dict[str, Any]) -> KafkaEosError:
+    error = kind(message)
+    error.__dict__.update(state)
+    return error
+
+
+class TerminalError(KafkaEosError):
+    """Trying again cannot help. Airflow adapters raise it as a failure without retries."""
+
+
+class TransientError(KafkaEosError):
+    """The same call may succeed later."""
+
+
+class ConfigurationError(TerminalError):
+    """A setting, a column or an argument is wrong."""
+
+
+class InvalidNameError(ConfigurationError):
+    """A name cannot become part of a transactional id."""
+
+
+class TopicError(ConfigurationError):
+    """A topic or partition is missing, or does not fit the load."""
+
+
+class ToolMissingError(ConfigurationError):
+    """A program on this machine (Java, Maven) is missing or too old."""
+
+
+class AccessError(TerminalError):
+    """The broker refuses the credentials, or an ACL is missing."""
+
+
+class BrokerTooOldError(TerminalError):
+    """The broker lacks a request that exactly-once needs."""
+
+
+class RecordError(TerminalError):
+    """A record cannot be written as it is."""
+
+
+class ManifestError(TerminalError):
+    """The manifest is missing, of another attempt, torn, or of an unknown schema version."""
+
+
+class UndecidableError(TerminalError):
+    """The attempt can no longer be committed: superseded, aborted, lost or out of time."""
+
+
+class CheckFailedError(TerminalError):
+    """The author's check refused what prepare wrote; the attempt is aborted."""
+
+
+class ProducerFencedError(TerminalError):
+    """A writer's transaction was ended or its transactional id initialised by someone else."""
+
+
+class InDoubtError(TerminalError):
+    """The log does not tell one story (rule 7). Nothing is touched; a person decides."""
+
+
+class BrokerUnavailableError(TransientError):
+    """No broker, coordinator or leader answered before the deadline."""
+
+
+class LedgerUnavailableError(TransientError):
+    """The metadata DB is locked, unreachable or of another schema revision."""
+
+
+class NotFinishedError(TransientError):
+    """A wait (for markers, for readers, for a quiet period) passed its deadline."""

@@ -1,0 +1,45 @@
+"""What really happened to a transaction, judged by the partitions' logs alone (rule 7).
+
+Per partition the evidence is the first control record of the transaction's producer id behind its last record.
+Error codes and the coordinator's present state are hints; they never become an outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Marker(str, Enum):
+    """What a partition's log shows behind a transaction's last record."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    #: no control record of that producer id yet: the transaction is open there
+    MISSING = "missing"
+    #: the log does not reach back far enough, or the topic is another one now
+    UNREADABLE = "unreadable"
+
+
+class Outcome(str, Enum):
+    """What happened to a transaction as a whole."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"
+    IN_DOUBT = "in doubt"
+
+
+def judge(markers: Iterable[Marker]) -> Outcome:
+    """One outcome from the evidence of all partitions of a transaction.
+
+    All COMMIT: committed. All ABORT: aborted (called lost where the decision was commit). Some not there yet, the
+    others alike: open. Anything mixed or unreadable: in doubt, stop for a person. No partition at all is in
+    doubt too: a transaction without evidence is never reported done.
+    """
+    seen = set(markers)
+    if not seen or Marker.UNREADABLE in seen or {Marker.COMMIT, Marker.ABORT} <= seen:
+        return Outcome.IN_DOUBT
+    if Marker.MISSING in seen:
+        return Outcome.OPEN
+    return Outcome.COMMITTED if seen == {Marker.COMMIT} else Outcome.ABORTED

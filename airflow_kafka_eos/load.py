@@ -1,0 +1,100 @@
+"""What a load is, which states it may have, and which moves between them are allowed (design.md, Load states)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_kafka_eos.errors import InvalidNameError, UndecidableError
+
+DEFAULT_NAMESPACE = "airflow"
+
+
+@dataclass(frozen=True)
+class LoadIdentity:
+    """One unit that must arrive exactly once: (namespace, load name, key).
+
+    It never contains a try number, a map index position or a worker: whoever retries, clears or backfills the
+    same load must meet the same identity.
+    """
+
+    namespace: str
+    name: str
+    key: str
+
+    def __post_init__(self) -> None:
+        for field in ("namespace", "name", "key"):
+            value = getattr(self, field)
+            if not isinstance(value, str) or not value:
+                raise InvalidNameError(
+                    f"the load's {field} is {value!r}, it must be a text of one or more characters",
+                    remedy=f"Set {'load_key' if field == 'key' else field} to what names this load",
+                )
+            if "\x00" in value:
+                raise InvalidNameError(
+                    f"the load's {field} {value!r} contains a NUL character",
+                    remedy="Databases refuse it: remove it from the name",
+                )
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError as e:
+                raise InvalidNameError(
+                    f"the load's {field} {value!r} is not valid Unicode", remedy="Remove lone surrogates from the name"
+                ) from e
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}/{self.key}"
+
+
+class Verdict(str, Enum):
+    """What a decision says. Recorded once per attempt; no decision means abort."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class LoadState(str, Enum):
+    """States of a load. COMMITTING is the point of no return: from there recovery only rolls forward."""
+
+    PREPARING = "PREPARING"
+    PREPARED = "PREPARED"
+    COMMITTING = "COMMITTING"
+    COMMITTED = "COMMITTED"
+    ABORTING = "ABORTING"
+    ABORTED = "ABORTED"
+    REPAIRING = "REPAIRING"
+    IN_DOUBT = "IN_DOUBT"
+
+
+#: States behind a commit decision: such a load gets no new attempt (rule 9).
+DECIDED_COMMIT = frozenset(
+    {LoadState.COMMITTING, LoadState.COMMITTED, LoadState.REPAIRING, LoadState.IN_DOUBT}
+)
+
+_S = LoadState
+#: state -> states that may follow. Opening an attempt (-> PREPARING) makes the older undecided one
+#: undecidable in the same ledger transaction (rule 2), so it may follow every undecided state.
+MOVES: dict[LoadState, frozenset[LoadState]] = {
+    _S.PREPARING: frozenset({_S.PREPARING, _S.PREPARED, _S.ABORTING}),
+    _S.PREPARED: frozenset({_S.PREPARING, _S.COMMITTING, _S.ABORTING}),
+    _S.ABORTING: frozenset({_S.PREPARING, _S.ABORTED}),
+    _S.ABORTED: frozenset({_S.PREPARING}),
+    _S.COMMITTING: frozenset({_S.COMMITTED, _S.REPAIRING, _S.IN_DOUBT}),
+    _S.REPAIRING: frozenset({_S.COMMITTED, _S.IN_DOUBT}),
+    # a person may mend what was in doubt and let recovery look at the log again
+    _S.IN_DOUBT: frozenset({_S.COMMITTED, _S.REPAIRING}),
+    _S.COMMITTED: frozenset(),
+}
+
+
+def check_move(load: LoadIdentity, old: LoadState, new: LoadState) -> None:
+    """Refuse a move that the state machine does not have.
+
+    :raises UndecidableError: naming both states.
+    """
+    if new not in MOVES[old]:
+        raise UndecidableError(
+            f"a load in state {old.value} cannot become {new.value}",
+            remedy="Look at the load's attempts in the ledger; a committed load needs a load_key of its own to be reloaded",
+            load=str(load),
+        )

@@ -1,0 +1,235 @@
+"""The manifest: what prepare hands to decide. A versioned JSON document; this module does no I/O.
+
+One entry per Spark partition (an empty one has no transaction), with what was written where. ``decide``
+believes it only as far as the broker confirms it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_kafka_eos.errors import ConfigurationError, ManifestError
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
+
+SCHEMA_VERSION = 1
+DIGEST_MODULUS = 2**128
+
+
+@dataclass(frozen=True)
+class AttemptRef:
+    """An attempt of a load in a ledger: all that Spark needs to know of where it belongs."""
+
+    load: LoadIdentity
+    ledger_id: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.load} attempt {self.attempt}"
+
+
+@dataclass(frozen=True)
+class PartitionWrites:
+    """What one transaction wrote to one Kafka partition.
+
+    ``bytes`` counts keys, values and headers before compression. ``digest`` is the sum, modulo 2**128, of a
+    128-bit hash of each record (order does not matter), as 32 hex digits. Offsets are those of the first and the
+    last record.
+    """
+
+    topic: str
+    partition: int
+    records: int
+    bytes: int
+    first_offset: int
+    last_offset: int
+    digest: str
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True)
+class ManifestEntry:
+    """What one Spark partition's accepted task attempt did. No transaction: the partition was empty."""
+
+    spark_partition: int
+    transaction: PreparedTransaction | None
+    writes: tuple[PartitionWrites, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(w.records for w in self.writes)
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as prepare saw it: a recreated or widened topic is noticed (design.md, traps)."""
+
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that one attempt has prepared."""
+
+    attempt: AttemptRef
+    created_at: str
+    writer: str
+    transaction_timeout_ms: int
+    topics: Mapping[str, TopicInfo]
+    entries: tuple[ManifestEntry, ...]
+
+    @property
+    def transactions(self) -> tuple[PreparedTransaction, ...]:
+        return tuple(e.transaction for e in self.entries if e.transaction is not None)
+
+    @property
+    def records(self) -> int:
+        return sum(e.records for e in self.entries)
+
+    @property
+    def bytes(self) -> int:
+        return sum(w.bytes for e in self.entries for w in e.writes)
+
+    @property
+    def digest(self) -> str:
+        """The digest of all records of the attempt, whatever partition they went to."""
+        return combine_digests(w.digest for e in self.entries for w in e.writes)
+
+
+def combine_digests(digests: Any) -> str:
+    """Add order-independent digests."""
+    return f"{sum(int(d, 16) for d in digests) % DIGEST_MODULUS:032x}"
+
+
+def dump(manifest: Manifest) -> str:
+    """Write the document, keys sorted, so that equal manifests are equal texts."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "attempt": {"ledger_id": manifest.attempt.ledger_id, "number": manifest.attempt.attempt}
+        | asdict(manifest.attempt.load),
+        "created_at": manifest.created_at,
+        "writer": manifest.writer,
+        "transaction_timeout_ms": manifest.transaction_timeout_ms,
+        "topics": {name: asdict(info) for name, info in manifest.topics.items()},
+        "entries": [
+            {
+                "spark_partition": e.spark_partition,
+                "transaction": None
+                if e.transaction is None
+                else {
+                    "transactional_id": e.transaction.transactional_id,
+                    "prepared_transaction_state": str(e.transaction.state),
+                },
+                "writes": [asdict(w) for w in e.writes],
+            }
+            for e in manifest.entries
+        ],
+    }
+    return json.dumps(document, indent=1, sort_keys=True)
+
+
+def dump_given_up(attempt: AttemptRef, reason: str) -> str:
+    """What the driver's ``abort()`` leaves in the manifest's place, so that no manifest can follow (rule 13)."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "attempt": {"ledger_id": attempt.ledger_id, "number": attempt.attempt} | asdict(attempt.load),
+        "given_up": reason,
+    }
+    return json.dumps(document, indent=1, sort_keys=True)
+
+
+def load(text: str, expected: AttemptRef) -> Manifest:
+    """Read a manifest and make sure that it is whole and this attempt's own.
+
+    :raises ManifestError: unknown schema version, torn, of another attempt, given up by Spark, entries missing
+        or doubled, or a transactional id that was not leased to this attempt.
+    """
+
+    def refuse(message: str, remedy: str = "Clear prepare: it opens a new attempt") -> ManifestError:
+        return ManifestError(message, remedy=remedy, load=str(expected.load), attempt=expected.attempt)
+
+    try:
+        document = json.loads(text)
+        version = document["schema_version"]
+    except (ValueError, TypeError, KeyError) as e:
+        raise refuse(f"the manifest is not a whole JSON document with a schema_version ({e})") from e
+    if version != SCHEMA_VERSION:
+        raise refuse(
+            f"the manifest has schema_version {version!r}, this version of airflow-kafka-eos reads {SCHEMA_VERSION}",
+            "Install the same version of airflow-kafka-eos in Spark and in Airflow, then clear prepare",
+        )
+    try:
+        found = _attempt(document["attempt"])
+        if found != expected:
+            raise refuse(f"the manifest is of {found} (ledger {found.ledger_id}), not of this attempt")
+        if "given_up" in document:
+            raise refuse(f"Spark gave this attempt up: {document['given_up']}")
+        manifest = Manifest(
+            attempt=found,
+            created_at=str(document["created_at"]),
+            writer=str(document["writer"]),
+            transaction_timeout_ms=int(document["transaction_timeout_ms"]),
+            topics={name: TopicInfo(**info) for name, info in document["topics"].items()},
+            entries=tuple(_entry(e) for e in document["entries"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as e:
+        raise refuse(f"the manifest is torn or malformed ({type(e).__name__}: {e})") from e
+    problem = _inconsistency(manifest)
+    if problem:
+        raise refuse(problem)
+    return manifest
+
+
+def _attempt(part: Mapping[str, Any]) -> AttemptRef:
+    identity = LoadIdentity(part["namespace"], part["name"], part["key"])
+    return AttemptRef(identity, part["ledger_id"], int(part["number"]))
+
+
+def _entry(part: Mapping[str, Any]) -> ManifestEntry:
+    txn = part["transaction"]
+    transaction = None
+    if txn is not None:
+        state = PreparedTxnState.parse(txn["prepared_transaction_state"])
+        transaction = PreparedTransaction(txn["transactional_id"], state)
+    writes = tuple(PartitionWrites(**w) for w in part["writes"])
+    return ManifestEntry(int(part["spark_partition"]), transaction, writes)
+
+
+def _inconsistency(manifest: Manifest) -> str:
+    """What is wrong between the manifest's own parts, or an empty text."""
+    partitions = [e.spark_partition for e in manifest.entries]
+    if partitions != list(range(len(partitions))):
+        return f"the manifest must have one entry per Spark partition, 0 to n-1 in order; it has {partitions}"
+    seen: set[str] = set()
+    for entry in manifest.entries:
+        if entry.transaction is None:
+            if entry.writes:
+                return f"Spark partition {entry.spark_partition} has records but no transaction"
+            continue
+        text = entry.transaction.transactional_id
+        parsed = TransactionalId.parse(text)
+        ref = manifest.attempt
+        if parsed is None or (parsed.load, parsed.ledger_id, parsed.attempt) != (ref.load, ref.ledger_id, ref.attempt):
+            return f"transactional id {text!r} was not leased to this attempt"
+        if parsed.spark_partition != entry.spark_partition:
+            return f"transactional id {text!r} stands at Spark partition {entry.spark_partition}"
+        if text in seen:
+            return f"transactional id {text!r} stands there twice"
+        seen.add(text)
+        if entry.transaction.state.is_empty or not entry.writes:
+            return f"transaction {text!r} has no PreparedTxnState or no records"
+        keys = [w.topic_partition for w in entry.writes]
+        if len(set(keys)) != len(keys):
+            return f"transaction {text!r} lists a partition twice"
+        for w in entry.writes:
+            if w.topic not in manifest.topics or w.records < 1 or w.last_offset - w.first_offset + 1 < w.records:
+                return f"transaction {text!r} has impossible figures for {w.topic_partition}: {w}"
+    return ""

@@ -1,0 +1,141 @@
+"""PreparedTxnState and what else names one Kafka transaction (KIP-939).
+
+A prepared transaction is a pair (transactional id, PreparedTxnState): all of its records are flushed, and it
+is still open. FLIP-319 keeps the same pair as its committable.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+from airflow_kafka_eos.errors import ConfigurationError
+
+MAX_PRODUCER_ID = 2**63 - 1
+MAX_PRODUCER_EPOCH = 2**15 - 1
+_CANONICAL = re.compile(r"(0|[1-9][0-9]{0,18}):(0|[1-9][0-9]{0,4})", re.ASCII)
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True)
+class PreparedTxnState:
+    """KIP-939's PreparedTxnState: a producer id and epoch, as the string ``"<producer id>:<epoch>"``.
+
+    The empty state stands for "no transaction"; its string is ``""``. States are compared for equality only:
+    epochs roll over and producer ids change on exhaustion (rule 7).
+    """
+
+    producer_id: int
+    producer_epoch: int
+
+    EMPTY: ClassVar[PreparedTxnState]
+
+    def __post_init__(self) -> None:
+        if (self.producer_id, self.producer_epoch) == (-1, -1):
+            return
+        if not 0 <= self.producer_id <= MAX_PRODUCER_ID:
+            raise ConfigurationError(
+                f"producer id {self.producer_id} of a PreparedTxnState is not in 0..{MAX_PRODUCER_ID}",
+                remedy="Use the producer id that InitProducerId answered, or the empty state",
+            )
+        if not 0 <= self.producer_epoch <= MAX_PRODUCER_EPOCH:
+            raise ConfigurationError(
+                f"producer epoch {self.producer_epoch} of a PreparedTxnState is not in 0..{MAX_PRODUCER_EPOCH}",
+                remedy="Use the epoch that InitProducerId answered, or the empty state",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> PreparedTxnState:
+        """Read ``"<producer id>:<epoch>"`` or ``""``.
+
+        :raises ConfigurationError: for anything else; only the canonical form is read, so that two different
+            strings never mean one transaction.
+        """
+        if text == "":
+            return cls.EMPTY
+        match = _CANONICAL.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(
+                f"PreparedTxnState {text!r} is not '<producer id>:<producer epoch>'",
+                remedy="Pass the string that prepare returned, unchanged",
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return "" if self.is_empty else f"{self.producer_id}:{self.producer_epoch}"
+
+    @property
+    def is_empty(self) -> bool:
+        """True for the state that stands for "no transaction"."""
+        return self.producer_id == -1
+
+
+PreparedTxnState.EMPTY = PreparedTxnState(-1, -1)
+
+
+@dataclass(frozen=True)
+class PreparedTransaction:
+    """FLIP-319's committable: what a decision names and an EndTxn ends (rule 4)."""
+
+    transactional_id: str
+    state: PreparedTxnState
+
+    def __str__(self) -> str:
+        return f"{self.transactional_id} ({self.state})"
+
+
+class CoordinatorState(str, Enum):
+    """A transaction's state as its coordinator reports it (KIP-664). A hint, never evidence (rule 7)."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    UNKNOWN = "Unknown"
+
+
+#: States in which a transaction still holds back the last stable offset of its partitions.
+OPEN_STATES = frozenset(
+    {
+        CoordinatorState.ONGOING,
+        CoordinatorState.PREPARE_COMMIT,
+        CoordinatorState.PREPARE_ABORT,
+        CoordinatorState.PREPARE_EPOCH_FENCE,
+    }
+)
+
+
+@dataclass(frozen=True)
+class TransactionDescription:
+    """One transactional id as DescribeTransactions shows it."""
+
+    transactional_id: str
+    coordinator_state: CoordinatorState
+    state: PreparedTxnState
+    timeout_ms: int
+    start_time_ms: int
+    partitions: frozenset[TopicPartition]
+
+    @property
+    def is_open(self) -> bool:
+        """True while it holds back readers."""
+        return self.coordinator_state in OPEN_STATES
+
+    def time_left_ms(self, now_ms: int) -> int:
+        """Milliseconds until the broker aborts it by itself; negative when overdue."""
+        return self.start_time_ms + self.timeout_ms - now_ms
