@@ -13,6 +13,7 @@
     │   ├── UndecidableError         the attempt can no longer be committed (superseded, aborted, too late)
     │   ├── CheckFailedError         the author's check refused the load
     │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
+    │   ├── SandboxError             the sandbox's own broker could not be set up, or died
     │   └── InDoubtError             what happened cannot be told or mended by program (rule 7)
     └── TransientError               the same call may succeed later; nothing was lost by failing now
         ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
@@ -41,6 +42,7 @@ __all__ = [
     "NotFinishedError",
     "ProducerFencedError",
     "RecordError",
+    "SandboxError",
     "TerminalError",
     "ToolMissingError",
     "TopicError",
@@ -151,6 +153,10 @@ class CheckFailedError(TerminalError):
 
 class ProducerFencedError(TerminalError):
     """A writer's transaction was ended or its transactional id initialised by someone else."""
+
+
+class SandboxError(TerminalError):
+    """The broker that demo, tests and benchmarks start could not be set up, or ended by itself."""
 
 
 class InDoubtError(TerminalError):

@@ -1,0 +1,127 @@
+"""Java, Maven and the jars of a Kafka version, fetched once and kept in a cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from airflow_kafka_eos.errors import ConfigurationError, SandboxError, ToolMissingError
+
+POM = Path(__file__).with_name("pom.xml")
+CACHE_VARIABLE = "AIRFLOW_KAFKA_EOS_CACHE"
+MINIMUM_JAVA = 17
+MAVEN_SECONDS = 900
+
+# the newest patch of each release line that the tests run on
+VERSIONS = {"3.9": "3.9.2", "4.0": "4.0.2", "4.1": "4.1.2", "4.4": "4.4.0"}
+
+
+def full_version(version: str) -> str:
+    """``4.1`` becomes the newest patch known here; ``4.1.2`` stays. :raises ConfigurationError: neither of both."""
+    full = VERSIONS.get(version, version)
+    if not re.fullmatch(r"\d+\.\d+\.\d+", full):
+        raise ConfigurationError(
+            f"version={version!r} is no Kafka version", remedy=f"Use one of {', '.join(VERSIONS.values())}"
+        )
+    return full
+
+
+def java_major(banner: str) -> int | None:
+    """Feature release of a ``java -version`` banner: 17 of ``"17.0.15"``, 8 of ``"1.8.0_392"``."""
+    found = re.search(r'version "(?:1\.)?(\d+)', banner)
+    return int(found[1]) if found else None
+
+
+def find_java() -> str:
+    """Path of a Java that can run a broker: ``$JAVA_HOME`` first, then the PATH.
+
+    :raises ToolMissingError: there is none, or it is older than 17 (KIP-1013).
+    """
+    remedy = (
+        f"Install a Java {MINIMUM_JAVA} or later (Debian: openjdk-17-jre-headless), or set JAVA_HOME to one"
+    )
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if java is None:
+        where = f"in JAVA_HOME={home}" if home else "on the PATH"
+        raise ToolMissingError(f"A Kafka broker needs Java, and there is none {where}", remedy=remedy)
+    banner = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+    ).stderr
+    major = java_major(banner)
+    if major is None or major < MINIMUM_JAVA:
+        raise ToolMissingError(
+            f"A Kafka broker needs Java {MINIMUM_JAVA}, and {java} is {major or 'no working Java'}",
+            remedy=remedy,
+        )
+    return java
+
+
+def cache_root() -> Path:
+    """``$AIRFLOW_KAFKA_EOS_CACHE``, or ``~/.cache/airflow-kafka-eos``."""
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given) if given else Path.home() / ".cache" / "airflow-kafka-eos"
+
+
+def kafka_jars(version: str, log: Callable[[str], None]) -> Path:
+    """The folder with the jars of a Kafka version, fetched by Maven when it is not there yet.
+
+    :raises ToolMissingError: the jars are not cached and Maven (or the Java that it needs) is missing.
+    :raises SandboxError: Maven failed.
+    """
+    # the pom decides what is in the folder, so another pom means another folder
+    mark = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
+    root = cache_root()
+    folder = root / f"kafka-{version}-{mark}"
+    if folder.is_dir():
+        return folder
+    find_java()
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ToolMissingError(
+            f"Fetching Kafka {version} needs Maven, and there is no mvn on the PATH",
+            remedy=f"Install Maven (Debian: maven), or set {CACHE_VARIABLE} to a folder that has {folder.name}",
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / f"{folder.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, also when this process is killed
+        if not folder.is_dir():
+            log(f"fetching Kafka {version} by Maven into {folder}")
+            _fetch(maven, version, folder)
+    return folder
+
+
+def _fetch(maven: str, version: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+        work = Path(temporary)
+        shutil.copy(POM, work / "pom.xml")  # Maven writes beside its pom, which may be read-only
+        command = [maven, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies"]
+        command += [
+            f"-Dkafka.version={version}",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={work / 'jars'}",
+        ]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, check=False, timeout=MAVEN_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise SandboxError(
+                f"Maven did not fetch Kafka {version} within {MAVEN_SECONDS} s",
+                remedy="Look at the network and at ~/.m2/settings.xml, then run again",
+            ) from error
+        if done.returncode != 0 or not any(work.glob("jars/kafka_*.jar")):
+            said = "\n".join(done.stdout.strip().splitlines()[:12])
+            raise SandboxError(
+                f"Maven could not fetch Kafka {version} (exit code {done.returncode}). It said:\n{said}\n",
+                remedy="Look at the version, the network and ~/.m2/settings.xml, then run again",
+            )
+        (work / "jars").rename(folder)

@@ -1,0 +1,296 @@
+"""A real Kafka at hand: one or three brokers in KRaft mode on loopback, for demo, tests and benchmarks.
+
+with LocalKafka() as kafka:
+    kafka.create_topic("orders", partitions=3)
+    Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "..."})
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import random
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
+from airflow_kafka_eos.sandbox import probe
+from airflow_kafka_eos.sandbox.jars import find_java, full_version, kafka_jars
+from airflow_kafka_eos.sandbox.process import (
+    KAFKA_MAIN,
+    QUICK_JVM,
+    BrokerProcess,
+    format_storage,
+    java_command,
+    log_tail,
+)
+from airflow_kafka_eos.sandbox.settings import HOST, Node, properties_text, server_settings
+
+__all__ = ["LocalKafka"]
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 15.0
+POLL_SECONDS = 0.05
+# below the ports that Linux hands out to connections, so that nobody sits on a port while its broker is down
+PORTS = range(20_000, 32_000)
+
+_running: weakref.WeakSet[LocalKafka] = weakref.WeakSet()
+
+
+class LocalKafka:
+    """A Kafka of this process. Listens on 127.0.0.1 only, and ends with the process, however that ends.
+
+    :param version: ``4.4.0``, or ``4.4`` for the newest patch known (3.9, 4.0, 4.1, 4.4).
+    :param brokers: 1 or 3; each is a controller too.
+    :param data_dir: kept on stop and used again; a temporary folder, deleted on stop, when None.
+    :param broker_settings: server properties that win over the sandbox's own.
+    :param heap: each broker's ``-Xmx``.
+    :param log: gets short lines for people.
+    :param jvm_options: replaces the options that favour a quick start over a high throughput.
+    """
+
+    def __init__(
+        self,
+        version: str = "4.4.0",
+        brokers: int = 1,
+        data_dir: Path | None = None,
+        broker_settings: Mapping[str, str] | None = None,
+        heap: str = "512m",
+        log: Callable[[str], None] | None = None,
+        jvm_options: Sequence[str] = QUICK_JVM,
+    ) -> None:
+        if brokers not in (1, 3):
+            raise ConfigurationError(f"brokers={brokers} is not supported", remedy="Use 1 or 3")
+        self.version = full_version(version)
+        self.brokers = brokers
+        self.broker_settings = dict(broker_settings or {})
+        self._data_dir = data_dir
+        self._jvm_options = [f"-Xmx{heap}", *jvm_options]
+        self._log = log or (lambda line: None)
+        self._root: Path | None = None
+        self._nodes: dict[int, Node] = {}
+        self._processes: dict[int, BrokerProcess] = {}
+        self._command: list[str] = []
+        self._owner = os.getpid()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``127.0.0.1:port,...`` of all nodes, running or not."""
+        return ",".join(node.address for node in self._nodes.values())
+
+    @property
+    def node_ids(self) -> list[int]:
+        """1, or 1 to 3."""
+        return list(self._nodes)
+
+    def address(self, node: int) -> str:
+        """``127.0.0.1:port`` of one node."""
+        return self._node(node).address
+
+    def log_file(self, node: int = 1) -> Path:
+        """Where a node's log is."""
+        return self._node(node).log
+
+    def start(self) -> None:
+        """Start all nodes and wait until transactions work.
+
+        :raises ToolMissingError: no Java 17, or no Maven while the jars are not cached.
+        :raises SandboxError: Maven failed, or a broker died; with the tail of its log.
+        :raises BrokerUnavailableError: not ready within a minute.
+        """
+        if self._nodes:
+            raise ConfigurationError("This LocalKafka is started already", remedy="Use restart()")
+        java = find_java()
+        jars = kafka_jars(self.version, self._log)
+        self._command = java_command(java, jars, KAFKA_MAIN, self._jvm_options)
+        self._root = self._data_dir or Path(tempfile.mkdtemp(prefix="airflow-kafka-eos-"))
+        self._nodes = _nodes(self._root, self.brokers)
+        _running.add(self)
+        try:
+            nodes = list(self._nodes.values())
+            for node in nodes:
+                node.folder.mkdir(parents=True, exist_ok=True)
+                settings = server_settings(node, nodes, self.broker_settings)
+                node.properties.write_text(properties_text(settings))
+            format_storage(java, jars, nodes, _cluster_id(self._root))
+            self._run(self.node_ids)
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all nodes; safe to call twice. Orderly when the data is kept, at once when it is thrown away."""
+        for process in self._processes.values():
+            if self._data_dir:
+                process.terminate()
+            else:
+                process.kill()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self._processes.values():
+            process.stop(max(0.0, deadline - time.monotonic()))
+        self._processes.clear()
+        self._nodes.clear()
+        _running.discard(self)
+        if self._root and not self._data_dir:
+            shutil.rmtree(self._root, ignore_errors=True)
+        self._root = None
+
+    def kill(self, node: int | None = None) -> None:
+        """SIGKILL one node, or all of them. They stay down until :meth:`restart`."""
+        for one in self._chosen(node):
+            if process := self._processes.pop(one, None):
+                process.kill()
+
+    def restart(self, node: int | None = None) -> None:
+        """Start one node, or all of them, again with the same data and ports; what still runs is stopped first.
+
+        :raises SandboxError, BrokerUnavailableError: as :meth:`start`.
+        """
+        chosen = self._chosen(node)
+        for one in chosen:
+            if one in self._processes:
+                self._processes[one].terminate()
+        for one in chosen:
+            if process := self._processes.pop(one, None):
+                process.stop(STOP_SECONDS)
+        self._run(chosen)
+        self.wait_ready()
+
+    def wait_ready(self, timeout: float = READY_SECONDS) -> None:
+        """Wait until transactions work on every node that has not been killed.
+
+        :param timeout: seconds.
+        :raises SandboxError: a broker ended by itself; with the tail of its log.
+        :raises BrokerUnavailableError: not ready in time; with what was missing.
+        """
+        begun = time.monotonic()
+        addresses = [self._nodes[one].address for one in self._processes]
+        partitions = int(
+            _any_settings(self._nodes, self.broker_settings)["transaction.state.log.num.partitions"]
+        )
+        self._until(lambda: probe.why_not_ready(addresses, partitions), timeout)
+        who = ", ".join(f"{one} ({self._nodes[one].address})" for one in self._processes)
+        self._log(f"Kafka {self.version}: broker {who} answers after {time.monotonic() - begun:.1f} s")
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic and wait until all running nodes know its leaders.
+
+        :param replication: copies of each partition; by default as many as there are brokers.
+        :raises ConfigurationError: the broker refuses it.
+        """
+        addresses = [self._nodes[one].address for one in self._processes]
+        copies = replication or min(3, self.brokers)
+        probe.create_topic(
+            addresses, name, partitions, copies, config or {}, lambda check: self._until(check, READY_SECONDS)
+        )
+
+    def _run(self, nodes: Sequence[int]) -> None:
+        for one in nodes:
+            node = self._nodes[one]
+            self._processes[one] = BrokerProcess(node, [*self._command, str(node.properties)])
+
+    def _until(self, missing: Callable[[], str | None], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while (reason := _answer(missing)) is not None:
+            self._raise_if_dead()
+            if time.monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"Kafka {self.version} is not ready after {timeout:g} s: {reason}. Its log ends with:\n"
+                    f"{log_tail(next(iter(self._nodes.values())).log)}\n",
+                    remedy="Look at the log, or give the machine more time",
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _raise_if_dead(self) -> None:
+        for one, process in self._processes.items():
+            if process.exit_code is not None:
+                raise SandboxError(
+                    f"Broker {one} of Kafka {self.version} ended by itself (exit code {process.exit_code}). "
+                    f"Its log ends with:\n{log_tail(process.node.log)}\n",
+                    remedy="Look at the broker settings, the heap and the data folder",
+                )
+
+    def _chosen(self, node: int | None) -> list[int]:
+        return self.node_ids if node is None else [self._node(node).id]
+
+    def _node(self, node: int) -> Node:
+        if node not in self._nodes:
+            raise ConfigurationError(
+                f"There is no node {node}", remedy=f"Use one of {self.node_ids}, after start()"
+            )
+        return self._nodes[node]
+
+
+def _answer(missing: Callable[[], str | None]) -> str | None:
+    try:
+        return missing()
+    except OSError as error:
+        return f"a broker does not answer ({error})"
+
+
+def _nodes(root: Path, brokers: int) -> dict[int, Node]:
+    ports = iter(_free_ports(2 * brokers))
+    return {one: Node(one, next(ports), next(ports), root / f"node-{one}") for one in range(1, brokers + 1)}
+
+
+def _free_ports(count: int) -> list[int]:
+    free: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probing:
+            probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probing.bind((HOST, port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == count:
+            break
+    return free
+
+
+def _any_settings(nodes: Mapping[int, Node], overrides: Mapping[str, str]) -> dict[str, str]:
+    every = list(nodes.values())
+    return server_settings(every[0], every, overrides)
+
+
+def _cluster_id(root: Path) -> str:
+    """A Kafka cluster id (22 characters of base64), the same for one data folder."""
+    file = root / "cluster-id"
+    if not file.exists():
+        file.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+    return file.read_text()
+
+
+def _stop_all() -> None:
+    for kafka in list(_running):
+        # a forked child inherits the list, but not the brokers
+        if kafka._owner == os.getpid():
+            kafka.stop()
+
+
+atexit.register(_stop_all)

@@ -1,0 +1,102 @@
+"""One broker as a process of this machine: format its storage, start it, end it, read its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_kafka_eos.errors import SandboxError
+from airflow_kafka_eos.sandbox.settings import Node
+
+WATCH = Path(__file__).with_name("watch.py")
+# short runs: compile little, collect simply, log to stderr with the time of day
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+LOGGING = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+)
+KAFKA_MAIN = "kafka.Kafka"
+STORAGE_TOOL = "kafka.tools.StorageTool"
+
+
+def java_command(java: str, jars: Path, main: str, options: Sequence[str] = ()) -> list[str]:
+    """The command that runs one of Kafka's main classes."""
+    return [java, *options, *LOGGING, "-cp", f"{jars}/*", main]
+
+
+def format_storage(java: str, jars: Path, nodes: Sequence[Node], cluster_id: str) -> None:
+    """Format what is not formatted yet (KIP-631), all nodes at a time. :raises SandboxError: Kafka refuses."""
+    runs = []
+    for node in nodes:
+        if (node.data / "meta.properties").exists():
+            continue
+        command = java_command(java, jars, STORAGE_TOOL, QUICK_JVM)
+        command += ["format", "--cluster-id", cluster_id, "--config", str(node.properties)]
+        runs.append(
+            (node, subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        )
+    said = [(node, run.communicate()[0], run.returncode) for node, run in runs]
+    for node, text, code in said:
+        if code != 0:
+            raise SandboxError(
+                f"Kafka could not format the storage of node {node.id} (exit code {code}). It said:\n"
+                + "\n".join(text.strip().splitlines()[-12:]) + "\n",
+                remedy="Look at the broker settings and at the data folder",
+            )  # fmt: skip
+
+
+class BrokerProcess:
+    """A running broker in its own process group, which dies with the process that started it."""
+
+    def __init__(self, node: Node, command: Sequence[str]) -> None:
+        self.node = node
+        watched = [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), *command]
+        with open(node.log, "ab") as log:
+            self._process = subprocess.Popen(
+                watched, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """SIGKILL the group, and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self, seconds: float) -> None:
+        """SIGTERM, and SIGKILL when that takes longer than ``seconds``."""
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM without waiting, so that several can end at a time."""
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        # polled first: a group that has been reaped may be somebody else's by now
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def log_tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a broker's log, without the stack frames between them."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, path.stat().st_size - (64 << 10)))
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ""
+    kept = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
+    return "\n".join(kept[-lines:])

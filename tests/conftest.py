@@ -1,0 +1,34 @@
+"""Real parts that the whole test session shares."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka]:
+    """One 4.4.0 broker. A test that kills brokers or changes their settings starts its own."""
+    with LocalKafka(version="4.4.0") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def _topic_numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture
+def topic(kafka: LocalKafka, _topic_numbers: Iterator[int]) -> Callable[..., str]:
+    """A factory: ``topic(partitions=1, config=None, prefix="topic")`` creates a fresh topic and returns its name."""
+
+    def create(partitions: int = 1, config: Mapping[str, str] | None = None, prefix: str = "topic") -> str:
+        name = f"{prefix}-{next(_topic_numbers)}"
+        kafka.create_topic(name, partitions=partitions, config=config)
+        return name
+
+    return create
