@@ -1,3 +1,20 @@
 """Load Spark DataFrames into Kafka exactly once, from Airflow."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.task_group import ExactlyOnceLoad
+
 __version__ = "0.1.0.dev0"
+__all__ = ["ExactlyOnceLoad", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # lazily: Spark's drivers and executors import this package where no Airflow is installed
+    if name == "ExactlyOnceLoad":
+        from airflow_kafka_eos.task_group import ExactlyOnceLoad
+
+        return ExactlyOnceLoad
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,115 @@
+"""Airflow connections to a protocol session: the cluster (connection type ``kafka``) and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_kafka_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.protocol.session import Session
+
+#: Airflow's connection types and SQLAlchemy's names for them
+_DIALECTS = {
+    "postgres": "postgresql+psycopg2",
+    "postgresql": "postgresql+psycopg2",
+    "mysql": "mysql",
+    "sqlite": "sqlite",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Resolved:
+    """What the two connections say. Holds secrets: never logged, never serialised."""
+
+    settings: KafkaSettings
+    ledger_url: str
+
+    @contextmanager
+    def session(self, namespace: str, *, timeout_s: float = 60) -> Iterator[Session]:
+        """Open ledger and cluster; see :func:`airflow_kafka_eos.protocol.session.connect` for the errors."""
+        from airflow_kafka_eos.protocol.session import connect
+
+        with connect(self.settings, self.ledger_url, namespace, timeout_s=timeout_s) as session:
+            yield session
+
+
+class KafkaEosHook(BaseHook):
+    """Resolves the Kafka connection and the ledger's.
+
+    :param kafka_conn_id: a connection of the Kafka provider's type ``kafka``: librdkafka keys in its extra.
+    :param ledger_conn_id: a connection of type postgres, mysql or sqlite; None for the embedded SQLite file beside
+        Airflow's home, which is upgraded by itself.
+    """
+
+    conn_name_attr = "kafka_conn_id"
+    default_conn_name = "kafka_default"
+
+    def __init__(self, kafka_conn_id: str = default_conn_name, ledger_conn_id: str | None = None) -> None:
+        super().__init__()
+        self.kafka_conn_id = kafka_conn_id
+        self.ledger_conn_id = ledger_conn_id
+
+    def resolve(self) -> Resolved:
+        """Read both connections.
+
+        :raises ConfigurationError: a connection lacks what it needs; names the connection and the key.
+        """
+        kafka = self.get_connection(self.kafka_conn_id)
+        ledger = self.get_connection(self.ledger_conn_id) if self.ledger_conn_id else None
+        return self._resolved(kafka, ledger)
+
+    async def aresolve(self) -> Resolved:
+        """The same, for triggers."""
+        kafka = await self.aget_connection(self.kafka_conn_id)
+        ledger = await self.aget_connection(self.ledger_conn_id) if self.ledger_conn_id else None
+        return self._resolved(kafka, ledger)
+
+    def _resolved(self, kafka: Any, ledger: Any) -> Resolved:
+        from airflow_kafka_eos.kafka.settings import KafkaSettings
+        from airflow_kafka_eos.ledger.location import default_url
+
+        try:
+            settings = KafkaSettings.from_mapping(kafka.extra_dejson)
+        except ConfigurationError as e:
+            e.message = f"Airflow connection {self.kafka_conn_id!r}: {e.message}"
+            raise
+        return Resolved(settings, ledger_url(ledger) if ledger is not None else default_url())
+
+
+def ledger_url(connection: Any) -> str:
+    """The SQLAlchemy URL, with password, of an Airflow connection.
+
+    :raises ConfigurationError: a connection type that is no database of ours.
+    """
+    from sqlalchemy.engine import URL
+
+    dialect = _DIALECTS.get(connection.conn_type)
+    if dialect is None:
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r} of type {connection.conn_type!r} cannot hold the ledger",
+            remedy=f"Use a connection of one of the types {', '.join(sorted(_DIALECTS))}",
+        )
+    if dialect == "sqlite":
+        path = connection.host or connection.schema
+        if not path:
+            raise ConfigurationError(
+                f"connection {connection.conn_id!r} has no path", remedy="Put the SQLite file's path into its host field"
+            )
+        return URL.create("sqlite", database=path).render_as_string(hide_password=False)
+    query = {k: str(v) for k, v in connection.extra_dejson.items() if k.startswith(("ssl", "connect_", "application_"))}
+    return URL.create(
+        dialect,
+        username=connection.login,
+        password=connection.password,
+        host=connection.host,
+        port=connection.port,
+        database=connection.schema,
+        query=query,
+    ).render_as_string(hide_password=False)

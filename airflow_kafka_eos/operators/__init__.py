@@ -1,0 +1,1 @@
+"""begin, prepare, decide, commit: thin Airflow adapters of the protocol."""

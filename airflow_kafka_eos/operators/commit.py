@@ -1,0 +1,31 @@
+"""commit: end the decided transactions, and wait until every commit marker is in the log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.operators.base import LoadOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CommitLoadOperator(LoadOperator):
+    """Roll a decided load forward to COMMITTED. Every rerun is safe.
+
+    :param commit_timeout: how long one try waits for the commit markers; the next try goes on where it stopped.
+    """
+
+    def __init__(self, *, commit_timeout: timedelta = timedelta(minutes=5), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.commit_timeout = commit_timeout
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Commit; returns what was committed."""
+        from airflow_kafka_eos.protocol.committing import commit
+
+        with self.open_session() as session:
+            row = commit(session, self.load_identity, deadline_s=self.commit_timeout.total_seconds())
+        self.log.info("load %s is COMMITTED by attempt %d: %s records", row.load, row.number, row.records)
+        return {"load": str(row.load), "attempt": row.number, "records": row.records}

@@ -1,0 +1,79 @@
+"""decide: record one decision for all prepared transactions of a load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+from airflow_kafka_eos.operators.prepare import manifest_store
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.protocol.session import Session
+
+#: XCom has no limit of its own; the ledger is the truth, so a large load's XCom names no more than these
+MAX_STATES_IN_XCOM = 500
+
+
+class DecideLoadOperator(LoadOperator):
+    """Check what prepare wrote, then decide: commit all of it, or abort and fail.
+
+    :param min_records: refuse a load with fewer records.
+    :param max_records: refuse a load with more.
+    :param check: gets the :class:`~airflow_kafka_eos.manifest.Manifest`; returning False or a text refuses the load.
+    :param margin: time that each transaction must have left before the broker may end it by itself.
+    :param manifest_dir: where prepare was told to leave the manifest. (templated)
+    """
+
+    template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir")
+
+    def __init__(
+        self,
+        *,
+        min_records: int | None = None,
+        max_records: int | None = None,
+        check: Callable[..., Any] | None = None,
+        margin: timedelta = timedelta(seconds=60),
+        manifest_dir: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.min_records = min_records
+        self.max_records = max_records
+        self.check = check
+        self.margin = margin
+        self.manifest_dir = manifest_dir
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Decide once; a rerun returns what was decided."""
+        from airflow_kafka_eos.protocol.deciding import Checks, decide, undecided_attempt
+        from airflow_kafka_eos.protocol.opening import reference
+
+        owner = owner_of(context)
+        with self.open_session() as session:
+            row = undecided_attempt(session, self.load_identity, owner=owner)
+            if row.verdict is not Verdict.COMMIT:
+                manifest = manifest_store(self.manifest_dir).read(reference(session, row))
+                checks = Checks(self.min_records, self.max_records, self.check)
+                row = decide(session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds())
+            return _summary(session, row)
+
+
+def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:
+    transactions = session.ledger.transactions(row.load, row.number)
+    states = {
+        t.transaction.transactional_id: str(t.transaction.state) for t in transactions[:MAX_STATES_IN_XCOM]
+    }
+    return {
+        "load": str(row.load),
+        "attempt": row.number,
+        "verdict": Verdict.COMMIT.value,
+        "records": row.records,
+        "transactions": len(transactions),
+        "prepared_transaction_states": states,
+    }

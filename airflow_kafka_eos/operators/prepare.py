@@ -1,0 +1,179 @@
+"""prepare: submit the packaged Spark application that writes the prepared transactions."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors, owner_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+DEFAULT_HOLD_TIME = timedelta(minutes=15)
+DEFAULT_WRITER_DEADLINE = timedelta(hours=24)
+
+
+class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
+    """Run the author's job in Spark and leave its DataFrame in prepared transactions.
+
+    Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
+    application of an earlier try would hand this attempt another one's result (rule 3).
+
+    :param job: the author's job: ``file.py``, ``file.py:function`` or ``package.module:function`` (function name
+        ``load`` when none is given), called as ``function(spark, **job_args)``, returns a DataFrame. (templated)
+    :param sql: instead of a job, a query whose result is the DataFrame. (templated)
+    :param job_args: keyword arguments for the job, JSON values; they show in Spark's UI. (templated)
+    :param topics: the topics that the load may write to; with one, the DataFrame needs no ``topic`` column. (templated)
+    :param hold_time: how long prepared transactions must be able to wait for their decision
+        (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``.
+    :param writer_deadline: after this time no writer of this attempt opens a transaction any more (rule 5).
+    :param manifest_dir: a folder that this worker and the Spark driver share. (templated)
+    """
+
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys(
+            (
+                *LoadOperator.template_fields,
+                *SparkSubmitOperator.template_fields,
+                *("job", "sql", "job_args", "topics", "manifest_dir"),
+            )
+        )
+    )
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str],
+        job: str | None = None,
+        sql: str | None = None,
+        job_args: Mapping[str, Any] | None = None,
+        hold_time: timedelta = DEFAULT_HOLD_TIME,
+        writer_deadline: timedelta = DEFAULT_WRITER_DEADLINE,
+        manifest_dir: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for taken in ("application", "application_args", "durable"):
+            if taken in kwargs:
+                raise ConfigurationError(
+                    f"{taken}={kwargs[taken]!r} cannot be set on {type(self).__name__}",
+                    remedy="Name your job with job=… and its arguments with job_args=…",
+                )
+        super().__init__(durable=False, **kwargs)
+        self.topics = list(topics)
+        self.job = job
+        self.sql = sql
+        self.job_args = dict(job_args or {})
+        self.hold_time = hold_time
+        self.writer_deadline = writer_deadline
+        self.manifest_dir = manifest_dir
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Take an attempt, run Spark, and tell the ledger that it is prepared."""
+        from airflow_kafka_eos.protocol.opening import prepared, reference, submit
+
+        resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
+        store = manifest_store(self.manifest_dir)
+        with no_retry_of_terminal_errors():
+            spec = self._spec(store)  # before an attempt is taken: a typing error needs none
+            with resolved.session(self.namespace) as session:
+                row = submit(session, self.load_identity, owner=owner_of(context))
+                if row.verdict is Verdict.COMMIT:
+                    return {"load": str(row.load), "attempt": row.number, "verdict": row.verdict.value}
+                ref = reference(session, row)
+            self.log.info("load %s attempt %d: submitting to Spark", row.load, row.number)
+            self._application(spec(ref))
+            with _environment(resolved.settings, self._is_local()):
+                SparkSubmitOperator.execute(self, context)
+            manifest = store.read(ref)
+            with resolved.session(self.namespace) as session:
+                prepared(session, manifest)
+        return {
+            "load": str(ref.load),
+            "attempt": ref.attempt,
+            "records": manifest.records,
+            "bytes": manifest.bytes,
+            "transactions": len(manifest.transactions),
+            "manifest": str(store.path(ref)),
+        }
+
+    def _spec(self, store: ManifestStore) -> Any:
+        from airflow_kafka_eos.spark.spec import ApplicationSpec
+
+        now_ms = time.time_ns() // 10**6
+
+        def of(ref: Any) -> str:
+            return ApplicationSpec(
+                attempt=ref,
+                manifest_dir=store.base,
+                topics=tuple(self.topics),
+                job=self.job,
+                sql=self.sql,
+                job_args=self.job_args,
+                transaction_timeout_ms=int(self.hold_time.total_seconds() * 1000),
+                deadline_ms=now_ms + int(self.writer_deadline.total_seconds() * 1000),
+            ).to_json()
+
+        return of
+
+    def _application(self, spec: str) -> None:
+        from airflow_kafka_eos import spark
+
+        self.application = str(Path(spark.__file__).with_name("application.py"))
+        self.application_args = ["--spec", spec]
+        self._hook = self._get_hook()
+        if self._hook._connection.get("deploy_mode") == "cluster":
+            raise ConfigurationError(
+                f"Spark connection {self._conn_id!r} has deploy mode 'cluster'",
+                remedy="Use deploy mode 'client': the driver needs this worker's environment and manifest folder",
+            )
+
+    def _is_local(self) -> bool:
+        return bool(self._hook and str(self._hook._connection["master"]).startswith("local"))
+
+
+def manifest_store(manifest_dir: str | None) -> ManifestStore:
+    """The store in ``manifest_dir``, or in Airflow's home."""
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+    home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
+    return ManifestStore(manifest_dir or os.path.join(home, "kafka_eos_manifests"))
+
+
+@contextmanager
+def _environment(settings: KafkaSettings, local: bool) -> Iterator[None]:
+    """Hand the cluster's settings to the Spark driver: by environment, for the command line and Spark's UI show all else.
+
+    Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
+    """
+    from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+
+    wanted = {SETTINGS_VARIABLE: settings.to_json()}
+    if "PYSPARK_DRIVER_PYTHON" not in os.environ:
+        wanted["PYSPARK_DRIVER_PYTHON"] = sys.executable  # client mode: the driver runs here, with our package
+    if local and "PYSPARK_PYTHON" not in os.environ:
+        wanted["PYSPARK_PYTHON"] = sys.executable
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

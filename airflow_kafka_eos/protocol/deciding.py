@@ -1,0 +1,131 @@
+"""Decide: believe the manifest only as far as the broker confirms it, then record one decision for all of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_kafka_eos.errors import CheckFailedError, UndecidableError
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.protocol.confirming import Observed, problems
+from airflow_kafka_eos.protocol.session import Session
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The author's conditions on what prepare wrote.
+
+    ``check`` gets the :class:`~airflow_kafka_eos.manifest.Manifest`; returning False or a text (the reason)
+    refuses the load, anything else accepts it. An exception refuses nothing: it fails the task, which may be retried.
+    """
+
+    min_records: int | None = None
+    max_records: int | None = None
+    check: Callable[[Manifest], Any] | None = None
+
+    def refusal(self, manifest: Manifest) -> str:
+        """Why the load is refused, or an empty text."""
+        if self.min_records is not None and manifest.records < self.min_records:
+            return f"{manifest.records} records, fewer than min_records={self.min_records}"
+        if self.max_records is not None and manifest.records > self.max_records:
+            return f"{manifest.records} records, more than max_records={self.max_records}"
+        answer = self.check(manifest) if self.check is not None else None
+        if isinstance(answer, str):
+            return answer
+        return "the check returned False" if answer is False else ""
+
+
+def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
+    """The attempt that ``decide`` may decide, or the one that is decided commit already.
+
+    :raises UndecidableError: prepare has not finished, was superseded by another run, or was aborted.
+    """
+    rows = session.ledger.attempts(load)
+    for row in rows:
+        if row.verdict is Verdict.COMMIT:
+            return row
+    newest = rows[-1] if rows else None
+    if newest is None or not newest.is_prepared:
+        raise UndecidableError(
+            "the load has no prepared attempt" if newest is None else "the load's newest attempt is not prepared",
+            remedy="Clear prepare and let it finish; marking it success by hand prepares nothing",
+            load=str(load),
+            attempt=newest.number if newest else None,
+        )
+    if newest.verdict is Verdict.ABORT:
+        raise UndecidableError(
+            f"the load's newest attempt is aborted ({newest.reason})",
+            remedy="Clear prepare: it opens a new attempt",
+            load=str(load),
+            attempt=newest.number,
+        )
+    if newest.submitted_by != owner:
+        raise UndecidableError(
+            f"another run ({newest.submitted_by}) has taken the load over",
+            remedy="Let that run decide it; clear prepare here only if it should not",
+            load=str(load),
+            attempt=newest.number,
+        )
+    return newest
+
+
+def decide(
+    session: Session, manifest: Manifest, checks: Checks, *, owner: str, margin_s: float
+) -> AttemptRow:
+    """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
+
+    :param margin_s: seconds that each transaction must have left before the broker may time it out.
+    :raises CheckFailedError: the author's checks refused it; the abort is recorded.
+    :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
+    """
+    ref = manifest.attempt
+    refusal = checks.refusal(manifest)
+    if refusal:
+        _abort(session, ref, owner, f"check: {refusal}")
+        raise CheckFailedError(
+            f"the load is refused: {refusal}",
+            remedy="Mend the source or the check, then clear prepare: it opens a new attempt",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    # asked last, so that a check that takes long does not eat the margin
+    found = problems(manifest, _observe(session, manifest), now_ms=time.time_ns() // 10**6, margin_ms=int(margin_s * 1000))
+    if found:
+        _abort(session, ref, owner, found[0])
+        raise UndecidableError(
+            f"what prepare wrote can no longer be committed: {'; '.join(found[:3])}",
+            remedy="Clear prepare: it opens a new attempt. If time ran out, raise hold_time",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    row = session.ledger.decide_commit(manifest, decided_by=owner)
+    log.info("%s is decided: commit %d records in %d transactions", ref, manifest.records, len(manifest.transactions))
+    return row
+
+
+def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
+    if not session.ledger.decide_abort(ref, decided_by=owner, reason=reason):
+        raise UndecidableError(
+            "the attempt was decided commit meanwhile",
+            remedy="Run decide again: it returns that decision",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    log.warning("%s is decided: abort (%s)", ref, reason)
+
+
+def _observe(session: Session, manifest: Manifest) -> Observed:
+    ids = [t.transactional_id for t in manifest.transactions]
+    partitions = sorted({w.topic_partition for e in manifest.entries for w in e.writes})
+    return Observed(
+        descriptions=session.coordinator.describe(ids),
+        producers=session.partitions.producers(partitions),
+        topics=session.partitions.topic_info(sorted(manifest.topics)),
+    )

@@ -1,0 +1,68 @@
+"""Open an attempt: what ``begin`` and a (retried) ``prepare`` do before anything is written to Kafka."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.sweeping import sweep
+
+log = logging.getLogger(__name__)
+
+
+def begin(
+    session: Session, load: LoadIdentity, *, owner: str, data_interval: tuple[str, str] | None = None
+) -> AttemptRow:
+    """Open an attempt, or keep the one that is good, and sweep what older ones left.
+
+    A decided load gets no new attempt (rule 9); a prepared, undecided attempt is kept, so that clearing only
+    ``decide`` throws nothing away (rule 3).
+
+    :param owner: the run that asks, as text; cleanup finds "its own" attempts by it.
+    :param data_interval: start and end, UTC ISO 8601; another interval for the same key is refused.
+    :raises ConfigurationError: a name does not fit, or the key was used for another data interval.
+    """
+    row = session.ledger.begin(load, owner=owner, data_interval=data_interval)
+    _sweep_older(session, row)
+    return row
+
+
+def submit(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
+    """Take the opened attempt for one application, or open a new one when it was taken before (rule 3).
+
+    No trigger rule fires while Airflow retries a task, so a retried ``prepare`` sweeps here by itself.
+    """
+    row = session.ledger.submit(load, owner=owner)
+    _sweep_older(session, row)
+    return row
+
+
+def prepared(session: Session, manifest: Manifest) -> AttemptRow:
+    """Tell the ledger that the attempt's application has finished and its manifest is whole.
+
+    :raises UndecidableError: a newer attempt was opened, or this one was aborted meanwhile.
+    """
+    row = session.ledger.mark_prepared(manifest.attempt, records=manifest.records, bytes=manifest.bytes)
+    log.info(
+        "%s is prepared: %d records, %d bytes in %d transactions",
+        manifest.attempt,
+        manifest.records,
+        manifest.bytes,
+        len(manifest.transactions),
+    )
+    return row
+
+
+def reference(session: Session, row: AttemptRow) -> AttemptRef:
+    """The attempt as Spark and the manifest name it."""
+    return AttemptRef(row.load, session.ledger.ledger_id, row.number)
+
+
+def _sweep_older(session: Session, row: AttemptRow) -> None:
+    if row.verdict is Verdict.COMMIT:
+        log.info("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
+    elif row.number > 1:
+        sweep(session, row.load, up_to=row.number - 1, by=row.owner)

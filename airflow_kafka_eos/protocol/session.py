@@ -1,0 +1,42 @@
+"""An open ledger and an open cluster: what every step of the protocol needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.partitions import Partitions
+from airflow_kafka_eos.kafka.preflight import check_broker
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Session:
+    """Handles of one process on the ledger and the cluster. Not shared between threads."""
+
+    namespace: str
+    ledger: Ledger
+    coordinator: Coordinator
+    partitions: Partitions
+
+
+@contextmanager
+def connect(
+    settings: KafkaSettings, ledger_url: str, namespace: str, *, timeout_s: float = 60
+) -> Iterator[Session]:
+    """Open ledger and cluster, and close both afterwards.
+
+    :param timeout_s: seconds that one request, with its retries, may take.
+    :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
+    :raises BrokerUnavailableError: no broker answers.
+    :raises AccessError: the broker refuses the credentials.
+    :raises BrokerTooOldError: the broker lacks a request that exactly-once needs.
+    """
+    with Ledger.open(ledger_url) as ledger, Wire(settings, timeout_s=timeout_s) as wire:
+        check_broker(wire)
+        coordinator = Coordinator(wire, namespace=namespace, ledger_id=ledger.ledger_id)
+        yield Session(namespace, ledger, coordinator, Partitions(wire))

@@ -1,0 +1,116 @@
+"""Listing-based cleanup: end what attempts left open, and nothing else (FLIP-511, rules 1, 6, 11).
+
+One pass is idempotent and short; whoever waits for a quiet period repeats it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class SweepReport:
+    """What one pass saw and did; transactional ids throughout."""
+
+    aborted: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    still_open: list[str] = field(default_factory=list)
+    left_alone: list[str] = field(default_factory=list)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing was open and nothing had to be ended in this pass."""
+        return not (self.aborted or self.committed or self.still_open)
+
+
+def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> SweepReport:
+    """One pass over the attempts of a load with number ``up_to`` or below.
+
+    The order is rule 11's: first the ledger makes them undecidable, then Kafka is listed and described, then the
+    ledger is asked who holds each id and whether that very identity is decided, and only then exactly the
+    described identity is ended by EndTxn. A decided load is rolled forward instead.
+    """
+    report = SweepReport()
+    rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
+    if not rows:
+        return report
+    for found in _open_transactions(session, load, up_to).values():
+        _end_if_ours(session, load, up_to, found, report)
+    # last, for it stops with an error where a person must look, and the sweep must be done by then
+    for row in rows:
+        if row.verdict is Verdict.COMMIT:
+            result = commit_pass(session, load, row.number)
+            report.committed += result.newly_committed
+            report.still_open += result.open
+    log.info(
+        "sweep of load %s up to attempt %d: aborted %s, rolled forward %s, still open %s, left alone %s",
+        load,
+        up_to,
+        *(ids or "none" for ids in (report.aborted, report.committed, report.still_open, report.left_alone)),
+    )
+    return report
+
+
+def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
+    """Write down that the aborted attempts are swept, after the quiet period."""
+    for row in session.ledger.attempts(load):
+        if row.number <= up_to and row.verdict is Verdict.ABORT and row.closed_at is None:
+            session.ledger.record_swept(load, row.number)
+
+
+def needs_quiet_period(rows: list[AttemptRow]) -> bool:
+    """Whether writers may be left that open one more transaction after a sweep.
+
+    An application that reported its manifest has ended all of its writers; one that was submitted and never did
+    may still have zombies.
+    """
+    return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
+
+
+def _open_transactions(session: Session, load: LoadIdentity, up_to: int) -> dict[str, TransactionDescription]:
+    # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11)
+    known = [
+        t.transaction.transactional_id
+        for row in session.ledger.attempts(load)
+        if row.number <= up_to
+        for t in session.ledger.transactions(load, row.number)
+    ]
+    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
+    described = session.coordinator.describe(sorted({*known, *listed}))
+    return {name: d for name, d in described.items() if d.is_open}
+
+
+def _end_if_ours(
+    session: Session, load: LoadIdentity, up_to: int, found: TransactionDescription, report: SweepReport
+) -> None:
+    name = found.transactional_id
+    parsed = TransactionalId.parse(name)
+    if parsed is None or parsed.load != load or parsed.ledger_id != session.ledger.ledger_id:
+        report.left_alone.append(name)  # rule 6
+        return
+    if parsed.attempt > up_to:
+        return  # rule 11: a newer attempt is none of this cleanup's business
+    identity = PreparedTransaction(name, found.state)
+    # asked after the Describe, never before: in between the decision could have been recorded (rule 11)
+    holder = session.ledger.attempt(load, parsed.attempt)
+    if holder is None or holder.is_undecided:
+        log.warning("transaction %s is open, and the ledger does not know its attempt as aborted", identity)
+        report.left_alone.append(name)
+    elif session.ledger.is_decided_commit(identity):
+        return  # rolled forward, not swept
+    elif found.coordinator_state is CoordinatorState.ONGOING:
+        log.info("aborting %s of %s attempt %d", identity, load, parsed.attempt)
+        session.coordinator.end(identity, Verdict.ABORT)
+        report.aborted.append(name)
+    else:
+        report.still_open.append(name)  # the broker is ending it by itself

@@ -1,0 +1,65 @@
+"""Whether readers can see a committed load: the last stable offset against its last record (rule 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_kafka_eos.errors import NotFinishedError
+from airflow_kafka_eos.kafka.partitions import Holder
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.protocol.committing import decided_attempt
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import TopicPartition
+
+
+@dataclass(frozen=True)
+class Lag:
+    """A partition where read_committed readers do not see the load's last record yet, and who holds them back."""
+
+    partition: TopicPartition
+    last_stable_offset: int
+    needed: int
+    holders: tuple[Holder, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(
+            h.transactional_id or f"a transaction of producer {h.producer_id}:{h.producer_epoch}" for h in self.holders
+        )
+        return (
+            f"{self.partition}: last stable offset {self.last_stable_offset} of {self.needed}, "
+            f"held back by {names or 'nobody to be seen'}"
+        )
+
+
+def lags(session: Session, load: LoadIdentity) -> list[Lag]:
+    """Partitions of a decided load that readers do not see to its end yet; empty when all is visible.
+
+    Only waits, never ends anything: whoever holds the last stable offset back may be another load that is about to
+    commit, and it does not wait for us in turn.
+
+    :raises UndecidableError: the load has no commit decision.
+    :raises NotFinishedError: it is decided, not COMMITTED yet; a last stable offset alone proves nothing, for an
+        aborted transaction lets it pass too.
+    """
+    row = decided_attempt(session, load)
+    known = session.ledger.load(load)
+    if known is None or known.state is not LoadState.COMMITTED:
+        raise NotFinishedError(
+            f"the load is {known.state.value if known else 'unknown'}, not COMMITTED",
+            remedy="Run commit (clear it, or let its retry do it)",
+            load=str(load),
+            attempt=row.number,
+        )
+    needed: dict[TopicPartition, int] = {}
+    for t in session.ledger.transactions(load, row.number):
+        for w in t.writes:
+            tp = w.topic_partition
+            needed[tp] = max(needed.get(tp, 0), w.last_offset + 1)
+    if not needed:
+        return []
+    stable = session.partitions.last_stable_offsets(sorted(needed))
+    return [
+        Lag(tp, stable[tp], offset, tuple(session.partitions.lso_holders(tp)))
+        for tp, offset in sorted(needed.items())
+        if stable[tp] < offset
+    ]

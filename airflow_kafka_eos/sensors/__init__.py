@@ -1,0 +1,1 @@
+"""cleanup and loaded: what waits, deferrable."""

@@ -1,0 +1,81 @@
+"""A sensor that looks once by itself, and defers only when it has to wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+
+from airflow_kafka_eos.errors import TransientError
+from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kafka_eos.protocol.polling import Poll
+    from airflow_kafka_eos.triggers.polling import PollingTrigger
+
+
+class PollingLoadSensor(LoadOperator, BaseSensorOperator):
+    """Base of cleanup and loaded.
+
+    :param deferrable: wait in the triggerer (the default) or in the worker's slot.
+    """
+
+    template_fields: Sequence[str] = LoadOperator.template_fields
+
+    def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
+        kwargs.setdefault("poke_interval", 1.0)
+        kwargs.setdefault("timeout", 3600.0)
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+
+    def new_poll(self, owner: str) -> Poll:
+        """The protocol's poll that this sensor repeats."""
+        raise NotImplementedError  # pragma: no cover
+
+    def new_trigger(self, owner: str) -> PollingTrigger:
+        """The trigger that repeats the same poll in the triggerer."""
+        raise NotImplementedError  # pragma: no cover
+
+    def trigger_fields(self) -> dict[str, Any]:
+        """What every trigger of ours needs: rendered names and connection ids."""
+        names = ("namespace", "load_name", "load_key", "kafka_conn_id", "ledger_conn_id")
+        return {name: getattr(self, name) for name in names} | {"poll_s": float(self.poke_interval)}
+
+    def execute(self, context: Context) -> Any:
+        """Look once; done, or wait."""
+        owner = owner_of(context)
+        poll = self.new_poll(owner)
+        give_up = time.monotonic() + self.timeout
+        while (waiting_for := self._look(poll)) is not None:
+            self.log.info("%s", waiting_for)
+            if self.deferrable:
+                break
+            if time.monotonic() >= give_up:
+                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}")
+            time.sleep(self.poke_interval)
+        else:
+            return poll.summary()
+        self.defer(
+            trigger=self.new_trigger(owner),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def _look(self, poll: Poll) -> str | None:
+        try:
+            with self.open_session() as session:
+                return poll(session)
+        except TransientError as e:
+            return f"{type(e).__name__}: {e}"  # a broker that is away is waited for like everything else
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """What the trigger found."""
+        if not event or event.get("status") != "done":
+            raise AirflowFailException(str((event or {}).get("error", "the trigger ended without an event")))
+        return event["summary"]

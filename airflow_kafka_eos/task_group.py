@@ -1,0 +1,119 @@
+"""ExactlyOnceLoad: the task group that a DAG author writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import TaskGroup
+
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE
+from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
+from airflow_kafka_eos.operators.begin import BeginLoadOperator
+from airflow_kafka_eos.operators.commit import CommitLoadOperator
+from airflow_kafka_eos.operators.decide import DecideLoadOperator
+from airflow_kafka_eos.operators.prepare import DEFAULT_HOLD_TIME, PrepareLoadOperator
+from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
+from airflow_kafka_eos.sensors.loaded import LoadedSensor
+
+
+class ExactlyOnceLoad(TaskGroup):
+    """Turns a Spark job into an exactly-once Kafka load.
+
+    ::
+
+        begin (setup) >> prepare >> decide >> commit >> cleanup (teardown)
+                                              commit >> loaded (leaf, carries the outlets)
+
+    The wiring is part of the guarantee: cleanup is the teardown of begin, so that failing, killing, marking or
+    clearing any task brings it along; ``loaded`` is the leaf, so that a failed load never shows a successful run.
+
+    :param group_id: the group's id; part of the default load name.
+    :param job: ``file.py``, ``file.py:function`` or ``package.module:function`` returning a DataFrame. (templated)
+    :param sql: instead of a job, a Spark SQL query. (templated)
+    :param job_args: keyword arguments for the job; JSON values, no secrets. (templated)
+    :param topics: the topics it may write to; with one, the DataFrame needs no ``topic`` column.
+    :param load_name: default ``<dag id>.<group id>``.
+    :param load_key: what names one load of that name. (templated)
+    :param namespace: first part of every transactional id.
+    :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
+    :param ledger_conn_id: metadata DB; None for the embedded SQLite file.
+    :param spark_conn_id: Spark connection.
+    :param min_records: refuse a load with fewer records.
+    :param max_records: refuse a load with more records.
+    :param check: callable on the manifest; False or a text refuses the load.
+    :param hold_time: how long prepared transactions must be able to wait for their decision.
+    :param margin: time that decide wants left of it.
+    :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
+    :param manifest_dir: a folder that workers and Spark drivers share. (templated)
+    :param deferrable: let cleanup and loaded wait in the triggerer.
+    :param outlets: assets that a visible load updates.
+    :param spark_args: further keyword arguments of SparkSubmitOperator, such as ``conf`` or ``driver_memory``.
+    :param group_args: further keyword arguments of TaskGroup, such as ``tooltip`` or ``default_args``.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        topics: Sequence[str],
+        job: str | None = None,
+        sql: str | None = None,
+        job_args: Mapping[str, Any] | None = None,
+        load_name: str | None = None,
+        load_key: str = DEFAULT_LOAD_KEY,
+        namespace: str = DEFAULT_NAMESPACE,
+        kafka_conn_id: str = "kafka_default",
+        ledger_conn_id: str | None = None,
+        spark_conn_id: str = "spark_default",
+        min_records: int | None = None,
+        max_records: int | None = None,
+        check: Callable[..., Any] | None = None,
+        hold_time: timedelta = DEFAULT_HOLD_TIME,
+        margin: timedelta = timedelta(seconds=60),
+        quiet_period: timedelta = timedelta(seconds=10),
+        manifest_dir: str | None = None,
+        deferrable: bool = True,
+        outlets: Sequence[Any] = (),
+        spark_args: Mapping[str, Any] | None = None,
+        **group_args: Any,
+    ) -> None:
+        super().__init__(group_id=group_id, **group_args)
+        load = {
+            "load_name": load_name or f"{self.dag.dag_id}.{self.group_id}",
+            "load_key": load_key,
+            "namespace": namespace,
+            "kafka_conn_id": kafka_conn_id,
+            "ledger_conn_id": ledger_conn_id,
+        }
+        with self:
+            self.begin = BeginLoadOperator(task_id="begin", **load)
+            self.prepare = PrepareLoadOperator(
+                task_id="prepare",
+                job=job,
+                sql=sql,
+                job_args=job_args,
+                topics=topics,
+                hold_time=hold_time,
+                manifest_dir=manifest_dir,
+                conn_id=spark_conn_id,
+                **load,
+                **(spark_args or {}),
+            )
+            self.decide = DecideLoadOperator(
+                task_id="decide",
+                min_records=min_records,
+                max_records=max_records,
+                check=check,
+                margin=margin,
+                manifest_dir=manifest_dir,
+                **load,
+            )
+            self.commit = CommitLoadOperator(task_id="commit", **load)
+            self.cleanup = CleanupLoadSensor(
+                task_id="cleanup", quiet_period=quiet_period, deferrable=deferrable, **load
+            )
+            self.loaded = LoadedSensor(task_id="loaded", deferrable=deferrable, outlets=list(outlets), **load)
+        self.begin >> self.prepare >> self.decide >> self.commit >> [self.cleanup, self.loaded]
+        self.cleanup.as_teardown(setups=self.begin, on_failure_fail_dagrun=True)

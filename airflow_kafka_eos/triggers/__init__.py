@@ -1,0 +1,1 @@
+"""What the sensors wait with, in the triggerer."""

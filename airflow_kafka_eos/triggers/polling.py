@@ -1,0 +1,78 @@
+"""A trigger that repeats a poll of the protocol, each one in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_kafka_eos.errors import TerminalError, TransientError
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
+from airflow_kafka_eos.load import LoadIdentity
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.protocol.polling import Poll
+
+
+class PollingTrigger(BaseTrigger):
+    """Carries names and connection ids only: what it serialises holds no secret.
+
+    A transient error is waited out (the sensor's timeout ends it); a terminal one is handed back as the event.
+    """
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        load_name: str,
+        load_key: str,
+        kafka_conn_id: str,
+        ledger_conn_id: str | None,
+        poll_s: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.namespace = namespace
+        self.load_name = load_name
+        self.load_key = load_key
+        self.kafka_conn_id = kafka_conn_id
+        self.ledger_conn_id = ledger_conn_id
+        self.poll_s = poll_s
+
+    @property
+    def load_identity(self) -> LoadIdentity:
+        return LoadIdentity(self.namespace, self.load_name, self.load_key)
+
+    def fields(self) -> dict[str, Any]:
+        """What :meth:`serialize` writes; subclasses add theirs."""
+        names = ("namespace", "load_name", "load_key", "kafka_conn_id", "ledger_conn_id", "poll_s")
+        return {name: getattr(self, name) for name in names}
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.fields()
+
+    def new_poll(self) -> Poll:
+        raise NotImplementedError  # pragma: no cover
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        hook = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id)
+        poll = self.new_poll()
+        while True:
+            try:
+                waiting_for = await asyncio.to_thread(self._once, await hook.aresolve(), poll)
+            except TerminalError as e:
+                yield TriggerEvent({"status": "failed", "error": f"{type(e).__name__}: {e}"})
+                return
+            except TransientError as e:
+                waiting_for = f"{type(e).__name__}: {e}"
+            if waiting_for is None:
+                yield TriggerEvent({"status": "done", "summary": poll.summary()})
+                return
+            self.log.info("%s", waiting_for)
+            await asyncio.sleep(self.poll_s)
+
+    def _once(self, resolved: Resolved, poll: Poll) -> str | None:
+        # a fresh session each time: a trigger may wait for hours, and brokers and databases go away meanwhile
+        with resolved.session(self.namespace) as session:
+            return poll(session)
