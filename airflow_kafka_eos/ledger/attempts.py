@@ -1,0 +1,181 @@
+"""Opening, submitting and preparing attempts. Each function is one locked database transaction's work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.exc import IntegrityError
+
+from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.decisions import abort_undecided, why_undecidable
+from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.text import for_people
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import AttemptRef
+
+Interval = tuple[str, str]
+
+
+def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Interval | None) -> AttemptRow:
+    """The attempt to go on with, opened now when none can (rules 2, 3, 9)."""
+    interval = normalise_interval(load, interval)
+    locked = lock(connection, load) or _create(connection, load, interval)
+    _check_interval(connection, locked, interval)
+    if locked.committed is not None:
+        return locked.committed
+    newest = locked.newest
+    if newest is not None and newest.is_undecided and (newest.is_prepared or not newest.is_submitted):
+        return newest
+    return _open(connection, locked, owner, submitted=False)
+
+
+def submit(connection: Connection, load: LoadIdentity, owner: str) -> AttemptRow:
+    """An attempt that belongs to this caller's application alone (rule 3), or the one that is decided (rule 9)."""
+    locked = must_lock(connection, load)
+    if locked.committed is not None:
+        return locked.committed
+    newest = locked.newest
+    if newest is None or not newest.is_undecided or newest.is_submitted:
+        return _open(connection, locked, owner, submitted=True)
+    return _set(connection, locked, newest, submitted_at=now(), submitted_by=for_people(owner))
+
+
+def mark_prepared(connection: Connection, ref: AttemptRef, records: int, size: int) -> AttemptRow:
+    """Note that everything is flushed; only of the newest attempt, submitted and undecided."""
+    locked = must_lock(connection, ref.load)
+    attempt = locked.attempt(ref.attempt)
+    if attempt.is_prepared and attempt.verdict is not Verdict.ABORT:
+        return attempt
+    problem = why_undecidable(locked, attempt)
+    if not problem and not attempt.is_submitted:
+        problem = "no application was submitted for it"
+    if problem:
+        raise UndecidableError(
+            f"the attempt cannot become prepared: {problem}",
+            remedy="Let this task fail; the newest attempt goes on",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    move(connection, locked, LoadState.PREPARED)
+    return _set(connection, locked, attempt, prepared_at=now(), records=records, bytes=size)
+
+
+def record_swept(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
+    """Close an aborted attempt of which nothing is open any more; nothing happens to a commit-decided one."""
+    locked = must_lock(connection, load)
+    attempt = locked.attempt(number)
+    if attempt.is_undecided:
+        raise ConfigurationError(
+            "an undecided attempt cannot have been swept (rule 1)",
+            remedy="Make it undecidable first, then look for its transactions again",
+            load=str(load),
+            attempt=number,
+        )
+    if attempt.verdict is Verdict.COMMIT or attempt.closed_at is not None:
+        return attempt
+    if locked.newest == attempt:
+        move(connection, locked, LoadState.ABORTED)
+    return _set(connection, locked, attempt, closed_at=now())
+
+
+def normalise_interval(load: LoadIdentity, interval: Interval | None) -> Interval | None:
+    """The same two moments as UTC ISO texts.
+
+    :raises ConfigurationError: not ISO, or without a time zone.
+    """
+    if interval is None:
+        return None
+    moments = []
+    for value in interval:
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise ConfigurationError(
+                f"data interval bound {value!r} is not an ISO time with a time zone",
+                remedy="Pass the run's data interval in UTC",
+                load=str(load),
+            )
+        moments.append(moment.astimezone(UTC).isoformat(timespec="microseconds"))
+    return moments[0], moments[1]
+
+
+def _check_interval(connection: Connection, locked: Locked, interval: Interval | None) -> None:
+    # a run without an interval (manual, asset) neither asks nor overwrites
+    recorded = locked.row.data_interval
+    if interval is None or interval == recorded:
+        return
+    if recorded is not None:
+        raise ConfigurationError(
+            f"this load covers the data interval {recorded[0]} to {recorded[1]}, this run asks for {interval[0]} "
+            f"to {interval[1]}: after a change of schedule one key would stand for two loads",
+            remedy="Give the new schedule a load name or load_key of its own",
+            load=str(locked.row.load),
+        )
+    values = {"data_interval_start": interval[0], "data_interval_end": interval[1]}
+    connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
+
+
+def _create(connection: Connection, load: LoadIdentity, interval: Interval | None) -> Locked:
+    moment = now()
+    try:
+        # a savepoint: whoever inserts it first wins, and we go on with the winner's row
+        with connection.begin_nested():
+            connection.execute(
+                insert(t.loads).values(
+                    namespace=load.namespace,
+                    name=load.name,
+                    load_key=load.key,
+                    state=LoadState.PREPARING.value,
+                    data_interval_start=None if interval is None else interval[0],
+                    data_interval_end=None if interval is None else interval[1],
+                    newest_attempt=0,
+                    reason="",
+                    created_at=moment,
+                    updated_at=moment,
+                )
+            )
+    except IntegrityError:
+        pass
+    return must_lock(connection, load)
+
+
+def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool) -> AttemptRow:
+    """Abort every undecided attempt and open the next one (rules 2, 9). Only for a load without a commit."""
+    number = locked.row.newest_attempt + 1
+    abort_undecided(
+        connection, locked, up_to=number, decided_by=owner, reason=f"superseded by attempt {number}"
+    )
+    moment, person = now(), for_people(owner)
+    attempt = AttemptRow(
+        load=locked.row.load,
+        number=number,
+        owner=person,
+        opened_at=moment,
+        submitted_at=moment if submitted else None,
+        submitted_by=person if submitted else None,
+    )
+    connection.execute(
+        insert(t.attempts).values(
+            load_id=locked.id,
+            number=number,
+            owner=person,
+            opened_at=moment,
+            submitted_at=attempt.submitted_at,
+            submitted_by=attempt.submitted_by,
+        )
+    )
+    move(connection, locked, LoadState.PREPARING, newest_attempt=number)
+    return attempt
+
+
+def _set(connection: Connection, locked: Locked, attempt: AttemptRow, **columns: Any) -> AttemptRow:
+    attempt_id = locked.attempt_id(attempt.number)
+    connection.execute(update(t.attempts).where(t.attempts.c.id == attempt_id).values(columns))
+    return replace(attempt, **columns)

@@ -1,0 +1,176 @@
+"""One database transaction at a time: engine settings, retries and errors. Knows no table.
+
+SQLite: WAL, ``synchronous=FULL``, foreign keys, and every write transaction starts with BEGIN IMMEDIATE, since
+SQLite has no row locks: the driver's deferred transactions would let two deciders read before either writes.
+PostgreSQL and MySQL: READ COMMITTED and SELECT … FOR UPDATE of the load's row. ``synchronous_commit = off`` is
+overridden: a decision that a crash can take back is no decision.
+
+No connection pool: an operation is rare and short, hundreds of waiting tasks hold no idle connection, a fork
+inherits none, and a connection that died in between cannot be met.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
+from airflow_kafka_eos.ledger.location import parse, redacted, scrub
+
+T = TypeVar("T")
+
+#: seconds that SQLite waits for another writer, and PostgreSQL or MySQL for a row lock; ``timeout=`` in an SQLite
+#: URL overrides the former
+LOCK_TIMEOUT = 20
+CONNECT_TIMEOUT = 10
+#: how often one operation is tried before LedgerUnavailableError, and the longest pause between tries in seconds
+TRIES = 4
+LONGEST_PAUSE = 1.0
+
+# 40001 serialization failure, 40P01 deadlock, 55P03 lock not available, 57P01..03 shutdown/restart, 53xxx resources
+_PG_PASSING = ("40", "55P03", "57P", "53", "08", "25006")
+_MYSQL_PASSING = {1040, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
+_READ = "kafka_eos_read"
+
+
+class Database:
+    """A database by its URL; :meth:`write` and :meth:`read` run a function in one transaction each."""
+
+    def __init__(self, url: str) -> None:
+        self.url = parse(url)
+        self.shown = redacted(url)
+        self.engine = _make_engine(self.url)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a write transaction and commit it.
+
+        It is run again after a lock, serialization or connection error, also when the answer to COMMIT was lost:
+        ``work`` must be a compare-and-set that finds its own result when it comes a second time.
+
+        :raises LedgerUnavailableError: after the last try.
+        """
+        return self._run(work, self.engine)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a read transaction.
+
+        :raises LedgerUnavailableError: after the last try.
+        """
+        return self._run(work, self.engine.execution_options(**{_READ: True}))
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def _run(self, work: Callable[[Connection], T], engine: Engine) -> T:
+        text = ""
+        for number in range(TRIES):
+            if number:
+                time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE, 0.05 * 4**number))
+            try:
+                with engine.connect() as connection, connection.begin():
+                    return work(connection)
+            except (OperationalError, InterfaceError, InternalError) as e:
+                text = scrub(f"{type(e.orig).__name__}: {e.orig}".strip(), self.url)
+                if not is_passing(e):
+                    break
+        # outside of the except block: the driver's own exception must not hang on ours, it may quote the URL
+        raise LedgerUnavailableError(
+            f"the ledger {self.shown} did not answer ({text}); whether its last transaction was committed is not known",
+            remedy="Make the database reachable and try again: every ledger operation may be repeated",
+        )
+
+
+def is_passing(error: DBAPIError) -> bool:
+    """True when the same transaction may succeed if it is run again."""
+    if error.connection_invalidated:
+        return True
+    original: Any = error.orig
+    code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
+    if isinstance(code, str):
+        return code.startswith(_PG_PASSING)
+    name = type(original).__module__.partition(".")[0]
+    if name == "sqlite3":
+        # sqlite_errorcode's low byte: 5 SQLITE_BUSY, 6 SQLITE_LOCKED
+        return getattr(original, "sqlite_errorcode", 0) & 0xFF in (5, 6)
+    if name in ("MySQLdb", "pymysql"):
+        return bool(original.args) and original.args[0] in _MYSQL_PASSING
+    return True  # no code at all: the connection could not be made
+
+
+def _make_engine(url: URL) -> Engine:
+    backend = url.get_backend_name()
+    arguments: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    if backend == "sqlite":
+        arguments["timeout"] = LOCK_TIMEOUT
+        Path(url.database or "").expanduser().absolute().parent.mkdir(parents=True, exist_ok=True)
+    else:
+        options["isolation_level"] = "READ COMMITTED"
+        if url.get_driver_name() in ("psycopg2", "psycopg", "pymysql", "mysqldb"):
+            arguments["connect_timeout"] = CONNECT_TIMEOUT
+    arguments = {k: v for k, v in arguments.items() if k not in url.query}
+    missing = ""
+    try:
+        engine = create_engine(
+            url, poolclass=NullPool, hide_parameters=True, connect_args=arguments, **options
+        )
+    except ImportError as e:
+        missing = e.name or "the database driver"
+    if missing:
+        raise ConfigurationError(
+            f"the ledger {url.render_as_string()} needs the Python package {missing}, which is not installed",
+            remedy=f"Install {missing}, or name another driver in the URL",
+        )
+    _set_up(engine, backend)
+    return engine
+
+
+def _set_up(engine: Engine, backend: str) -> None:
+    if backend == "sqlite":
+        event.listen(engine, "connect", _connect_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    elif backend == "postgresql":
+        event.listen(engine, "connect", _connect_postgresql)
+    else:
+        event.listen(engine, "connect", _connect_mysql)
+
+
+def _connect_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself; _begin_sqlite does
+    cursor = connection.cursor()
+    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    read = connection.get_execution_options().get(_READ, False)
+    connection.exec_driver_sql("BEGIN" if read else "BEGIN IMMEDIATE")
+
+
+def _connect_postgresql(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}s'")
+    # stronger settings (remote_apply) are left as they are
+    cursor.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    cursor.close()
+    connection.commit()
+
+
+def _connect_mysql(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT}")
+    cursor.close()
+    connection.commit()

@@ -1,0 +1,218 @@
+"""The ledger: which attempts a load has, and what was decided about them. The truth, before Kafka is told (rule 1).
+
+Every method is one database transaction. All are compare-and-sets on the locked load's row, so that calling again
+after a lost answer is safe; :class:`~airflow_kafka_eos.errors.LedgerUnavailableError` says nothing about whether it
+happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from airflow_kafka_eos import naming
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries
+from airflow_kafka_eos.ledger.database import Database
+from airflow_kafka_eos.ledger.location import default_url
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.transaction import PreparedTransaction
+
+T = TypeVar("T")
+
+
+class Ledger:
+    """An open ledger. Make one by :meth:`open`; threads may share it, processes should open their own."""
+
+    def __init__(self, database: Database, ledger_id: str) -> None:
+        self._database = database
+        self._ledger_id = ledger_id
+
+    @classmethod
+    def open(cls, url: str, *, upgrade: bool = False) -> Ledger:
+        """Open the ledger at an SQLAlchemy URL (SQLite file, PostgreSQL, MySQL).
+
+        The embedded SQLite default is created and upgraded for you; any other only with ``upgrade``.
+
+        :raises LedgerUnavailableError: unreachable, or not upgraded yet.
+        :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
+        """
+        if upgrade or url == default_url():
+            migrate.upgrade(url)
+        database = Database(url)
+
+        def read(connection: Connection) -> str:
+            migrate.check(connection, database.shown)
+            return queries.ledger_id(connection)
+
+        try:
+            return cls(database, database.read(read))
+        except BaseException:
+            database.close()
+            raise
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._database.shown!r}, {self._ledger_id})"
+
+    @property
+    def ledger_id(self) -> str:
+        """10 random hex characters, part of every transactional id (rule 6)."""
+        return self._ledger_id
+
+    # --- attempts
+
+    def begin(
+        self, load: LoadIdentity, *, owner: str, data_interval: tuple[str, str] | None = None
+    ) -> AttemptRow:
+        """The attempt to go on with; a new one when there is none (rules 2, 3, 9).
+
+        A commit-decided attempt, a prepared one, and one that was not submitted yet are returned as they are.
+        Otherwise every undecided attempt is aborted and a new one opened, in one transaction.
+
+        :param owner: who asks, for people: dag, run, task and try.
+        :param data_interval: ISO times with a time zone; recorded once.
+        :raises InvalidNameError: the load's transactional ids would be too long.
+        :raises ConfigurationError: the load was begun for another data interval.
+        """
+        naming.check_length(load, self._ledger_id)
+        return self._write(lambda c: attempts.begin(c, load, owner, data_interval))
+
+    def submit(self, load: LoadIdentity, *, owner: str) -> AttemptRow:
+        """The attempt that the caller's application may prepare: no two callers get the same (rule 3).
+
+        A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was lost,
+        the attempt that nobody was told of is aborted and the next one opened.
+        """
+        return self._write(lambda c: attempts.submit(c, load, owner))
+
+    def mark_prepared(self, ref: AttemptRef, *, records: int, bytes: int) -> AttemptRow:
+        """Record that all of the attempt's transactions are prepared; the same answer when it is already.
+
+        :raises UndecidableError: aborted, superseded, or never submitted.
+        """
+        self._check_ours(ref)
+        return self._write(lambda c: attempts.mark_prepared(c, ref, records, bytes))
+
+    def record_swept(self, load: LoadIdentity, number: int) -> AttemptRow:
+        """Close an aborted attempt of which nothing is open any more. Does nothing to a commit-decided one.
+
+        :raises ConfigurationError: it is undecided, so it cannot have been swept (rule 1).
+        """
+        return self._write(lambda c: attempts.record_swept(c, load, number))
+
+    # --- decisions
+
+    def decide_commit(
+        self, manifest: Manifest, *, decided_by: str, also: Callable[[Connection], None] | None = None
+    ) -> AttemptRow:
+        """Decide to commit the attempt: the point of no return. The same answer when it is decided so already.
+
+        :param also: runs in the same database transaction, last, and at most once for a decision that stands (it
+            may run again after a rollback). What it raises undoes the decision and is passed on.
+        :raises UndecidableError: aborted, superseded, not prepared, or another attempt is decided.
+        """
+        self._check_ours(manifest.attempt)
+        return self._write(lambda c: decisions.decide_commit(c, manifest, decided_by, also))
+
+    def decide_abort(self, ref: AttemptRef, *, decided_by: str, reason: str) -> bool:
+        """Decide to abort the attempt. True: it is aborted, now or before. False: it is decided to be committed."""
+        self._check_ours(ref)
+        return self._write(lambda c: decisions.decide_abort(c, ref, decided_by, reason))
+
+    def make_undecidable(
+        self, load: LoadIdentity, *, up_to: int, decided_by: str, reason: str
+    ) -> list[AttemptRow]:
+        """Abort every undecided attempt numbered ``up_to`` or less, none beyond (rules 1, 11).
+
+        Returns all attempts up to there as they are afterwards; none for a load that the ledger does not know.
+        """
+        return self._write(lambda c: decisions.make_undecidable(c, load, up_to, decided_by, reason))
+
+    # --- outcomes
+
+    def record_outcome(
+        self, load: LoadIdentity, number: int, transactional_id: str, outcome: Outcome
+    ) -> Outcome:
+        """Record what the log showed of one transaction; returns what is recorded then. COMMITTED is final.
+
+        :raises UndecidableError: the attempt is not decided to be committed.
+        """
+        return self.record_outcomes(load, number, {transactional_id: outcome})[transactional_id]
+
+    def record_outcomes(
+        self, load: LoadIdentity, number: int, by_id: Mapping[str, Outcome]
+    ) -> dict[str, Outcome]:
+        """Like :meth:`record_outcome`, for many transactions at once."""
+        return self._write(lambda c: outcomes.record_outcomes(c, load, number, by_id))
+
+    def record_committed(self, load: LoadIdentity, number: int) -> AttemptRow:
+        """The load is COMMITTED and its attempt closed. Empties its part of ``kafka_transaction_state``.
+
+        :raises NotFinishedError: a transaction's outcome is open or not recorded (rule 10).
+        :raises InDoubtError: a transaction is aborted or in doubt.
+        :raises UndecidableError: the attempt is not decided to be committed.
+        """
+        return self._write(lambda c: outcomes.record_committed(c, load, number))
+
+    def record_in_doubt(self, load: LoadIdentity, number: int, reason: str) -> None:
+        """The load is IN_DOUBT: a person decides (rule 7).
+
+        :raises UndecidableError: the attempt is not decided to be committed, or the load is COMMITTED.
+        """
+        self._write(lambda c: outcomes.record_in_doubt(c, load, number, reason))
+
+    # --- looking
+
+    def attempt(self, load: LoadIdentity, number: int) -> AttemptRow | None:
+        return self._read(lambda c: queries.attempt_row(c, load, number))
+
+    def attempts(self, load: LoadIdentity) -> list[AttemptRow]:
+        """Oldest first."""
+        return self._read(lambda c: queries.attempt_rows(c, load))
+
+    def load(self, load: LoadIdentity) -> LoadRow | None:
+        return self._read(lambda c: queries.load_row(c, load))
+
+    def loads(self, namespace: str | None = None, name: str | None = None) -> list[LoadRow]:
+        """Oldest first."""
+        return self._read(lambda c: queries.load_rows(c, namespace, name))
+
+    def transactions(self, load: LoadIdentity, number: int) -> list[TransactionRow]:
+        """Of a commit-decided attempt, by Spark partition; none for any other."""
+        return self._read(lambda c: queries.transaction_rows(c, load, number))
+
+    def is_decided_commit(self, transaction: PreparedTransaction) -> bool:
+        """Whether that very identity, id and PreparedTxnState, is decided to be committed (rules 4, 11)."""
+        return self._read(lambda c: queries.is_decided_commit(c, transaction))
+
+    def _check_ours(self, ref: AttemptRef) -> None:
+        if ref.ledger_id != self._ledger_id:
+            raise ConfigurationError(
+                f"the attempt belongs to ledger {ref.ledger_id}, this one is {self._ledger_id}",
+                remedy="Let all tasks of a load use one ledger connection",
+                load=str(ref.load),
+                attempt=ref.attempt,
+            )
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        return self._database.write(work)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        return self._database.read(work)

@@ -1,0 +1,1 @@
+"""Alembic's folder: the ledger's schema, revision by revision. Run by ``ledger.migrate``."""

@@ -1,0 +1,1 @@
+"""One module per revision; a revision that was released is never edited."""

@@ -1,0 +1,106 @@
+"""What really happened to decided transactions, as the log showed it (rules 7 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sqlalchemy import Connection, delete, select, update
+
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.queries import Locked, move, must_lock, now
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.text import for_reason
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+
+
+def record_outcomes(
+    connection: Connection, load: LoadIdentity, number: int, outcomes: Mapping[str, Outcome]
+) -> dict[str, Outcome]:
+    """Note outcomes by transactional id; COMMITTED is final. What is recorded then, for the ids asked for."""
+    _, attempt_id, _ = _committing(connection, load, number)
+    recorded = _outcomes(connection, attempt_id)
+    unknown = sorted(set(outcomes) - set(recorded))
+    if unknown:
+        raise ConfigurationError(
+            "the ledger has no such transaction in this attempt",
+            remedy="Take transactional ids from the ledger's own transactions",
+            load=str(load),
+            attempt=number,
+            transactional_id=unknown[0],
+        )
+    moment = now()
+    result = {}
+    for transactional_id, outcome in outcomes.items():
+        old = recorded[transactional_id]
+        # the marker was seen; that the log was cut off or the topic deleted since then takes nothing back
+        if old is not Outcome.COMMITTED and old is not outcome:
+            connection.execute(
+                update(t.transactions)
+                .where(t.transactions.c.transactional_id == transactional_id)
+                .values(outcome=outcome.value, outcome_at=moment)
+            )
+            old = outcome
+        result[transactional_id] = old
+    return result
+
+
+def record_committed(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
+    """The load is COMMITTED; only when every transaction's outcome is (rule 10)."""
+    locked, attempt_id, attempt = _committing(connection, load, number)
+    recorded = _outcomes(connection, attempt_id)
+    missing = sorted(i for i, outcome in recorded.items() if outcome is not Outcome.COMMITTED)
+    if missing:
+        broken = [i for i in missing if recorded[i] in (Outcome.ABORTED, Outcome.IN_DOUBT)]
+        kind = InDoubtError if broken else NotFinishedError
+        first = (broken or missing)[0]
+        raise kind(
+            f"{len(missing)} of {len(recorded)} transactions are not verified as committed (rule 10), "
+            f"{len(broken)} of them are aborted or in doubt",
+            remedy="Run commit again: it rolls forward and judges by the log",
+            load=str(load),
+            attempt=number,
+            transactional_id=first,
+        )
+    if locked.row.state is LoadState.COMMITTED:
+        return attempt
+    move(connection, locked, LoadState.COMMITTED, reason="")
+    moment = now()
+    connection.execute(update(t.attempts).where(t.attempts.c.id == attempt_id).values(closed_at=moment))
+    ids = select(t.transactions.c.transactional_id).where(t.transactions.c.attempt_id == attempt_id)
+    state = t.kafka_transaction_state
+    connection.execute(delete(state).where(state.c.transactional_id.in_(ids)))
+    return replace(attempt, closed_at=moment)
+
+
+def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, reason: str) -> None:
+    """Stop for a person (rule 7). Saying it again changes the reason only."""
+    locked, _, _ = _committing(connection, load, number)
+    if locked.row.state is LoadState.IN_DOUBT:
+        values = {"reason": for_reason(reason), "updated_at": now()}
+        connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
+        return
+    move(connection, locked, LoadState.IN_DOUBT, reason=for_reason(reason))
+
+
+def _committing(connection: Connection, load: LoadIdentity, number: int) -> tuple[Locked, int, AttemptRow]:
+    """:raises UndecidableError: the attempt is not decided to be committed."""
+    locked = must_lock(connection, load)
+    attempt = locked.attempt(number)
+    if attempt.verdict is not Verdict.COMMIT:
+        what = "undecided" if attempt.verdict is None else "decided to be aborted"
+        raise UndecidableError(
+            f"the attempt is {what}, so it has no commit to record",
+            remedy="Decide first; outcomes belong to a commit decision",
+            load=str(load),
+            attempt=number,
+        )
+    return locked, locked.attempt_id(number), attempt
+
+
+def _outcomes(connection: Connection, attempt_id: int) -> dict[str, Outcome | None]:
+    c = t.transactions.c
+    rows = connection.execute(select(c.transactional_id, c.outcome).where(c.attempt_id == attempt_id))
+    return {row.transactional_id: None if row.outcome is None else Outcome(row.outcome) for row in rows}

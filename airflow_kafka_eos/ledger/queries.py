@@ -1,0 +1,212 @@
+"""Reading the ledger's tables into rows, and the lock of a load's row. Functions take a connection."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, select, update
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, check_move
+from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A load whose row this transaction holds, with all of its attempts as they are now."""
+
+    id: int
+    row: LoadRow
+    attempts: tuple[AttemptRow, ...]
+    attempt_ids: tuple[int, ...]
+
+    @property
+    def newest(self) -> AttemptRow | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def committed(self) -> AttemptRow | None:
+        """The attempt that is decided to be committed: one at most."""
+        return next((a for a in self.attempts if a.verdict is Verdict.COMMIT), None)
+
+    def attempt(self, number: int) -> AttemptRow:
+        """:raises ConfigurationError: there is no such attempt."""
+        for attempt in self.attempts:
+            if attempt.number == number:
+                return attempt
+        raise ConfigurationError(
+            f"the ledger has no attempt {number} of this load",
+            remedy="Check that the task uses the ledger that opened the attempt",
+            load=str(self.row.load),
+            attempt=number,
+        )
+
+    def attempt_id(self, number: int) -> int:
+        return self.attempt_ids[self.attempts.index(self.attempt(number))]
+
+
+def now() -> str:
+    """Now, in UTC, of fixed width."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def ledger_id(connection: Connection) -> str:
+    return str(connection.execute(select(t.ledger.c.ledger_id)).scalar_one())
+
+
+def lock(connection: Connection, load: LoadIdentity) -> Locked | None:
+    """Lock the load's row until the transaction ends (rule 2); None when there is no such load."""
+    found = connection.execute(select(t.loads).where(_is(load)).with_for_update()).one_or_none()
+    if found is None:
+        return None
+    row = _load_row(found)
+    if row.load != load:
+        # MySQL pads texts with spaces when it compares them
+        raise ConfigurationError(
+            f"this database cannot tell the load from {row.load}",
+            remedy="Use names and keys that differ in more than spaces at their end",
+            load=str(load),
+        )
+    pairs = _attempts(connection, load, found.id)
+    return Locked(found.id, row, tuple(a for _, a in pairs), tuple(i for i, _ in pairs))
+
+
+def must_lock(connection: Connection, load: LoadIdentity) -> Locked:
+    """:raises ConfigurationError: there is no such load."""
+    locked = lock(connection, load)
+    if locked is None:
+        raise ConfigurationError(
+            "the ledger does not know this load",
+            remedy="Run `begin` first, and check that all tasks use the same ledger",
+            load=str(load),
+        )
+    return locked
+
+
+def move(connection: Connection, locked: Locked, new: LoadState, **columns: Any) -> None:
+    """Bring the locked load to a state that may follow its present one.
+
+    :raises UndecidableError: it may not follow.
+    """
+    check_move(locked.row.load, locked.row.state, new)
+    values = {"state": new.value, "updated_at": now()} | columns
+    connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
+
+
+def load_row(connection: Connection, load: LoadIdentity) -> LoadRow | None:
+    found = connection.execute(select(t.loads).where(_is(load))).one_or_none()
+    return None if found is None else _load_row(found)
+
+
+def load_rows(connection: Connection, namespace: str | None, name: str | None) -> list[LoadRow]:
+    query = select(t.loads).order_by(t.loads.c.id)
+    if namespace is not None:
+        query = query.where(t.loads.c.namespace == namespace)
+    if name is not None:
+        query = query.where(t.loads.c.name == name)
+    return [_load_row(row) for row in connection.execute(query)]
+
+
+def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]:
+    return [attempt for _, attempt in _attempts(connection, load, None)]
+
+
+def attempt_row(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow | None:
+    return next((a for a in attempt_rows(connection, load) if a.number == number), None)
+
+
+def transaction_rows(connection: Connection, load: LoadIdentity, number: int) -> list[TransactionRow]:
+    query = (
+        select(t.transactions)
+        .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
+        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
+        .where(_is(load), t.attempts.c.number == number)
+        .order_by(t.transactions.c.spark_partition)
+    )
+    return [_transaction_row(row) for row in connection.execute(query)]
+
+
+def is_decided_commit(connection: Connection, transaction: PreparedTransaction) -> bool:
+    """Whether that very identity, id and state, is in an attempt that is decided to be committed (rule 4)."""
+    query = (
+        select(t.transactions.c.transactional_id)
+        .join(t.decisions, t.decisions.c.attempt_id == t.transactions.c.attempt_id)
+        .where(
+            t.transactions.c.transactional_id == transaction.transactional_id,
+            t.transactions.c.prepared_transaction_state == str(transaction.state),
+            t.decisions.c.verdict == Verdict.COMMIT.value,
+        )
+    )
+    return connection.execute(query).first() is not None
+
+
+def _is(load: LoadIdentity) -> Any:
+    c = t.loads.c
+    return and_(c.namespace == load.namespace, c.name == load.name, c.load_key == load.key)
+
+
+def _attempts(
+    connection: Connection, load: LoadIdentity, load_id: int | None
+) -> list[tuple[int, AttemptRow]]:
+    d = t.decisions.c
+    query = select(t.attempts, d.verdict, d.decided_at, d.decided_by, d.reason).outerjoin(
+        t.decisions, d.attempt_id == t.attempts.c.id
+    )
+    if load_id is None:
+        query = query.join(t.loads, t.loads.c.id == t.attempts.c.load_id).where(_is(load))
+    else:
+        query = query.where(t.attempts.c.load_id == load_id)
+    rows = connection.execute(query.order_by(t.attempts.c.number))
+    return [(row.id, _attempt_row(load, row)) for row in rows]
+
+
+def _load_row(row: Row[Any]) -> LoadRow:
+    interval = None
+    if row.data_interval_start is not None:
+        interval = (row.data_interval_start, row.data_interval_end)
+    return LoadRow(
+        load=LoadIdentity(row.namespace, row.name, row.load_key),
+        state=LoadState(row.state),
+        newest_attempt=row.newest_attempt,
+        reason=row.reason,
+        data_interval=interval,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
+    return AttemptRow(
+        load=load,
+        number=row.number,
+        owner=row.owner,
+        opened_at=row.opened_at,
+        submitted_at=row.submitted_at,
+        submitted_by=row.submitted_by,
+        prepared_at=row.prepared_at,
+        verdict=None if row.verdict is None else Verdict(row.verdict),
+        decided_at=row.decided_at,
+        decided_by=row.decided_by,
+        closed_at=row.closed_at,
+        reason=row.reason or "",
+        records=row.records,
+        bytes=row.bytes,
+    )
+
+
+def _transaction_row(row: Row[Any]) -> TransactionRow:
+    state = PreparedTxnState.parse(row.prepared_transaction_state)
+    return TransactionRow(
+        transaction=PreparedTransaction(row.transactional_id, state),
+        spark_partition=row.spark_partition,
+        writes=tuple(PartitionWrites(**w) for w in json.loads(row.writes)),
+        topic_ids=json.loads(row.topic_ids),
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+    )

@@ -1,0 +1,78 @@
+"""What the ledger answers. Times are UTC ISO texts; None where it has not happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.transaction import PreparedTransaction
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """An attempt with its decision.
+
+    ``owner`` and ``submitted_by`` are for people (dag, run, task, try). ``reason`` is the decision's.
+    ``closed_at``: verified committed, or verified swept. ``records`` and ``bytes`` are known once prepared.
+    """
+
+    load: LoadIdentity
+    number: int
+    owner: str
+    opened_at: str
+    submitted_at: str | None = None
+    submitted_by: str | None = None
+    prepared_at: str | None = None
+    verdict: Verdict | None = None
+    decided_at: str | None = None
+    closed_at: str | None = None
+    reason: str = ""
+    records: int | None = None
+    bytes: int | None = None
+    decided_by: str | None = None
+
+    @property
+    def is_undecided(self) -> bool:
+        """True while it may still be committed."""
+        return self.verdict is None
+
+    @property
+    def is_submitted(self) -> bool:
+        """True once an application was told to prepare it (rule 3: one application per attempt)."""
+        return self.submitted_at is not None
+
+    @property
+    def is_prepared(self) -> bool:
+        """True once its manifest was accepted."""
+        return self.prepared_at is not None
+
+
+@dataclass(frozen=True)
+class LoadRow:
+    """A load. ``newest_attempt`` is its number, 0 for none; ``reason`` says why it is in doubt."""
+
+    load: LoadIdentity
+    state: LoadState
+    newest_attempt: int
+    reason: str
+    data_interval: tuple[str, str] | None
+    created_at: str
+    updated_at: str
+
+
+@dataclass(frozen=True)
+class TransactionRow:
+    """A transaction of a commit-decided attempt. ``topic_ids`` maps topic to topic id; no outcome: not looked at."""
+
+    transaction: PreparedTransaction
+    spark_partition: int
+    writes: tuple[PartitionWrites, ...]
+    topic_ids: Mapping[str, str]
+    outcome: Outcome | None
+
+    @property
+    def records(self) -> int:
+        return sum(w.records for w in self.writes)

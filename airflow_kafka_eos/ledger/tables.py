@@ -1,0 +1,152 @@
+"""The ledger's tables. The migrations build them; a test holds both together.
+
+All are prefixed, because a dual write shares its database with the application's own tables. Only
+``kafka_transaction_state`` has the name and columns of KIP-939's recipe.
+
+Times are UTC ISO texts with microseconds (fixed width, so that they sort), because the three databases do not
+agree on time zones. Texts compare byte by byte everywhere, MySQL included.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeEngine
+
+VERSION_TABLE = "kafka_eos_alembic_version"
+#: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names cannot
+#: occur: naming.check_length leaves less than that to all three.
+NAME_LENGTH = 215
+PEOPLE_LENGTH = 500
+_COLLATION = "utf8mb4_bin"
+
+
+def _varchar(length: int) -> TypeEngine[str]:
+    return String(length).with_variant(mysql.VARCHAR(length, collation=_COLLATION), "mysql", "mariadb")
+
+
+def _text() -> TypeEngine[str]:
+    # MySQL's TEXT ends at 64 KB; the writes of a load into a thousand partitions are longer
+    return Text().with_variant(mysql.LONGTEXT(collation=_COLLATION), "mysql", "mariadb")
+
+
+_ID = BigInteger().with_variant(
+    Integer, "sqlite"
+)  # SQLite numbers rows by itself for INTEGER PRIMARY KEY only
+_NAME = _varchar(NAME_LENGTH)
+_TIME = _varchar(32)
+_WORD = _varchar(20)
+_PEOPLE = _varchar(PEOPLE_LENGTH)
+_TXN = _varchar(255)
+
+metadata = MetaData()
+
+ledger = Table(
+    "kafka_eos_ledger",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("ledger_id", _varchar(10), nullable=False),
+    Column("created_at", _TIME, nullable=False),
+    CheckConstraint("id = 1", name="ck_kafka_eos_ledger_one_row"),
+)
+
+loads = Table(
+    "kafka_eos_loads",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("namespace", _NAME, nullable=False),
+    Column("name", _NAME, nullable=False),
+    Column("load_key", _NAME, nullable=False),
+    Column("state", _WORD, nullable=False),
+    Column("data_interval_start", _TIME),
+    Column("data_interval_end", _TIME),
+    Column("newest_attempt", Integer, nullable=False),
+    Column("reason", _text(), nullable=False),
+    Column("created_at", _TIME, nullable=False),
+    Column("updated_at", _TIME, nullable=False),
+    UniqueConstraint("namespace", "name", "load_key", name="uq_kafka_eos_loads_identity"),
+)
+
+attempts = Table(
+    "kafka_eos_attempts",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("load_id", _ID, ForeignKey(loads.c.id, name="fk_kafka_eos_attempts_load"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("owner", _PEOPLE, nullable=False),
+    Column("opened_at", _TIME, nullable=False),
+    Column("submitted_at", _TIME),
+    Column("submitted_by", _PEOPLE),
+    Column("prepared_at", _TIME),
+    Column("records", BigInteger),
+    Column("bytes", BigInteger),
+    Column("closed_at", _TIME),
+    UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
+)
+
+#: One decision per attempt (primary key), one commit per load (unique ``committed_load_id``, NULL for an abort:
+#: rule 2 without a partial index, which MySQL does not have).
+decisions = Table(
+    "kafka_eos_decisions",
+    metadata,
+    Column(
+        "attempt_id",
+        _ID,
+        ForeignKey(attempts.c.id, name="fk_kafka_eos_decisions_attempt"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("load_id", _ID, ForeignKey(loads.c.id, name="fk_kafka_eos_decisions_load"), nullable=False),
+    Column("verdict", _WORD, nullable=False),
+    Column("decided_at", _TIME, nullable=False),
+    Column("decided_by", _PEOPLE, nullable=False),
+    Column("reason", _text(), nullable=False),
+    Column("committed_load_id", _ID),
+    UniqueConstraint("committed_load_id", name="uq_kafka_eos_decisions_one_commit"),
+    CheckConstraint(
+        "(verdict = 'abort' AND committed_load_id IS NULL) OR (verdict = 'commit' AND "
+        "committed_load_id IS NOT NULL AND committed_load_id = load_id)",
+        name="ck_kafka_eos_decisions_verdict",
+    ),
+)
+
+transactions = Table(
+    "kafka_eos_transactions",
+    metadata,
+    Column("transactional_id", _TXN, primary_key=True),
+    Column(
+        "attempt_id", _ID, ForeignKey(attempts.c.id, name="fk_kafka_eos_transactions_attempt"), nullable=False
+    ),
+    Column("prepared_transaction_state", _varchar(255), nullable=False),
+    Column("spark_partition", Integer, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("writes", _text(), nullable=False),
+    Column("topic_ids", _text(), nullable=False),
+    Column("outcome", _WORD),
+    Column("outcome_at", _TIME),
+    Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
+)
+
+#: KIP-939's mapping. It holds exactly the transactions that are decided to be committed and whose commit is not
+#: verified yet: rows come with the decision, in its database transaction, and go with ``record_committed``, in its
+#: database transaction. (The KIP overwrites a row by the id's next transaction; our ids have no next one, so the
+#: table would only grow, and "what stands here must be committed" would no longer be the whole recovery.)
+kafka_transaction_state = Table(
+    "kafka_transaction_state",
+    metadata,
+    Column("transactional_id", _TXN, primary_key=True),
+    Column("prepared_transaction_state", _varchar(255), nullable=False),
+)
