@@ -1,0 +1,1 @@
+"""``airflow-kafka-eos demo``: real flights, day by day, through mishaps, counted at the end."""

@@ -1,0 +1,155 @@
+"""The independent count: what read_committed readers of two libraries see, against the source."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from airflow_kafka_eos.errors import SandboxError
+from airflow_kafka_eos.sandbox.demo.source import Day
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One load, counted. The demo's table and ``summary.json`` are lists of these."""
+
+    load: str
+    source_records: int
+    attempts: int
+    decision: str
+    visible_records: int
+    missing: int
+    duplicates: int
+    open_transactions: int
+
+    @property
+    def is_right(self) -> bool:
+        """Exactly once, and nothing left behind."""
+        return (
+            self.decision == "commit"
+            and self.visible_records == self.source_records
+            and not (self.missing or self.duplicates or self.open_transactions)
+        )
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def count(
+    day: Day, load: str, seen: Counter[int], attempts: int, decision: str, open_transactions: int
+) -> Figures:
+    """Compare one day's source with what was read; ``seen`` counts each row number."""
+    own = Counter({row: n for row, n in seen.items() if row in day.ids})
+    return Figures(
+        load=load,
+        source_records=len(day.ids),
+        attempts=attempts,
+        decision=decision,
+        visible_records=own.total(),
+        missing=len(day.ids - own.keys()),
+        duplicates=own.total() - len(own),
+        open_transactions=open_transactions,
+    )
+
+
+def strangers(days: Sequence[Day], seen: Counter[int]) -> list[int]:
+    """Row numbers that were read and are in no loaded day."""
+    expected = frozenset[int]().union(*(d.ids for d in days))
+    return sorted(seen.keys() - expected)
+
+
+def read_with_confluent(bootstrap: str, topic: str) -> Counter[int]:
+    """Row numbers that a read_committed reader of confluent-kafka sees, up to the high watermark's last stable part."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "demo-audit",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        values: list[bytes] = []
+        ended: set[int] = set()
+        while len(ended) < len(partitions):
+            messages = consumer.consume(1000, timeout=30)
+            if not messages:
+                raise SandboxError(f"no end of topic {topic} within 30 s", remedy="Look at the broker's log")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    values.append(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    raise SandboxError(f"the audit's reader failed: {error}")
+        return row_numbers(values)
+    finally:
+        consumer.close()
+
+
+def read_with_kafka_python(bootstrap: str, topic: str) -> Counter[int]:
+    """The same with kafka-python: another library, another implementation of read_committed."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False, group_id=None
+    )
+    try:
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        consumer.seek_to_beginning(*partitions)
+        values: list[bytes] = []
+        idle = 0
+        while any(consumer.position(p) < ends[p] for p in partitions):
+            batch = consumer.poll(timeout_ms=1000, max_records=5000)
+            values += [record.value or b"" for records in batch.values() for record in records]
+            idle = 0 if batch else idle + 1
+            if idle > 30:
+                raise SandboxError(
+                    f"kafka-python reads no further on topic {topic}", remedy="Look at the broker's log"
+                )
+        return row_numbers(values)
+    finally:
+        consumer.close()
+
+
+def row_numbers(values: Iterable[bytes]) -> Counter[int]:
+    """The ``id`` of each JSON value."""
+    return Counter(int(json.loads(value)["id"]) for value in values)
+
+
+def table(figures: Sequence[Figures]) -> str:
+    """The demo's closing table."""
+    head = ("load", "source", "attempts", "decision", "visible", "missing", "duplicate", "open")
+    rows = [
+        (
+            f.load,
+            f.source_records,
+            f.attempts,
+            f.decision,
+            f.visible_records,
+            f.missing,
+            f.duplicates,
+            f.open_transactions,
+        )
+        for f in figures
+    ]
+    cells = [[str(c) for c in row] for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            c.ljust(w) if i in (0, 3) else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
