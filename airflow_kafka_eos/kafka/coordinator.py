@@ -1,0 +1,347 @@
+"""Requests to transaction coordinators: list, describe, end, initialise.
+
+Versions are chosen at sending, the highest that both sides speak (KIP-890: EndTxn v5 on Kafka 4, v4 before).
+What a coordinator answers is a hint for the caller; what happened is judged by the log (rule 7).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, TypeVar
+
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
+
+from airflow_kafka_eos import naming
+from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError, ConfigurationError
+from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.transaction import (
+    OPEN_STATES,
+    CoordinatorState,
+    PreparedTransaction,
+    PreparedTxnState,
+    TopicPartition,
+    TransactionDescription,
+)
+
+T = TypeVar("T")
+
+TRANSACTIONAL_ID_NOT_FOUND = 105
+INVALID_TRANSACTION_TIMEOUT = 50
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+UNSUPPORTED_VERSION = 35
+INVALID_TXN_STATE = 48
+#: INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
+_FENCED = frozenset({47, 49, 90})
+_CLOSED = frozenset(
+    {
+        CoordinatorState.EMPTY,
+        CoordinatorState.COMPLETE_COMMIT,
+        CoordinatorState.COMPLETE_ABORT,
+        CoordinatorState.DEAD,
+    }
+)
+_TWO_PHASE_VERSION = 6
+_PATTERN_VERSION = 2
+#: Ids in one DescribeTransactions or FindCoordinator: bounded requests whatever the size of the load.
+_BATCH = 1000
+
+
+class EndAnswer(str, Enum):
+    """What EndTxn was answered. A hint, never evidence (rule 7): v4 after an end by v5 answers FENCED too."""
+
+    #: this call ended it, or it had been ended with the same verdict
+    DONE = "done"
+    #: it has no such transaction open; often: it was ended with the opposite verdict
+    WRONG_STATE = "wrong state"
+    #: another producer id or epoch holds the transactional id by now
+    FENCED = "fenced"
+
+
+class Coordinator:
+    """Requests about transactions of one namespace of one ledger.
+
+    :param namespace: ids of other namespaces are never ended or initialised (rule 6).
+    :param ledger_id: nor those of other ledgers.
+    """
+
+    def __init__(self, wire: Wire, *, namespace: str, ledger_id: str) -> None:
+        self._wire = wire
+        self._prefix = naming.namespace_prefix(namespace, ledger_id)
+        self._namespace = namespace
+        self._ledger_id = ledger_id
+
+    # -- list ------------------------------------------------------------------------------------------------------
+
+    def list_open(self, prefix: str) -> list[str]:
+        """Transactional ids that start with ``prefix`` and hold back readers, sorted.
+
+        A coordinator that moves while we ask can hide ids: describe by name what the ledger knows (rule 11). Ids
+        without DESCRIBE permission are left out by the broker without a word.
+
+        :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
+        """
+
+        def attempt() -> list[str]:
+            found: set[str] = set()
+            for node_id in self._wire.broker_ids():
+                found.update(self._list_on(node_id, prefix, [s.value for s in OPEN_STATES]))
+            return sorted(found)
+
+        return self._settle(attempt, what=f"listing the open transactions of {prefix!r}")
+
+    def _list_on(self, node_id: int, prefix: str, states: list[str]) -> list[str]:
+        options: dict[str, Any] = {}
+        if (self._wire.api_version(ListTransactionsRequest) or 0) >= _PATTERN_VERSION:
+            options["transactional_id_pattern"] = pattern_of(prefix)  # KIP-1152, Kafka 4.1
+        request = ListTransactionsRequest(state_filters=states, producer_id_filters=[], duration_filter=-1, **options)
+        answer = self._wire.send_to_broker(node_id, request)
+        retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
+        if answer.unknown_state_filters and states:
+            # a broker that renamed a state: ask for all, and keep what is not known to be closed
+            return self._list_on(node_id, prefix, [])
+        return [
+            row.transactional_id
+            for row in answer.transaction_states
+            if row.transactional_id.startswith(prefix) and state_of(row.transaction_state) not in _CLOSED
+        ]
+
+    # -- describe --------------------------------------------------------------------------------------------------
+
+    def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Each transactional id as its coordinator shows it; ids that no coordinator knows are left out.
+
+        :raises AccessError: DESCRIBE on one of the ids is missing.
+        """
+        found: dict[str, TransactionDescription] = {}
+        left = sorted(set(ids))
+
+        def attempt() -> None:
+            nonlocal left
+            again, reason = [], ""
+            for batch in _batches(left):
+                for node_id, mine in _by_value(self._wire.coordinators(batch)).items():
+                    answer = self._wire.send_to_broker(node_id, DescribeTransactionsRequest(transactional_ids=mine))
+                    for row in answer.transaction_states:
+                        if row.error_code == TRANSACTIONAL_ID_NOT_FOUND:
+                            continue
+                        try:
+                            _check_id(row.error_code, "DESCRIBE", row.transactional_id)
+                        except retry.Retry as e:
+                            again.append(row.transactional_id)
+                            reason = e.reason
+                        else:
+                            found[row.transactional_id] = description_of(row)
+            left = again
+            if again:
+                self._wire.forget_coordinators(again)
+                raise retry.Retry(reason)
+
+        def forgetting() -> None:
+            try:
+                attempt()
+            except BrokerUnavailableError:
+                self._wire.forget_coordinators(left)
+                raise
+
+        self._settle(forgetting, what=f"describing {len(left)} transactions ({', '.join(left[:3])}, ...)")
+        return found
+
+    # -- end -------------------------------------------------------------------------------------------------------
+
+    def end(self, transaction: PreparedTransaction, verdict: Verdict) -> EndAnswer:
+        """End a transaction by its recorded identity (rule 4). Safe to call again.
+
+        :raises ConfigurationError: the id is not one of this namespace and ledger (rule 6), or has no identity.
+        :raises AccessError: WRITE on the transactional id is missing.
+        :raises BrokerUnavailableError: no final answer in time. The transaction may have been ended.
+        """
+        transactional_id, state = transaction.transactional_id, transaction.state
+        self._guard(transactional_id)
+        if state.is_empty:
+            raise ConfigurationError(
+                "a transaction without producer id and epoch cannot be ended",
+                remedy="End it by the identity that the ledger recorded (rule 4)",
+                transactional_id=transactional_id,
+            )
+
+        def attempt() -> EndAnswer:
+            request = EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                committed=verdict is Verdict.COMMIT,
+                min_version=3,
+            )
+            code = self._wire.send_to_coordinator(transactional_id, request).error_code
+            if code == INVALID_TXN_STATE:
+                return EndAnswer.WRONG_STATE
+            if code in _FENCED:
+                return EndAnswer.FENCED
+            self._check(code, "WRITE", transactional_id)
+            return EndAnswer.DONE
+
+        what = f"ending transaction {transaction} with {verdict.value}"
+        return self._settle(attempt, what=what, transactional_id=transactional_id)
+
+    def end_many(self, transactions: Iterable[PreparedTransaction], verdict: Verdict) -> dict[str, EndAnswer]:
+        """:meth:`end` for each. All ids are guarded before the first request is sent."""
+        every = list(transactions)
+        for transaction in every:
+            self._guard(transaction.transactional_id)
+        return {t.transactional_id: self.end(t, verdict) for t in every}
+
+    # -- initialise ------------------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        *,
+        enable_2pc: bool = False,
+        keep_prepared: bool = False,
+    ) -> PreparedTxnState:
+        """Initialise a transactional id; whatever is open under it is aborted first (also a 2PC transaction).
+
+        :param timeout_ms: the broker aborts the transaction after that; not used with ``enable_2pc``.
+        :param enable_2pc: the broker never aborts by itself (KIP-939).
+        :param keep_prepared: KIP-939's KeepPreparedTxn. No released broker supports it.
+        :returns: the producer id and epoch that the transaction will have (rule 4).
+        :raises ConfigurationError: the id is not ours (rule 6), or the timeout is above the broker's limit.
+        :raises BrokerTooOldError: the broker does not take part in two-phase commit.
+        :raises AccessError: WRITE, or TWO_PHASE_COMMIT, is missing or switched off.
+        """
+        self._guard(transactional_id)
+        self._check_two_phase(transactional_id, enable_2pc or keep_prepared)
+
+        def attempt() -> PreparedTxnState:
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+                enable2_pc=enable_2pc,
+                keep_prepared_txn=keep_prepared,
+                min_version=_TWO_PHASE_VERSION if enable_2pc or keep_prepared else 2,
+            )
+            answer = self._wire.send_to_coordinator(transactional_id, request)
+            error = init_refusal(answer.error_code, transactional_id, timeout_ms, enable_2pc)
+            if error is not None:
+                raise error
+            self._check(answer.error_code, "WRITE", transactional_id)
+            return PreparedTxnState(answer.producer_id, answer.producer_epoch)
+
+        return self._settle(
+            attempt, what=f"initialising {transactional_id}", transactional_id=transactional_id
+        )
+
+    def _check_two_phase(self, transactional_id: str, wanted: bool) -> None:
+        if wanted and (self._wire.api_version(InitProducerIdRequest) or 0) < _TWO_PHASE_VERSION:
+            raise BrokerTooOldError(
+                f"the brokers at {self._wire.settings.bootstrap_servers} do not offer InitProducerId v6, "
+                "which two-phase commit needs",
+                remedy="Use Kafka 4.4 or newer with transaction.two.phase.commit.enable=true and "
+                "unstable.api.versions.enable=true on every broker, or switch two-phase commit off for this load",
+                transactional_id=transactional_id,
+            )
+
+    # -- private ---------------------------------------------------------------------------------------------------
+
+    def _guard(self, transactional_id: str) -> None:
+        parsed = naming.TransactionalId.parse(transactional_id)
+        if parsed is None or (parsed.load.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):
+            raise ConfigurationError(
+                f"transactional id {transactional_id!r} is not one of namespace {self._namespace!r} and ledger "
+                f"{self._ledger_id}: it is never ended or initialised from here (rule 6)",
+                remedy="Use the ledger and the namespace that it was leased from; another application's transaction "
+                "is that application's to end",
+                transactional_id=transactional_id,
+            )
+
+    def _check(self, code: int, operation: str, transactional_id: str) -> None:
+        if code == retry.NOT_COORDINATOR:
+            self._wire.forget_coordinators([transactional_id])
+        _check_id(code, operation, transactional_id)
+
+    def _settle(self, attempt: Any, *, what: str, transactional_id: str | None = None) -> Any:
+        return retry.until_settled(
+            attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
+        )
+
+
+def pattern_of(prefix: str) -> str:
+    """The RE2 pattern of all ids that start with ``prefix``."""
+    return f"^{re.escape(prefix)}.*$"
+
+
+def state_of(text: str) -> CoordinatorState:
+    """A coordinator's word for a state; one that we do not know is UNKNOWN."""
+    try:
+        return CoordinatorState(text)
+    except ValueError:
+        return CoordinatorState.UNKNOWN
+
+
+def description_of(row: Any) -> TransactionDescription:
+    """One row of a DescribeTransactions answer. An id without a producer yet has -1 for producer id or epoch."""
+    has_producer = row.producer_id >= 0 and row.producer_epoch >= 0
+    return TransactionDescription(
+        transactional_id=row.transactional_id,
+        coordinator_state=state_of(row.transaction_state),
+        state=PreparedTxnState(row.producer_id, row.producer_epoch) if has_producer else PreparedTxnState.EMPTY,
+        timeout_ms=row.transaction_timeout_ms,
+        start_time_ms=row.transaction_start_time_ms,
+        partitions=frozenset(TopicPartition(t.topic, p) for t in row.topics for p in t.partitions),
+    )
+
+
+def init_refusal(code: int, transactional_id: str, timeout_ms: int, enable_2pc: bool) -> Exception | None:
+    """The refusals that only InitProducerId has; None for every other code."""
+    if code == INVALID_TRANSACTION_TIMEOUT:
+        return ConfigurationError(
+            f"the broker refuses a transaction timeout of {timeout_ms} ms: it is above the broker's "
+            "transaction.max.timeout.ms",
+            remedy=f"Set transaction.max.timeout.ms to {timeout_ms} or more on every broker, ask for a shorter hold "
+            "time, or use two-phase commit",
+            transactional_id=transactional_id,
+        )
+    if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED and enable_2pc:
+        return AccessError(
+            f"the broker refused two-phase commit for {transactional_id}: {retry.name_of(code)}",
+            remedy="Set transaction.two.phase.commit.enable=true on every broker, and grant the principal of the Kafka "
+            f"connection WRITE and TWO_PHASE_COMMIT on TransactionalId {transactional_id}",
+            transactional_id=transactional_id,
+        )
+    if code == UNSUPPORTED_VERSION:
+        return BrokerTooOldError(
+            f"the broker does not support this InitProducerId for {transactional_id}",
+            remedy="KeepPreparedTxn is not supported by any Kafka up to 4.4; end the transaction by its recorded "
+            "identity instead",
+            transactional_id=transactional_id,
+        )
+    return None
+
+
+def _check_id(code: int, operation: str, transactional_id: str) -> None:
+    retry.check(
+        code,
+        operation=operation,
+        resource=f"TransactionalId {transactional_id}",
+        transactional_id=transactional_id,
+    )
+
+
+def _batches(items: list[str]) -> Iterable[list[str]]:
+    return (items[i : i + _BATCH] for i in range(0, len(items), _BATCH))
+
+
+def _by_value(mapping: dict[str, int]) -> dict[int, list[str]]:
+    grouped: dict[int, list[str]] = defaultdict(list)
+    for key, value in mapping.items():
+        grouped[value].append(key)
+    return grouped

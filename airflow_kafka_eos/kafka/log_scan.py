@@ -1,0 +1,88 @@
+"""Reading end markers out of a partition's log: pure functions over the bytes of a Fetch answer.
+
+Only batch headers are read. Records are never decompressed, and what other producers wrote costs nothing.
+Layout: record batch v2 (Kafka protocol, "Record Batch"), control records (KIP-98).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from airflow_kafka_eos.evidence import Marker
+
+# baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp,
+# maxTimestamp, producerId, producerEpoch, baseSequence, recordCount
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_FROM = 12  # batchLength counts what follows itself
+_CONTROL = 0x20
+_MARKERS = {0: Marker.ABORT, 1: Marker.COMMIT}
+
+
+class Scan(NamedTuple):
+    """What one Fetch answer showed.
+
+    ``marker`` is None while nothing was found; ``next_offset`` is where to go on.
+    """
+
+    marker: Marker | None
+    next_offset: int
+
+
+def scan(
+    buffer: bytes | bytearray | memoryview, producer_id: int, from_offset: int, producer_epoch: int | None = None
+) -> Scan:
+    """Find the first control record of a producer id at or behind an offset (rule 7).
+
+    The story must be one: a data batch of the same producer id that comes before the marker is of a later
+    transaction (whose predecessor's marker was compacted away) or was written behind the back of the manifest, and
+    a marker with an epoch that this transaction cannot have is of a later one. Both are UNREADABLE.
+
+    :param producer_epoch: the transaction's epoch. Its marker carries this one (EndTxn before v5) or the next one
+        (KIP-890, a timeout, or fencing).
+    """
+    view = memoryview(buffer)
+    at, next_offset = 0, from_offset
+    while at + _HEADER.size <= len(view):
+        header = _HEADER.unpack_from(view, at)
+        base, length, magic, attributes, last_delta = header[0], header[1], header[3], header[5], header[6]
+        end = at + _LENGTH_FROM + length
+        if end > len(view):
+            break  # a Fetch answer may end in the middle of a batch
+        last = base + last_delta
+        if last >= from_offset:
+            if magic == 2 and header[9] == producer_id:
+                return Scan(_judge(view[at + _HEADER.size : end], attributes, header, producer_epoch), last + 1)
+            next_offset = last + 1
+        at = end
+    return Scan(None, next_offset)
+
+
+def _judge(records: memoryview, attributes: int, header: tuple[int, ...], producer_epoch: int | None) -> Marker:
+    epoch, count = header[10], header[12]
+    if not attributes & _CONTROL or count != 1:
+        return Marker.UNREADABLE  # data behind the last record, or a marker emptied by compaction
+    if producer_epoch is not None and epoch not in (producer_epoch, producer_epoch + 1):
+        return Marker.UNREADABLE
+    kind = control_type(records)
+    return _MARKERS.get(kind, Marker.UNREADABLE) if kind is not None else Marker.UNREADABLE
+
+
+def control_type(records: memoryview) -> int | None:
+    """The type in a control record's key: 0 abort, 1 commit; None when it has no such key."""
+    at = _skip_varint(records, 0)  # length
+    at += 1  # attributes
+    at = _skip_varint(records, at)  # timestampDelta
+    at = _skip_varint(records, at)  # offsetDelta
+    if at >= len(records) or records[at] != 8:  # key length 4, zigzag
+        return None
+    if at + 5 > len(records):
+        return None
+    version, kind = struct.unpack_from(">hh", records, at + 1)
+    return int(kind) if version >= 0 else None
+
+
+def _skip_varint(data: memoryview, at: int) -> int:
+    while at < len(data) and data[at] & 0x80:
+        at += 1
+    return at + 1

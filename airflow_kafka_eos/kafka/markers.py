@@ -1,0 +1,177 @@
+"""Rule 7's evidence: fetch the end markers behind the last records of a transaction."""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.consumer.fetch import FetchRequest
+
+from airflow_kafka_eos.evidence import Marker
+from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka.log_scan import scan
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.transaction import TopicPartition
+
+#: Bytes of one partition in one Fetch; a single batch that is larger comes whole all the same (KIP-74).
+PARTITION_BYTES = 1 << 20
+FETCH_BYTES = 8 << 20
+#: Seconds for which an unknown topic (id) may still be a broker whose metadata lags behind.
+METADATA_LAG_S = 5.0
+OFFSET_OUT_OF_RANGE = 1
+#: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
+_GONE = frozenset({3, 100, 103})
+_TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
+
+
+@dataclass
+class _Search:
+    tp: TopicPartition
+    topic_id: str
+    next_offset: int
+    end: int | None = None  # the high watermark when we began: a busy partition must not keep us for ever
+    marker: Marker | None = None
+
+
+def text_of(topic_id: uuid.UUID) -> str:
+    """A topic id as Kafka's own tools write it (22 characters of URL-safe base64)."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def uuid_of(topic_id: str) -> uuid.UUID:
+    """The reverse of :func:`text_of`."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+
+
+def find_markers(
+    wire: Wire,
+    producer_id: int,
+    last_offsets: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, str],
+    producer_epoch: int | None,
+) -> dict[TopicPartition, Marker]:
+    """See :meth:`airflow_kafka_eos.kafka.partitions.Partitions.markers`."""
+    searches = [_Search(tp, topic_ids[tp.topic], last + 1) for tp, last in last_offsets.items()]
+    believe_gone_at = time.monotonic() + min(METADATA_LAG_S, wire.timeout_s / 2)
+
+    def attempt() -> None:
+        gone = _recreated_or_deleted(wire, _left(searches))
+        while not gone and (left := _left(searches)):
+            before = [(s.marker, s.next_offset) for s in left]
+            for node_id, mine in _by_leader(wire, left).items():
+                gone |= _fetch(wire, node_id, mine, producer_id, producer_epoch)
+            if before == [(s.marker, s.next_offset) for s in left] and not gone:
+                raise retry.Retry("the leaders sent no records")  # throttled, or a replica that catches up
+            # one answer has room for FETCH_BYTES only: whoever is first in the request gets on
+            searches.sort(key=lambda s: s.next_offset)
+        if not gone:
+            return
+        if time.monotonic() >= believe_gone_at:
+            for s in searches:
+                if s.tp.topic in gone and s.marker is None:
+                    s.marker = Marker.UNREADABLE
+        if _left(searches):
+            raise retry.Retry(f"topic id unknown for {', '.join(sorted(gone))}")
+
+    retry.until_settled(
+        attempt,
+        what=f"reading the end markers of producer id {producer_id} in {', '.join(map(str, last_offsets))}",
+        timeout_s=wire.timeout_s,
+    )
+    return {s.tp: s.marker if s.marker is not None else Marker.UNREADABLE for s in searches}
+
+
+def _left(searches: Iterable[_Search]) -> list[_Search]:
+    return [s for s in searches if s.marker is None]
+
+
+def _recreated_or_deleted(wire: Wire, searches: list[_Search]) -> set[str]:
+    """Topics that are not there under the recorded id, as far as one broker knows."""
+    wanted = {s.tp.topic: s.topic_id for s in searches}
+    if not wanted:
+        return set()
+    gone = set()
+    for t in wire.metadata(sorted(wanted)).topics:
+        if t.error_code in _GONE or (t.error_code == 0 and text_of(t.topic_id) != wanted[t.name]):
+            gone.add(t.name)
+        else:
+            retry.check(t.error_code, operation="DESCRIBE", resource=f"Topic {t.name}")
+    return gone
+
+
+def _by_leader(wire: Wire, searches: list[_Search]) -> dict[int, list[_Search]]:
+    leaders = wire.leaders(s.tp for s in searches)
+    grouped: dict[int, list[_Search]] = defaultdict(list)
+    for s in searches:
+        grouped[leaders[s.tp]].append(s)
+    return grouped
+
+
+def _fetch(
+    wire: Wire, node_id: int, searches: list[_Search], producer_id: int, producer_epoch: int | None
+) -> set[str]:
+    """One Fetch from one leader. Returns the topics that it does not know by their id."""
+    try:
+        answer = wire.send_to_broker(node_id, _request(searches))
+    except Exception:
+        wire.forget_leaders(s.tp for s in searches)
+        raise
+    retry.check(answer.error_code, operation="READ", resource="Cluster")
+    by_key = {(s.topic_id, s.tp.partition): s for s in searches}
+    gone = set()
+    for topic in answer.responses:
+        for p in topic.partitions:
+            s = by_key[text_of(topic.topic_id), p.partition_index]
+            if p.error_code in _GONE:
+                wire.forget_leaders([s.tp])
+                gone.add(s.tp.topic)
+            elif p.error_code == OFFSET_OUT_OF_RANGE:
+                s.marker = Marker.UNREADABLE  # deleted up to behind the last record, or truncated before it
+            else:
+                if p.error_code:
+                    wire.forget_leaders([s.tp])
+                retry.check(p.error_code, operation="READ", resource=f"Topic {s.tp.topic}")
+                _read(s, p, producer_id, producer_epoch)
+    return gone
+
+
+def _request(searches: list[_Search]) -> Any:
+    topics: dict[str, list[_Search]] = {}
+    for s in searches:
+        topics.setdefault(s.topic_id, []).append(s)
+    topic, partition = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=FETCH_BYTES,
+        isolation_level=0,  # read_uncommitted: the end of an open transaction too
+        topics=[
+            topic(
+                topic_id=uuid_of(topic_id),
+                partitions=[
+                    partition(
+                        partition=s.tp.partition,
+                        fetch_offset=s.next_offset,
+                        partition_max_bytes=PARTITION_BYTES,
+                    )
+                    for s in mine
+                ],
+            )
+            for topic_id, mine in topics.items()
+        ],
+        min_version=_TOPIC_ID_VERSION,
+    )
+
+
+def _read(s: _Search, answer: Any, producer_id: int, producer_epoch: int | None) -> None:
+    if s.end is None:
+        s.end = answer.high_watermark
+    found = scan(answer.records or b"", producer_id, s.next_offset, producer_epoch)
+    s.marker, s.next_offset = found
+    if s.marker is None and s.next_offset >= s.end:
+        s.marker = Marker.MISSING

@@ -1,0 +1,100 @@
+"""Checks before anything is written: does this cluster have what exactly-once needs?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, TopicError
+from airflow_kafka_eos.kafka.partitions import Partitions
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.manifest import TopicInfo
+
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+
+#: api key -> (name, lowest version that we send, what it is for)
+NEEDED: Mapping[int, tuple[str, int, str]] = {
+    1: ("Fetch", 13, "reading end markers by topic id"),
+    2: ("ListOffsets", 4, "reading last stable offsets"),
+    3: ("Metadata", 10, "topic ids"),
+    10: ("FindCoordinator", 4, "finding many coordinators at once"),
+    22: ("InitProducerId", 4, "initialising transactions"),
+    26: ("EndTxn", 3, "ending transactions by their recorded identity"),
+    32: ("DescribeConfigs", 1, "reading limits"),
+    61: ("DescribeProducers", 0, "comparing what was written"),
+    65: ("DescribeTransactions", 0, "confirming what is prepared"),
+    66: ("ListTransactions", 1, "finding lingering transactions"),
+}
+
+
+def missing_requests(offered: Mapping[int, tuple[int, int]]) -> list[str]:
+    """What a broker lacks, one text per request.
+
+    :param offered: api key -> (lowest, highest version), as ApiVersions shows it.
+    """
+    problems = []
+    for key, (name, version, purpose) in NEEDED.items():
+        if key not in offered:
+            problems.append(f"{name} ({purpose}) is missing")
+        elif offered[key][1] < version:
+            problems.append(f"{name} ({purpose}) goes up to v{offered[key][1]}, v{version} is needed")
+    return problems
+
+
+def check_broker(wire: Wire) -> None:
+    """Refuse a broker that lacks a request.
+
+    :raises BrokerTooOldError: naming the broker and every request that it lacks.
+    """
+    problems = missing_requests(wire.api_versions())
+    if problems:
+        raise BrokerTooOldError(
+            f"the brokers at {wire.settings.bootstrap_servers} lack what exactly-once needs: {'; '.join(problems)}",
+            remedy="Kafka 3.9 or newer is needed",
+        )
+
+
+def check_hold_time(partitions: Partitions, timeout_ms: int) -> None:
+    """Refuse a hold time that a broker would not grant; nothing is checked where DESCRIBE_CONFIGS is missing.
+
+    :raises ConfigurationError: naming the asked time, the broker and its limit.
+    """
+    for node_id, found in sorted(partitions.broker_configs([MAX_TIMEOUT]).items()):
+        limit = found.get(MAX_TIMEOUT)
+        if limit is not None and timeout_ms > int(limit):
+            raise ConfigurationError(
+                f"the load asks for a transaction timeout of {timeout_ms} ms, broker {node_id} grants "
+                f"{MAX_TIMEOUT}={limit} at most",
+                remedy=f"Set {MAX_TIMEOUT}={timeout_ms} or more on every broker, or ask for a shorter hold time",
+            )
+
+
+def check_topics(partitions: Partitions, names: Sequence[str]) -> dict[str, TopicInfo]:
+    """Topic ids and partition counts of the load's topics.
+
+    :raises TopicError: a topic is missing, or internal to Kafka.
+    :raises AccessError: DESCRIBE on a topic is missing.
+    """
+    internal = [name for name in names if name.startswith("__")]
+    if internal:
+        raise TopicError(
+            f"topic {', '.join(internal)} is one of Kafka's own", remedy="Write to a topic of your application"
+        )
+    return partitions.topic_info(names)
+
+
+def fits_retention(config: Mapping[str, str], oldest_timestamp_ms: int, visible_at_ms: int) -> bool:
+    """False when the oldest record may be deleted before it becomes visible: retention goes by record time.
+
+    :param config: the topic's ``retention.ms`` and ``cleanup.policy``; what is missing counts as no limit.
+    """
+    if "delete" not in config.get("cleanup.policy", "delete").split(","):
+        return True
+    retention = int(config.get("retention.ms", "-1"))
+    return retention < 0 or visible_at_ms - oldest_timestamp_ms < retention
+
+
+def unfit_topics(
+    configs: Mapping[str, Mapping[str, str]], oldest_timestamp_ms: int, visible_at_ms: int
+) -> Iterable[str]:
+    """The topics that :func:`fits_retention` refuses."""
+    return [name for name, c in configs.items() if not fits_retention(c, oldest_timestamp_ms, visible_at_ms)]

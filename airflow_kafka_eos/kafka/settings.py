@@ -1,0 +1,280 @@
+"""Connection settings: one set of librdkafka-style keys, for every client that we use.
+
+The Airflow Kafka provider keeps librdkafka's keys in the extra of a ``kafka`` connection. Spark's writers hand
+them to confluent-kafka (librdkafka), the coordinator requests to kafka-python. Nothing that guards the
+connection is dropped on the way: what a client cannot do is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_kafka_eos.errors import ConfigurationError
+
+#: Keys whose values may be shown. Everything else is masked: a new secret key must not need a new line here.
+_SHOWN = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "security.protocol",
+        "sasl.mechanism",
+        "ssl.endpoint.identification.algorithm",
+        "socket.timeout.ms",
+        "acks",
+        "compression.type",
+        "linger.ms",
+        "batch.size",
+        "message.max.bytes",
+    }
+)
+
+#: librdkafka names one setting twice; the first name is kept.
+_ALIASES = {
+    "metadata.broker.list": "bootstrap.servers",
+    "sasl.mechanisms": "sasl.mechanism",
+    "request.required.acks": "acks",
+    "compression.codec": "compression.type",
+    "message.send.max.retries": "retries",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+}
+
+_OURS = {
+    "transactional.id": "Remove it: every Spark task attempt gets a transactional id of its own",
+    "transaction.timeout.ms": "Remove it and set the hold time of the load instead",
+}
+
+#: What only consumers read. A connection that serves both kinds of client may carry it.
+_CONSUMER_ONLY = frozenset(
+    {
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.protocol.type",
+        "group.remote.assignor",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "coordinator.query.interval.ms",
+        "max.poll.interval.ms",
+        "enable.auto.commit",
+        "auto.commit.enable",
+        "auto.commit.interval.ms",
+        "enable.auto.offset.store",
+        "queued.min.messages",
+        "queued.max.messages.kbytes",
+        "max.partition.fetch.bytes",
+        "isolation.level",
+        "enable.partition.eof",
+        "check.crcs",
+        "auto.offset.reset",
+        "offset.store.method",
+        "offset.store.path",
+        "offset.store.sync.interval.ms",
+        "consume.callback.max.messages",
+    }
+)
+
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
+
+#: librdkafka key -> kafka-python argument, for values that both read alike.
+_TEXT = {
+    "client.id": "client_id",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.crl.location": "ssl_crlfile",
+}
+_NUMBER = {
+    "socket.timeout.ms": "request_timeout_ms",
+    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
+    "reconnect.backoff.ms": "reconnect_backoff_ms",
+    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
+    "connections.max.idle.ms": "connections_max_idle_ms",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class KafkaSettings:
+    """Checked connection settings. ``repr`` and ``str`` never show a secret."""
+
+    _items: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> KafkaSettings:
+        """Check the extra of a ``kafka`` connection.
+
+        Keys that only consumers read and callbacks are dropped.
+
+        :raises ConfigurationError: naming the key, for a missing ``bootstrap.servers`` and for settings that
+            exactly-once cannot live with.
+        """
+        values: dict[str, str] = {}
+        for key, value in mapping.items():
+            if not isinstance(key, str):
+                raise _refuse(repr(key), "is not a text", "Use librdkafka's names, such as bootstrap.servers")
+            name = _ALIASES.get(key, key)
+            if value is None or name.endswith("_cb") or name in _CONSUMER_ONLY or name.startswith("fetch."):
+                continue
+            values[name] = _text(key, value)
+        _check_exactly_once(values)
+        _check_bootstrap(values.get("bootstrap.servers", ""))
+        protocol = values.get("security.protocol")
+        if protocol is not None:
+            if protocol.upper() not in _PROTOCOLS:
+                raise _refuse("security.protocol", f"is {protocol!r}", f"Use one of {', '.join(_PROTOCOLS)}")
+            values["security.protocol"] = protocol.upper()
+        return cls(tuple(sorted(values.items())))
+
+    @classmethod
+    def from_json(cls, text: str) -> KafkaSettings:
+        """Read what :meth:`to_json` wrote.
+
+        :raises ConfigurationError: when it is no JSON object; the text itself is not shown.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise ConfigurationError(
+                "the Kafka settings are not a JSON object",
+                remedy="Pass the text that KafkaSettings.to_json wrote, unchanged",
+            )
+        return cls.from_mapping(document)
+
+    def to_json(self) -> str:
+        """All settings as a JSON object. Holds the secrets: hand it over where only the job can read it."""
+        return json.dumps(dict(self._items), sort_keys=True)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of the brokers, ``host:port`` separated by commas."""
+        return dict(self._items)["bootstrap.servers"]
+
+    @property
+    def security_protocol(self) -> str:
+        """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        return dict(self._items).get("security.protocol", "PLAINTEXT")
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """The configuration of a confluent-kafka client."""
+        return dict(self._items)
+
+    def for_kafka_python(self) -> dict[str, Any]:
+        """The keyword arguments of a kafka-python client.
+
+        :raises ConfigurationError: for a setting that guards the connection and that kafka-python cannot follow.
+        """
+        values = dict(self._items)
+        protocol = self.security_protocol
+        arguments: dict[str, Any] = {
+            "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
+            "security_protocol": protocol,
+        }
+        for key, value in values.items():
+            if key.startswith("ssl.") or key == "enable.ssl.certificate.verification":
+                if protocol.endswith("SSL"):
+                    arguments |= _ssl(key, value)
+            elif key.startswith("sasl.") or key == "enable.sasl.oauthbearer.unsecure.jwt":
+                if protocol.startswith("SASL"):
+                    arguments |= _sasl(key, value)
+            elif key in _TEXT:
+                arguments[_TEXT[key]] = value
+            elif key in _NUMBER:
+                arguments[_NUMBER[key]] = _number(key, value)
+        if protocol.startswith("SASL"):
+            _check_sasl(arguments)
+        return arguments
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{key}={value if key in _SHOWN else '***'}" for key, value in self._items)
+        return f"KafkaSettings({shown})"
+
+    __str__ = __repr__
+
+
+def _refuse(key: str, problem: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"the Kafka setting {key} {problem}", remedy=remedy)
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value).strip() if key not in ("sasl.password", "ssl.key.password") else str(value)
+    raise _refuse(key, f"is a {type(value).__name__}", "Write it as a text, a number or a boolean")
+
+
+def _number(key: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise _refuse(key, "is not a whole number", "Write it as a whole number") from None
+
+
+def _check_exactly_once(values: Mapping[str, str]) -> None:
+    for key, remedy in _OURS.items():
+        if key in values:
+            raise _refuse(key, "is set by airflow-kafka-eos itself", remedy)
+    if values.get("enable.idempotence", "true").lower() != "true":
+        raise _refuse("enable.idempotence", "is not true", "Remove it: exactly-once needs an idempotent producer")
+    if values.get("acks", "all").lower() not in ("all", "-1"):
+        raise _refuse("acks", f"is {values['acks']!r}", "Remove it or set it to all: exactly-once needs every replica")
+    if _number("retries", values.get("retries", "1")) < 1:
+        raise _refuse("retries", "is 0", "Remove it: an idempotent producer must be able to send again")
+    in_flight = "max.in.flight.requests.per.connection"
+    if not 1 <= _number(in_flight, values.get(in_flight, "5")) <= 5:
+        raise _refuse(in_flight, "is not in 1..5", "Remove it: an idempotent producer keeps order with 5 at most")
+
+
+def _check_bootstrap(servers: str) -> None:
+    for server in servers.split(","):
+        host, colon, port = server.strip().rpartition(":")
+        if not (host and colon and port.isdigit()):
+            raise _refuse(
+                "bootstrap.servers", f"is {servers!r}", "Set it to one or more host:port, separated by commas"
+            )
+
+
+def _ssl(key: str, value: str) -> dict[str, Any]:
+    if key in _TEXT:
+        return {_TEXT[key]: value}
+    if key == "ssl.endpoint.identification.algorithm":
+        if value.lower() not in ("https", "none", ""):
+            raise _refuse(key, f"is {value!r}", "Use https or none")
+        return {"ssl_check_hostname": value.lower() == "https"}
+    if key == "enable.ssl.certificate.verification" and value.lower() == "true":
+        return {}
+    remedy = "Use PEM files: ssl.ca.location, ssl.certificate.location, ssl.key.location, ssl.key.password"
+    raise _refuse(key, "cannot be followed by kafka-python, which sends the coordinator requests", remedy)
+
+
+def _sasl(key: str, value: str) -> dict[str, Any]:
+    if key in _TEXT:
+        return {_TEXT[key]: value}
+    if key == "sasl.mechanism":
+        return {"sasl_mechanism": value}
+    if key.startswith("sasl.kerberos."):
+        remedy = "Remove it and keep a Kerberos ticket in the credential cache of the process (kinit)"
+    else:
+        remedy = f"Use one of the mechanisms {', '.join(_MECHANISMS)}"
+    raise _refuse(key, "cannot be followed by kafka-python, which sends the coordinator requests", remedy)
+
+
+def _check_sasl(arguments: Mapping[str, Any]) -> None:
+    mechanism = arguments.get("sasl_mechanism")
+    if mechanism not in _MECHANISMS:
+        raise _refuse("sasl.mechanism", f"is {mechanism!r}", f"Use one of {', '.join(_MECHANISMS)}")
+    if mechanism == "GSSAPI":
+        return
+    for key in ("sasl.username", "sasl.password"):
+        if not arguments.get(_TEXT[key]):
+            raise _refuse(key, "is missing", f"Set it: mechanism {mechanism} needs it")
