@@ -35,7 +35,7 @@ def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Inte
 
 
 def submit(connection: Connection, load: LoadIdentity, owner: str) -> AttemptRow:
-    """An attempt that belongs to this caller's application alone (rule 3), or the one that is decided (rule 9)."""
+    """An attempt for this caller's application alone (rule 3), or the one that is decided (rule 9)."""
     locked = must_lock(connection, load)
     if locked.committed is not None:
         return locked.committed
@@ -113,8 +113,8 @@ def _check_interval(connection: Connection, locked: Locked, interval: Interval |
         return
     if recorded is not None:
         raise ConfigurationError(
-            f"this load covers the data interval {recorded[0]} to {recorded[1]}, this run asks for {interval[0]} "
-            f"to {interval[1]}: after a change of schedule one key would stand for two loads",
+            f"this load covers the data interval {recorded[0]} to {recorded[1]}, this run asks for "
+            f"{interval[0]} to {interval[1]}: after a change of schedule one key would stand for two loads",
             remedy="Give the new schedule a load name or load_key of its own",
             load=str(locked.row.load),
         )

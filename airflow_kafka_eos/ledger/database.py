@@ -1,9 +1,9 @@
 """One database transaction at a time: engine settings, retries and errors. Knows no table.
 
-SQLite: WAL, ``synchronous=FULL``, foreign keys, and every write transaction starts with BEGIN IMMEDIATE, since
-SQLite has no row locks: the driver's deferred transactions would let two deciders read before either writes.
-PostgreSQL and MySQL: READ COMMITTED and SELECT … FOR UPDATE of the load's row. ``synchronous_commit = off`` is
-overridden: a decision that a crash can take back is no decision.
+SQLite: WAL, ``synchronous=FULL``, foreign keys, and every write transaction starts with BEGIN IMMEDIATE: SQLite
+has no row locks, and the driver's deferred transactions would let two deciders read before either writes.
+PostgreSQL and MySQL: READ COMMITTED and SELECT … FOR UPDATE of the load's row. ``synchronous_commit = off``
+is overridden: a decision that a crash can take back is no decision.
 
 No connection pool: an operation is rare and short, hundreds of waiting tasks hold no idle connection, a fork
 inherits none, and a connection that died in between cannot be met.
@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import (
+    DatabaseError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+)
 from sqlalchemy.pool import NullPool
 
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
@@ -27,16 +35,18 @@ from airflow_kafka_eos.ledger.location import parse, redacted, scrub
 
 T = TypeVar("T")
 
-#: seconds that SQLite waits for another writer, and PostgreSQL or MySQL for a row lock; ``timeout=`` in an SQLite
-#: URL overrides the former
+#: seconds that SQLite waits for another writer, and PostgreSQL or MySQL for a row lock; ``timeout=`` in an
+#: SQLite URL overrides the former
 LOCK_TIMEOUT = 20
 CONNECT_TIMEOUT = 10
-#: how often one operation is tried before LedgerUnavailableError, and the longest pause between tries in seconds
+#: how often an operation is tried before LedgerUnavailableError; the longest pause between tries in seconds
 TRIES = 4
 LONGEST_PAUSE = 1.0
 
-# 40001 serialization failure, 40P01 deadlock, 55P03 lock not available, 57P01..03 shutdown/restart, 53xxx resources
+# serialization failure and deadlock, lock not available, shutdown and restart, resources, connection, standby
 _PG_PASSING = ("40", "55P03", "57P", "53", "08", "25006")
+_PG_NO_PRIVILEGE = "42501"
+_MYSQL_NO_PRIVILEGE = {1044, 1142, 1143}
 _MYSQL_PASSING = {1040, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
 _READ = "kafka_eos_read"
 
@@ -48,12 +58,14 @@ class Database:
         self.url = parse(url)
         self.shown = redacted(url)
         self.engine = _make_engine(self.url)
+        sqlite = self.url.get_backend_name() == "sqlite"
+        self._file = Path(self.url.database or "") if sqlite else None
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a write transaction and commit it.
 
-        It is run again after a lock, serialization or connection error, also when the answer to COMMIT was lost:
-        ``work`` must be a compare-and-set that finds its own result when it comes a second time.
+        It is run again after a lock, serialization or connection error, also when the answer to COMMIT was
+        lost: ``work`` must be a compare-and-set that finds its own result when it comes a second time.
 
         :raises LedgerUnavailableError: after the last try.
         """
@@ -66,24 +78,44 @@ class Database:
         """
         return self._run(work, self.engine.execution_options(**{_READ: True}))
 
+    @property
+    def is_missing(self) -> bool:
+        """True when there is no SQLite file yet; merely looking must not create one at a mistyped path."""
+        return self._file is not None and not self._file.exists()
+
+    def make_directory(self) -> None:
+        """Make the directory of an SQLite file."""
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+
     def close(self) -> None:
         self.engine.dispose()
 
     def _run(self, work: Callable[[Connection], T], engine: Engine) -> T:
-        text = ""
+        text, refused = "", False
         for number in range(TRIES):
             if number:
                 time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE, 0.05 * 4**number))
             try:
                 with engine.connect() as connection, connection.begin():
                     return work(connection)
-            except (OperationalError, InterfaceError, InternalError) as e:
+            except (IntegrityError, DataError, NotSupportedError):
+                raise  # not the database's condition, but what was written: of `also`, or a fault of ours
+            except (DatabaseError, InterfaceError) as e:
                 text = scrub(f"{type(e.orig).__name__}: {e.orig}".strip(), self.url)
-                if not is_passing(e):
+                refused = is_refused(e)
+                if isinstance(e, ProgrammingError) and not refused:
+                    raise
+                if refused or not is_passing(e):
                     break
         # outside of the except block: the driver's own exception must not hang on ours, it may quote the URL
+        if refused:
+            raise ConfigurationError(
+                f"the ledger {self.shown} refuses its user ({text})",
+                remedy="Grant SELECT, INSERT, UPDATE and DELETE on the ledger's tables, and DDL for upgrades",
+            )
         raise LedgerUnavailableError(
-            f"the ledger {self.shown} did not answer ({text}); whether its last transaction was committed is not known",
+            f"the ledger {self.shown} did not answer ({text}); whether it committed is not known",
             remedy="Make the database reachable and try again: every ledger operation may be repeated",
         )
 
@@ -105,13 +137,22 @@ def is_passing(error: DBAPIError) -> bool:
     return True  # no code at all: the connection could not be made
 
 
+def is_refused(error: DBAPIError) -> bool:
+    """True when the database user lacks a privilege."""
+    original: Any = error.orig
+    code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
+    name = type(original).__module__.partition(".")[0]
+    if name in ("MySQLdb", "pymysql"):
+        return bool(original.args) and original.args[0] in _MYSQL_NO_PRIVILEGE
+    return bool(code == _PG_NO_PRIVILEGE)
+
+
 def _make_engine(url: URL) -> Engine:
     backend = url.get_backend_name()
     arguments: dict[str, Any] = {}
     options: dict[str, Any] = {}
     if backend == "sqlite":
         arguments["timeout"] = LOCK_TIMEOUT
-        Path(url.database or "").expanduser().absolute().parent.mkdir(parents=True, exist_ok=True)
     else:
         options["isolation_level"] = "READ COMMITTED"
         if url.get_driver_name() in ("psycopg2", "psycopg", "pymysql", "mysqldb"):
@@ -163,7 +204,8 @@ def _connect_postgresql(connection: Any, _record: Any) -> None:
     cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}s'")
     # stronger settings (remote_apply) are left as they are
     cursor.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
     )
     cursor.close()
     connection.commit()

@@ -1,4 +1,4 @@
-"""Deciding: commit or abort, once per attempt, one commit per load (rule 2). The load's row is locked throughout."""
+"""Deciding: commit or abort, once per attempt, one commit per load (rule 2), with the load's row locked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Also = Callable[[Connection], None]
 def decide_commit(
     connection: Connection, manifest: Manifest, decided_by: str, also: Also | None
 ) -> AttemptRow:
-    """Decide to commit: the newest attempt, prepared and undecided; with its transactions and KIP-939's mapping."""
+    """Decide to commit the newest attempt, prepared and undecided; with its transactions and KIP-939's mapping."""
     ref = manifest.attempt
     locked = must_lock(connection, ref.load)
     attempt = locked.attempt(ref.attempt)
@@ -41,7 +41,7 @@ def decide_commit(
     except IntegrityError:
         taken = True
     if taken:
-        # the unique indexes are the second line behind the lock; raised here to leave the driver's error behind
+        # the unique indexes are the second line behind the lock; raised here, so that the driver's error stays out
         raise _undecidable(
             ref, "the load is decided already, or a transactional id belongs to another attempt"
         )
@@ -66,7 +66,7 @@ def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reaso
 def make_undecidable(
     connection: Connection, load: LoadIdentity, up_to: int, decided_by: str, reason: str
 ) -> list[AttemptRow]:
-    """Abort every undecided attempt up to a number, and none beyond it (rules 1, 11); all of them as they are then."""
+    """Abort every undecided attempt up to a number, none beyond it (rules 1, 11); all as they are then."""
     locked = lock(connection, load)
     if locked is None:
         return []
@@ -79,7 +79,7 @@ def make_undecidable(
 def abort_undecided(
     connection: Connection, locked: Locked, *, up_to: int, decided_by: str, reason: str
 ) -> dict[int, AttemptRow]:
-    """Abort every undecided attempt of a locked load up to a number; the load's state is left to the caller."""
+    """Abort every undecided attempt up to a number; the load's state is left to the caller."""
     return {
         a.number: _decide(connection, locked, a, Verdict.ABORT, decided_by, reason)
         for a in locked.attempts

@@ -1,8 +1,8 @@
-"""The ledger: which attempts a load has, and what was decided about them. The truth, before Kafka is told (rule 1).
+"""The ledger: which attempts a load has, and what was decided about them, before Kafka is told (rule 1).
 
-Every method is one database transaction. All are compare-and-sets on the locked load's row, so that calling again
-after a lost answer is safe; :class:`~airflow_kafka_eos.errors.LedgerUnavailableError` says nothing about whether it
-happened.
+Every method is one database transaction. All are compare-and-sets on the locked load's row, so that calling
+again after a lost answer is safe; :class:`~airflow_kafka_eos.errors.LedgerUnavailableError` says nothing about
+whether it happened.
 """
 
 from __future__ import annotations
@@ -46,16 +46,7 @@ class Ledger:
         if upgrade or url == default_url():
             migrate.upgrade(url)
         database = Database(url)
-
-        def read(connection: Connection) -> str:
-            migrate.check(connection, database.shown)
-            return queries.ledger_id(connection)
-
-        try:
-            return cls(database, database.read(read))
-        except BaseException:
-            database.close()
-            raise
+        return cls(database, migrate.read_checked(database, queries.ledger_id))
 
     def close(self) -> None:
         self._database.close()
@@ -97,8 +88,8 @@ class Ledger:
     def submit(self, load: LoadIdentity, *, owner: str) -> AttemptRow:
         """The attempt that the caller's application may prepare: no two callers get the same (rule 3).
 
-        A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was lost,
-        the attempt that nobody was told of is aborted and the next one opened.
+        A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was
+        lost, the attempt that nobody was told of is aborted and the next one opened.
         """
         return self._write(lambda c: attempts.submit(c, load, owner))
 
@@ -122,17 +113,18 @@ class Ledger:
     def decide_commit(
         self, manifest: Manifest, *, decided_by: str, also: Callable[[Connection], None] | None = None
     ) -> AttemptRow:
-        """Decide to commit the attempt: the point of no return. The same answer when it is decided so already.
+        """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
-        :param also: runs in the same database transaction, last, and at most once for a decision that stands (it
-            may run again after a rollback). What it raises undoes the decision and is passed on.
+        :param also: runs in the same database transaction, last, and once for a decision that stands (it may run
+            again after a rollback). What it raises undoes the decision and is passed on; only lost connections
+            and locks are tried again.
         :raises UndecidableError: aborted, superseded, not prepared, or another attempt is decided.
         """
         self._check_ours(manifest.attempt)
         return self._write(lambda c: decisions.decide_commit(c, manifest, decided_by, also))
 
     def decide_abort(self, ref: AttemptRef, *, decided_by: str, reason: str) -> bool:
-        """Decide to abort the attempt. True: it is aborted, now or before. False: it is decided to be committed."""
+        """Decide to abort the attempt. True: aborted, now or before. False: decided to be committed."""
         self._check_ours(ref)
         return self._write(lambda c: decisions.decide_abort(c, ref, decided_by, reason))
 
@@ -141,7 +133,7 @@ class Ledger:
     ) -> list[AttemptRow]:
         """Abort every undecided attempt numbered ``up_to`` or less, none beyond (rules 1, 11).
 
-        Returns all attempts up to there as they are afterwards; none for a load that the ledger does not know.
+        Returns all attempts up to there as they are then; none for a load that the ledger does not know.
         """
         return self._write(lambda c: decisions.make_undecidable(c, load, up_to, decided_by, reason))
 

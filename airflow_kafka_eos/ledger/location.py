@@ -1,8 +1,9 @@
-"""Where the ledger is: its URL, which is a secret, and what of it may be shown. No I/O but environment variables."""
+"""Where the ledger is: its URL, which is a secret, and what of it may be shown. Reads the environment only."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -14,7 +15,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 
 FILE_NAME = "kafka_eos_ledger.db"
 _SECRET_WORDS = ("password", "passwd", "pwd", "secret", "token")
-#: drivers in order of preference, where the URL does not name one (SQLAlchemy's own default differs by version)
+#: drivers in order of preference where the URL names none (SQLAlchemy's own default differs by version)
 _DRIVERS = {
     "postgresql": ("psycopg2", "psycopg"),
     "mysql": ("MySQLdb", "pymysql"),
@@ -36,10 +37,9 @@ def parse(url: str) -> URL:
     """
     text = "postgresql://" + url[len("postgres://") :] if url.startswith("postgres://") else url
     parsed = None
-    try:
+    # raised below, so that no exception with the URL in it hangs on ours
+    with suppress(ArgumentError, ValueError):
         parsed = make_url(text)
-    except (ArgumentError, ValueError):
-        pass  # raised below, so that no exception with the URL in it hangs on ours
     if parsed is None or parsed.get_backend_name() not in ("sqlite", *_DRIVERS):
         raise ConfigurationError(
             "the ledger's URL is not an SQLAlchemy URL of SQLite, PostgreSQL or MySQL",
@@ -49,6 +49,11 @@ def parse(url: str) -> URL:
         raise ConfigurationError(
             "the ledger's URL names an SQLite database in memory, which forgets its decisions",
             remedy="Name a file: sqlite:////path/file.db",
+        )
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_absolute():
+        raise ConfigurationError(
+            f"the ledger's SQLite file {parsed.database!r} is relative: each working directory would have its own",
+            remedy="Name an absolute path, with four slashes: sqlite:////path/file.db",
         )
     if "+" not in parsed.drivername and parsed.drivername in _DRIVERS:
         for module in _DRIVERS[parsed.drivername]:

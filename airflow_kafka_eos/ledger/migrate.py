@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -14,6 +16,8 @@ from sqlalchemy import Connection, text
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.tables import VERSION_TABLE
+
+T = TypeVar("T")
 
 #: any number that no other application's advisory lock is likely to have
 _ADVISORY_LOCK = 5_939_511_890
@@ -32,8 +36,16 @@ def upgrade(url: str) -> None:
     """
     database = Database(url)
     try:
+        if not database.is_missing and database.read(read_revision) == head():
+            return  # the common case needs no lock and no right to write
+        database.make_directory()
         with _one_at_a_time:
             database.write(_upgrade)
+    except OSError as e:
+        raise LedgerUnavailableError(
+            f"the directory of the ledger {database.shown} cannot be made ({e.strerror})",
+            remedy="Make it, writable for whoever runs Airflow's tasks",
+        ) from e
     finally:
         database.close()
 
@@ -42,7 +54,7 @@ def current(url: str) -> str | None:
     """The revision of the ledger at ``url``; None when there is none yet."""
     database = Database(url)
     try:
-        return database.read(read_revision)
+        return None if database.is_missing else database.read(read_revision)
     finally:
         database.close()
 
@@ -54,20 +66,27 @@ def head() -> str:
     return revision
 
 
-def check(connection: Connection, shown: str) -> None:
-    """Refuse a ledger whose schema this version of the package does not know.
+def read_checked(database: Database, work: Callable[[Connection], T]) -> T:
+    """Read from a ledger, after making sure that this version of the package knows its schema.
 
-    :param shown: the ledger's URL without its password.
-    :raises LedgerUnavailableError: not created or not upgraded yet.
+    :raises LedgerUnavailableError: unreachable, not created or not upgraded yet.
     :raises ConfigurationError: upgraded by a newer version already.
     """
-    revision = read_revision(connection)
-    if revision == head():
-        return
+
+    def checked(connection: Connection) -> T:
+        revision = read_revision(connection)
+        if revision != head():
+            _refuse(revision, database.shown)
+        return work(connection)
+
+    if database.is_missing:
+        _refuse(None, database.shown)
+    return database.read(checked)
+
+
+def _refuse(revision: str | None, shown: str) -> NoReturn:
     _refuse_newer(revision)
-    what = (
-        "has not been created yet" if revision is None else f"is at revision {revision}, {head()} is needed"
-    )
+    what = "has not been created yet" if revision is None else f"is at revision {revision}, not {head()}"
     raise LedgerUnavailableError(
         f"the ledger {shown} {what}", remedy="Run `airflow-kafka-eos ledger upgrade` once, then try again"
     )

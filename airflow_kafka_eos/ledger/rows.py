@@ -65,7 +65,10 @@ class LoadRow:
 
 @dataclass(frozen=True)
 class TransactionRow:
-    """A transaction of a commit-decided attempt. ``topic_ids`` maps topic to topic id; no outcome: not looked at."""
+    """A transaction of a commit-decided attempt.
+
+    ``topic_ids`` maps topic to topic id. No outcome: nobody has looked at the log yet.
+    """
 
     transaction: PreparedTransaction
     spark_partition: int

@@ -26,8 +26,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
-#: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names cannot
-#: occur: naming.check_length leaves less than that to all three.
+#: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
+#: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
 PEOPLE_LENGTH = 500
 _COLLATION = "utf8mb4_bin"
@@ -96,8 +96,8 @@ attempts = Table(
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
 
-#: One decision per attempt (primary key), one commit per load (unique ``committed_load_id``, NULL for an abort:
-#: rule 2 without a partial index, which MySQL does not have).
+#: One decision per attempt (primary key), one commit per load (unique ``committed_load_id``, NULL for an
+#: abort: rule 2 without a partial index, which MySQL does not have).
 decisions = Table(
     "kafka_eos_decisions",
     metadata,
@@ -140,10 +140,10 @@ transactions = Table(
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
 )
 
-#: KIP-939's mapping. It holds exactly the transactions that are decided to be committed and whose commit is not
-#: verified yet: rows come with the decision, in its database transaction, and go with ``record_committed``, in its
-#: database transaction. (The KIP overwrites a row by the id's next transaction; our ids have no next one, so the
-#: table would only grow, and "what stands here must be committed" would no longer be the whole recovery.)
+#: KIP-939's mapping. It holds exactly the transactions that are decided to be committed and whose commit is
+#: not verified yet: rows come with the decision and go with ``record_committed``, each in that database transaction.
+#: (The KIP overwrites a row by the id's next transaction. Our ids have no next one: the table would only grow,
+#: and "complete what stands here" would no longer be the whole recovery.)
 kafka_transaction_state = Table(
     "kafka_transaction_state",
     metadata,

@@ -8,7 +8,7 @@ REASON_LENGTH = 4000
 
 
 def for_people(text: str, longest: int = PEOPLE_LENGTH) -> str:
-    """Replace what PostgreSQL or UTF-8 refuse, and cut what is too long: a note must never stop a decision."""
+    """Replace what PostgreSQL or UTF-8 refuse, cut what is too long: a note must never stop a decision."""
     clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= longest else clean[: longest - 1] + "…"
 
