@@ -1,0 +1,141 @@
+"""The options of ``df.write.format("kafka_eos")``, read and checked. No I/O.
+
+Options show in Spark's UI, plans and event logs. So secrets never travel here: they come in the environment
+variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of librdkafka's keys.
+
+| option | meaning |
+| --- | --- |
+| ``topic`` | topic of rows that have none of their own |
+| ``topics`` | all topics that rows may go to, separated by commas; with one topic only, it is the default too |
+| ``kafka.<key>`` | a librdkafka setting that is no secret, such as ``kafka.bootstrap.servers``; wins over the environment |
+| ``load.namespace``, ``load.name``, ``load.key`` | the load's identity (namespace defaults to ``airflow``) |
+| ``load.attempt``, ``ledger.id`` | the attempt that the ledger opened |
+| ``load.claim`` | the claimant under which the application has claimed the attempt; without it, the write claims it |
+| ``manifest.dir`` | folder of claims and manifests |
+| ``transaction.timeout.ms`` | the hold time: how long the transactions may stay open |
+| ``deadline.ms`` | milliseconds since the epoch; no transaction is begun after it (rule 5) |
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.naming import check_length
+
+#: Holds the Kafka settings with their secrets, as ``KafkaSettings.to_json`` writes them.
+SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
+
+_REQUIRED = (
+    "load.name",
+    "load.key",
+    "load.attempt",
+    "ledger.id",
+    "manifest.dir",
+    "transaction.timeout.ms",
+    "deadline.ms",
+)
+_KNOWN = (*_REQUIRED, "topic", "topics", "load.namespace", "load.claim")
+_KAFKA = "kafka."
+_SECRET_WORDS = ("password", "secret", "token", "jaas", ".pem", "keystore", "oauthbearer", "username")
+_NOT_SECRET = ("sasl.mechanism", "sasl.mechanisms", "sasl.kerberos.service.name", "ssl.keystore.location")
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """One write: what, where to, as which attempt. ``kafka`` has no secret."""
+
+    attempt: AttemptRef
+    topics: tuple[str, ...]
+    default_topic: str | None
+    kafka: tuple[tuple[str, str], ...]
+    manifest_dir: str
+    transaction_timeout_ms: int
+    deadline_ms: int
+    claim: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Read Spark's options.
+
+        :raises ConfigurationError: an option is missing, unknown, misshapen, or a secret.
+        """
+        given = {key.lower(): value for key, value in options.items()}
+        kafka = {key[len(_KAFKA) :]: value for key, value in given.items() if key.startswith(_KAFKA)}
+        _refuse_unknown([key for key in given if not key.startswith(_KAFKA) and key not in _KNOWN])
+        _refuse_secrets(kafka)
+        for key in _REQUIRED:
+            if not given.get(key):
+                raise _wrong(key, "is missing", "Set it; the packaged application does so by itself")
+        load = LoadIdentity(
+            given.get("load.namespace") or DEFAULT_NAMESPACE, given["load.name"], given["load.key"]
+        )
+        check_length(load, given["ledger.id"])
+        topics = [t.strip() for t in given.get("topics", "").split(",") if t.strip()]
+        default = given.get("topic", "").strip() or (topics[0] if len(topics) == 1 else None)
+        if default is not None and default not in topics:
+            topics.append(default)
+        if not topics:
+            raise _wrong(
+                "topic", "is missing, and topics too", "Name the topic, or all topics that rows may go to"
+            )
+        return cls(
+            attempt=AttemptRef(load, given["ledger.id"], _positive(given, "load.attempt")),
+            topics=tuple(topics),
+            default_topic=default,
+            kafka=tuple(sorted(kafka.items())),
+            manifest_dir=given["manifest.dir"],
+            transaction_timeout_ms=_positive(given, "transaction.timeout.ms"),
+            deadline_ms=_positive(given, "deadline.ms"),
+            claim=given.get("load.claim") or None,
+        )
+
+    def settings(self, secret: str | None) -> KafkaSettings:
+        """The Kafka settings: those of the environment, and the options above them.
+
+        :param secret: the content of the environment variable, None when it is not set.
+        :raises ConfigurationError: see ``KafkaSettings``; also when there are no settings at all.
+        """
+        base = dict(KafkaSettings.from_json(secret).for_librdkafka()) if secret else {}
+        if not base and not self.kafka:
+            raise ConfigurationError(
+                f"there are no Kafka settings: {SETTINGS_VARIABLE} is not set in the Spark driver's environment",
+                remedy=f"Set {SETTINGS_VARIABLE} to a JSON object of librdkafka's keys, or kafka.bootstrap.servers",
+            )
+        return KafkaSettings.from_mapping(base | dict(self.kafka))
+
+
+def _wrong(key: str, problem: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"the option {key} of kafka_eos {problem}", remedy=remedy)
+
+
+def _refuse_unknown(keys: list[str]) -> None:
+    for key in sorted(keys):
+        near = difflib.get_close_matches(key, [*_KNOWN, "kafka.bootstrap.servers"], n=1)
+        raise _wrong(
+            key,
+            "is unknown",
+            f"Did you mean {near[0]}" if near else f"Known are {', '.join(_KNOWN)}, kafka.*",
+        )
+
+
+def _refuse_secrets(kafka: Mapping[str, str]) -> None:
+    for key in sorted(kafka):
+        if key not in _NOT_SECRET and (key.startswith("sasl.") or any(word in key for word in _SECRET_WORDS)):
+            raise _wrong(
+                f"kafka.{key}",
+                "may be a secret, and options show in Spark's UI and event log",
+                f"Put it into the environment variable {SETTINGS_VARIABLE} of the Spark driver instead",
+            )
+
+
+def _positive(given: Mapping[str, str], key: str) -> int:
+    text = given[key]
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise _wrong(key, f"is {text!r}", "Set it to a whole number from 1 on")
+    return int(text)
