@@ -1,0 +1,42 @@
+"""A fresh load on a fresh topic for each test; broker and ledger are shared by the folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.protocol.world import World
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def ledger_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    url = f"sqlite:///{path}"
+    Ledger.open(url, upgrade=True).close()
+    return url
+
+
+@pytest.fixture(scope="session")
+def settings(kafka: LocalKafka) -> KafkaSettings:
+    return KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+@pytest.fixture(scope="session")
+def session(settings: KafkaSettings, ledger_url: str) -> Iterator[Session]:
+    with connect(settings, ledger_url, "test") as opened:
+        yield opened
+
+
+@pytest.fixture
+def world(session: Session, settings: KafkaSettings, topic: Callable[..., str]) -> World:
+    return World(session, settings, topic(partitions=2), LoadIdentity("test", "orders", f"key-{next(_numbers)}"))

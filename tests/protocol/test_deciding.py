@@ -1,0 +1,201 @@
+"""decide believes the manifest only as far as the broker confirms it, and decides once (rules 2, 3, 4, 9)."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from airflow_kafka_eos.errors import CheckFailedError, ManifestError, UndecidableError
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, dump, load
+from airflow_kafka_eos.protocol.deciding import Checks, undecided_attempt
+from airflow_kafka_eos.protocol.opening import begin, submit
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from tests.protocol.world import RUN, World
+
+
+def _verdict(world: World, number: int) -> Verdict | None:
+    row = world.session.ledger.attempt(world.load, number)
+    assert row is not None
+    return row.verdict
+
+
+def test_a_confirmed_manifest_is_decided_with_all_its_states(world: World) -> None:
+    manifest = world.prepare(["a", "b"], ["c"])
+    row = world.decide(manifest)
+    assert row.verdict is Verdict.COMMIT
+    rows = world.session.ledger.transactions(world.load, 1)
+    assert [t.transaction for t in rows] == list(manifest.transactions)
+    assert world.visible() == []  # decided, not committed
+
+
+def test_a_manifest_survives_its_text(world: World) -> None:
+    manifest = world.prepare(["a"], ["b"])
+    assert load(dump(manifest), manifest.attempt) == manifest
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        Checks(min_records=3),
+        Checks(max_records=1),
+        Checks(check=lambda manifest: False),
+        Checks(check=lambda manifest: "no good"),
+    ],
+)
+def test_a_refused_load_is_aborted_and_the_next_attempt_goes_through(world: World, checks: Checks) -> None:
+    with pytest.raises(CheckFailedError) as caught:
+        world.decide(world.prepare(["a", "b"]), checks)
+    assert (caught.value.load, caught.value.attempt) == (str(world.load), 1)
+    assert _verdict(world, 1) is Verdict.ABORT
+    world.load_all(["c", "d"])
+    assert world.visible() == ["c", "d"]
+
+
+@pytest.mark.parametrize("answer", [None, True, 0, Checks])
+def test_any_other_answer_of_the_check_accepts(world: World, answer: object) -> None:
+    world.decide(world.prepare(["a"]), Checks(check=lambda manifest: answer))
+
+
+def test_a_check_that_raises_decides_nothing(world: World) -> None:
+    def broken(manifest: Manifest) -> None:
+        raise RuntimeError("the control table does not answer")
+
+    manifest = world.prepare(["a"])
+    with pytest.raises(RuntimeError):
+        world.decide(manifest, Checks(check=broken))
+    assert _verdict(world, 1) is None
+    world.decide(manifest)
+
+
+def test_an_empty_load_is_decided_and_committed(world: World) -> None:
+    world.load_all()
+    assert world.session.ledger.load(world.load).state is LoadState.COMMITTED  # type: ignore[union-attr]
+
+
+def test_an_empty_load_below_the_minimum_is_refused(world: World) -> None:
+    with pytest.raises(CheckFailedError):
+        world.decide(world.prepare(), Checks(min_records=1))
+
+
+def _wrong_state(m: Manifest) -> Manifest:
+    entry = m.entries[0]
+    assert entry.transaction is not None
+    state = PreparedTxnState(entry.transaction.state.producer_id, entry.transaction.state.producer_epoch + 1)
+    other = PreparedTransaction(entry.transaction.transactional_id, state)
+    return dataclasses.replace(m, entries=(dataclasses.replace(entry, transaction=other), *m.entries[1:]))
+
+
+def _wrong_count(m: Manifest) -> Manifest:
+    entry = m.entries[0]
+    writes = tuple(dataclasses.replace(w, records=w.records - 1) for w in entry.writes)
+    return dataclasses.replace(m, entries=(dataclasses.replace(entry, writes=writes), *m.entries[1:]))
+
+
+def _missing_partition(m: Manifest) -> Manifest:
+    entry = m.entries[0]
+    return dataclasses.replace(m, entries=(dataclasses.replace(entry, writes=entry.writes[:1]), *m.entries[1:]))
+
+
+def _other_topic(m: Manifest) -> Manifest:
+    topics = {n: dataclasses.replace(i, topic_id="AAAAAAAAAAAAAAAAAAAAAA") for n, i in m.topics.items()}
+    return dataclasses.replace(m, topics=topics)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_wrong_state, "recorded was"),
+        (_wrong_count, "the manifest says"),
+        (_missing_partition, "disagree on partitions"),
+        (_other_topic, "deleted or recreated"),
+    ],
+)
+def test_rule_4_what_the_broker_does_not_confirm_is_aborted(world: World, change: object, says: str) -> None:
+    manifest = world.prepare([str(n) for n in range(40)])  # enough keys for both partitions
+    with pytest.raises(UndecidableError, match=says):
+        world.decide(change(manifest))  # type: ignore[operator]
+    assert _verdict(world, 1) is Verdict.ABORT
+
+
+def test_a_transaction_that_somebody_ended_is_not_decided(world: World) -> None:
+    manifest = world.prepare(["a"], ["b"])
+    world.session.coordinator.end(manifest.transactions[0], Verdict.ABORT)
+    with pytest.raises(UndecidableError, match="not Ongoing|open as"):
+        world.decide(manifest)
+    assert world.visible() == []
+
+
+def test_a_transaction_without_time_left_is_not_decided(world: World) -> None:
+    world.timeout_ms = 20_000
+    manifest = world.prepare(["a"])
+    with pytest.raises(UndecidableError, match="s left"):
+        world.decide(manifest, margin_s=60)
+
+
+def test_rule_2_a_superseded_attempt_is_not_decided(world: World) -> None:
+    manifest = world.prepare(["a"])
+    submit(world.session, world.load, owner="dag/other")
+    with pytest.raises(UndecidableError):
+        undecided_attempt(world.session, world.load, owner=RUN)
+    with pytest.raises(UndecidableError):
+        world.decide(manifest)
+
+
+def test_another_runs_prepared_attempt_is_not_decided(world: World) -> None:
+    world.prepare(["a"], owner="dag/other")
+    with pytest.raises(UndecidableError, match="another run"):
+        undecided_attempt(world.session, world.load, owner=RUN)
+
+
+def test_a_prepare_marked_success_by_hand_is_no_empty_load(world: World) -> None:
+    begin(world.session, world.load, owner=RUN)
+    with pytest.raises(UndecidableError, match="not prepared"):
+        undecided_attempt(world.session, world.load, owner=RUN)
+
+
+def test_rule_3_clearing_only_decide_keeps_the_prepared_attempt(world: World) -> None:
+    manifest = world.prepare(["a"])
+    assert begin(world.session, world.load, owner=RUN).number == 1  # the setup is cleared along with decide
+    assert undecided_attempt(world.session, world.load, owner=RUN).number == 1
+    world.decide(manifest)
+    world.commit()
+    assert world.visible() == ["a"]
+
+
+@pytest.mark.parametrize("cleared", ["prepare", "decide", "commit"])
+def test_rule_9_clearing_a_task_of_a_committed_load_writes_nothing_again(world: World, cleared: str) -> None:
+    manifest = world.load_all(["a"], ["b"])
+    before = world.session.partitions.end_offsets(sorted({w.topic_partition for e in manifest.entries for w in e.writes}))
+    assert begin(world.session, world.load, owner=RUN).verdict is Verdict.COMMIT
+    if cleared == "prepare":
+        assert submit(world.session, world.load, owner=RUN).verdict is Verdict.COMMIT
+    if cleared in ("prepare", "decide"):
+        assert undecided_attempt(world.session, world.load, owner=RUN).verdict is Verdict.COMMIT
+    world.commit()
+    assert world.visible() == ["a", "b"]
+    assert world.session.partitions.end_offsets(sorted(before)) == before
+    assert len(world.session.ledger.attempts(world.load)) == 1
+
+
+def test_the_manifest_of_another_attempt_is_refused(world: World) -> None:
+    manifest = world.prepare(["a"])
+    with pytest.raises(ManifestError):
+        load(dump(manifest), AttemptRef(world.load, manifest.attempt.ledger_id, 2))
+
+
+def test_the_broker_timeout_before_the_decision_starts_over(world: World) -> None:
+    world.timeout_ms = 1_000
+    manifest = world.prepare(["a"])
+    until = time.monotonic() + 60
+    name = manifest.transactions[0].transactional_id
+    while world.session.coordinator.describe([name])[name].is_open:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    with pytest.raises(UndecidableError):
+        world.decide(manifest, margin_s=0)
+    world.timeout_ms = 600_000
+    world.load_all(["a"])
+    assert world.visible() == ["a"]

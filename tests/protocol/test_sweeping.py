@@ -1,0 +1,136 @@
+"""Cleanup ends what is ours and undecidable, and nothing else (rules 1, 6, 9, 11)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.opening import begin, reference, submit
+from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
+from airflow_kafka_eos.protocol.sweeping import sweep
+from tests.protocol.world import RUN, World, foreign_transaction
+
+
+def test_a_killed_prepare_is_found_by_listing_and_aborted(world: World) -> None:
+    ref = reference(world.session, world.open_attempt())
+    entries = [world.write(ref, ["a", "b"], 0), world.write(ref, ["c"], 1)]  # nothing is reported to the ledger
+    report = sweep(world.session, world.load, up_to=1, by=RUN)
+    assert sorted(report.aborted) == sorted(e.transaction.transactional_id for e in entries if e.transaction)
+    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+    assert (world.open_ids(), world.visible()) == ([], [])
+    assert world.session.ledger.load(world.load).state is LoadState.ABORTED  # type: ignore[union-attr]
+
+
+def test_rule_1_the_ledger_is_written_before_kafka_is_told(world: World) -> None:
+    ref = reference(world.session, world.open_attempt())
+    world.write(ref, ["a"])
+    sweep(world.session, world.load, up_to=1, by=RUN)
+    row = world.session.ledger.attempt(world.load, 1)
+    assert row is not None and row.verdict is Verdict.ABORT
+
+
+def test_rule_11_a_newer_attempt_is_not_touched(world: World) -> None:
+    world.open_attempt("dag/older")
+    newer = submit(world.session, world.load, owner="dag/newer")
+    entry = world.write(reference(world.session, newer), ["a"])
+    poll = CleanPoll(world.load, owner="dag/older", quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+    assert world.open_ids() == [entry.transaction.transactional_id]  # type: ignore[union-attr]
+    assert world.session.ledger.attempt(world.load, newer.number).is_undecided  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["another application", "another ledger", "another load", "a prefix of the key"])
+def test_rule_6_foreign_transactions_survive_every_cleanup(world: World, kind: str) -> None:
+    ours = world.session.ledger.ledger_id
+    name = {
+        "another application": f"orders-service-{world.load.key}",
+        "another ledger": str(TransactionalId(world.load, "0123456789", 1, 0, 0)),
+        "another load": str(TransactionalId(LoadIdentity("test", "other", world.load.key), ours, 1, 0, 0)),
+        "a prefix of the key": str(TransactionalId(LoadIdentity("test", "orders", world.load.key + "0"), ours, 1, 0, 0)),
+    }[kind]
+    stranger = foreign_transaction(world, name)
+    ref = reference(world.session, world.open_attempt())
+    world.write(ref, ["ours"])
+    begin(world.session, world.load, owner=RUN)  # opens attempt 2, sweeps attempt 1
+    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+    stranger.commit_transaction(30)  # refused, had anybody touched it
+    assert world.visible() == ["foreign"]
+
+
+def test_rule_9_a_decided_load_is_rolled_forward_not_swept(world: World) -> None:
+    manifest = world.prepare(["a"], ["b", "c"])
+    world.decide(manifest)
+    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+    assert (world.visible(), world.open_ids()) == (["a", "b", "c"], [])
+    assert world.session.ledger.load(world.load).state is LoadState.COMMITTED  # type: ignore[union-attr]
+
+
+def test_rule_4_a_sibling_task_attempt_of_a_decided_load_is_aborted(world: World) -> None:
+    ref = reference(world.session, world.open_attempt())
+    accepted = world.write(ref, ["a"])
+    world.write(ref, ["a"])  # the speculative copy: flushed, never reported
+    manifest = world.manifest(ref, [accepted])
+    world.session.ledger.mark_prepared(ref, records=1, bytes=2)
+    world.decide(manifest)
+    world.commit()
+    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+    assert (world.visible(), world.open_ids()) == (["a"], [])
+
+
+def test_a_zombie_that_writes_after_the_sweep_is_found_within_the_quiet_period(world: World) -> None:
+    ref = reference(world.session, world.open_attempt())
+    now = [0.0]
+    poll = CleanPoll(world.load, owner=RUN, quiet_s=5, clock=lambda: now[0])
+    assert poll(world.session) is not None
+    now[0] = 4
+    world.write(ref, ["late"])
+    while poll(world.session) is not None:
+        now[0] += 1
+        assert now[0] < 60
+    assert now[0] >= 9  # quiet again for the whole period since the zombie was ended
+    assert (world.open_ids(), world.visible()) == ([], [])
+
+
+def test_a_retried_prepare_sweeps_what_its_first_try_left(world: World) -> None:
+    ref = reference(world.session, world.open_attempt())
+    world.write(ref, ["first try"])
+    second = submit(world.session, world.load, owner=RUN)
+    assert second.number == 2
+    world.write(AttemptRef(world.load, ref.ledger_id, 2), ["second try"])
+    assert [TransactionalId.parse(n).attempt for n in world.open_ids()] == [2]  # type: ignore[union-attr]
+
+
+def test_cleanup_of_a_run_that_opened_nothing_touches_nothing(world: World) -> None:
+    manifest = world.prepare(["a"])
+    assert CleanPoll(world.load, owner="dag/other", quiet_s=0)(world.session) is None
+    world.decide(manifest)
+
+
+def test_own_attempts_are_those_that_the_run_submitted(world: World) -> None:
+    begin(world.session, world.load, owner="dag/a")
+    submit(world.session, world.load, owner="dag/b")  # took over what a had opened
+    rows = world.session.ledger.attempts(world.load)
+    assert (own_number(rows, "dag/a"), own_number(rows, "dag/b"), own_number(rows, "dag/c")) == (0, 1, 0)
+
+
+def test_a_load_that_the_ledger_does_not_know_is_no_error(world: World) -> None:
+    assert sweep(world.session, LoadIdentity("test", "unknown", "x"), up_to=9, by=RUN).is_quiet
+
+
+def test_importing_the_protocol_needs_neither_airflow_nor_spark() -> None:
+    code = "import sys, airflow_kafka_eos.protocol.polling; sys.exit(any(m in sys.modules for m in ('airflow', 'pyspark')))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

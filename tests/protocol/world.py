@@ -1,0 +1,138 @@
+"""A ledger and a broker, both real, and short ways to do what Spark and Airflow would do with them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.committing import commit
+from airflow_kafka_eos.protocol.deciding import Checks, decide
+from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
+from airflow_kafka_eos.protocol.session import Session
+
+RUN = "dag/run"
+
+
+@dataclass
+class World:
+    """One topic, one load, one session."""
+
+    session: Session
+    settings: KafkaSettings
+    topic: str
+    load: LoadIdentity
+    timeout_ms: int = 600_000
+    _task_attempts: list[int] = field(default_factory=lambda: [0])
+
+    def open_attempt(self, owner: str = RUN) -> AttemptRow:
+        begin(self.session, self.load, owner=owner)
+        return submit(self.session, self.load, owner=owner)
+
+    def write(self, ref: AttemptRef, values: Sequence[str], spark_partition: int = 0) -> ManifestEntry:
+        """What one Spark task attempt does: one prepared transaction, its writer gone."""
+        self._task_attempts[0] += 1
+        name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, spark_partition, self._task_attempts[0])
+        info = self.session.partitions.topic_info([self.topic])[self.topic]
+        target = WriteTarget(
+            transactional_id=name,
+            topics={self.topic: TopicLimits(info.partitions, 1_000_000)},
+            default_topic=self.topic,
+            transaction_timeout_ms=self.timeout_ms,
+            deadline_ms=time.time_ns() // 10**6 + 60_000,
+        )
+        writer = ConfluentWriter(self.settings, target, lambda n: self.session.coordinator.describe([n]).get(n))
+        writer.open()
+        writer.write(pa.RecordBatch.from_pydict({"key": list(values), "value": list(values)}))
+        transaction, writes = writer.prepare()
+        writer.close()
+        return ManifestEntry(spark_partition, transaction, writes)
+
+    def manifest(self, ref: AttemptRef, entries: Iterable[ManifestEntry]) -> Manifest:
+        return Manifest(
+            attempt=ref,
+            created_at="2026-01-01T00:00:00+00:00",
+            writer="confluent",
+            transaction_timeout_ms=self.timeout_ms,
+            topics=self.session.partitions.topic_info([self.topic]),
+            entries=tuple(entries),
+        )
+
+    def prepare(self, *parts: Sequence[str], owner: str = RUN) -> Manifest:
+        """An attempt with one prepared transaction per part."""
+        ref = reference(self.session, self.open_attempt(owner))
+        manifest = self.manifest(ref, [self.write(ref, part, n) for n, part in enumerate(parts)])
+        prepared(self.session, manifest)
+        return manifest
+
+    def decide(self, manifest: Manifest, checks: Checks | None = None, margin_s: float = 1) -> AttemptRow:
+        return decide(self.session, manifest, checks or Checks(), owner=RUN, margin_s=margin_s)
+
+    def commit(self, deadline_s: float = 30) -> AttemptRow:
+        return commit(self.session, self.load, deadline_s=deadline_s)
+
+    def load_all(self, *parts: Sequence[str]) -> Manifest:
+        manifest = self.prepare(*parts)
+        self.decide(manifest)
+        self.commit()
+        return manifest
+
+    def open_ids(self) -> list[str]:
+        """Transactional ids of ours that hold readers back."""
+        described = self.session.coordinator.describe(self.session.coordinator.list_open(""))
+        return sorted(n for n, d in described.items() if d.is_open and any(p.topic == self.topic for p in d.partitions))
+
+    def visible(self) -> list[str]:
+        """Values that a read_committed reader sees up to the last stable offset, sorted."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.settings.for_librdkafka()["bootstrap.servers"],
+                "group.id": str(uuid.uuid4()),
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+            }
+        )
+        try:
+            count = self.session.partitions.topic_info([self.topic])[self.topic].partitions
+            consumer.assign([TopicPartition(self.topic, p, 0) for p in range(count)])
+            found, ended = [], set[int]()
+            while len(ended) < count:
+                message = consumer.poll(20)
+                assert message is not None, "no end of partition within 20 s"
+                error = message.error()
+                if error is None:
+                    found.append((message.value() or b"").decode())
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended.add(message.partition())
+            return sorted(found)
+        finally:
+            consumer.close()
+
+
+def foreign_transaction(world: World, name: str, value: str = "foreign") -> Producer:
+    """Another application's open transaction on the same topic."""
+    producer = Producer(
+        {
+            "bootstrap.servers": world.settings.for_librdkafka()["bootstrap.servers"],
+            "transactional.id": name,
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(world.topic, value.encode())
+    producer.flush(30)
+    return producer
