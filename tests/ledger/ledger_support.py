@@ -1,0 +1,69 @@
+"""Loads, manifests and a door for raw SQL: what the ledger's tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import text
+
+from airflow_kafka_eos.ledger import AttemptRow, Ledger
+from airflow_kafka_eos.ledger.database import Database
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites, TopicInfo
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+
+LOAD = LoadIdentity("team", "load_orders", "2026-01-01T00:00:00+00:00")
+OTHER = LoadIdentity("team", "load_orders", "2026-01-02T00:00:00+00:00")
+
+
+def ref(ledger: Ledger, number: int, load: LoadIdentity = LOAD) -> AttemptRef:
+    return AttemptRef(load, ledger.ledger_id, number)
+
+
+def transaction(ledger: Ledger, number: int, partition: int, load: LoadIdentity = LOAD) -> PreparedTransaction:
+    name = TransactionalId(load, ledger.ledger_id, number, partition, 100 + partition)
+    return PreparedTransaction(str(name), PreparedTxnState(1000 + partition, number % 30000))
+
+
+def manifest(ledger: Ledger, number: int, load: LoadIdentity = LOAD, *, full: int = 2) -> Manifest:
+    """``full`` Spark partitions with one transaction each, and an empty one behind them."""
+    entries = [
+        ManifestEntry(
+            p,
+            transaction(ledger, number, p, load),
+            (PartitionWrites("orders", p, 10, 400, 5, 14, f"{p:032x}"),),
+        )
+        for p in range(full)
+    ]
+    return Manifest(
+        attempt=ref(ledger, number, load),
+        created_at="2026-01-01T00:00:00+00:00",
+        writer="test",
+        transaction_timeout_ms=900_000,
+        topics={"orders": TopicInfo("id-of-orders", 8)},
+        entries=(*entries, ManifestEntry(full, None, ())),
+    )
+
+
+def prepare(ledger: Ledger, load: LoadIdentity = LOAD) -> AttemptRow:
+    """The load's next attempt, prepared."""
+    ledger.begin(load, owner="begin")
+    row = ledger.submit(load, owner="prepare")
+    return ledger.mark_prepared(ref(ledger, row.number, load), records=20, bytes=800)
+
+
+def commit(ledger: Ledger, load: LoadIdentity = LOAD) -> AttemptRow:
+    """The load's next attempt, decided to be committed."""
+    return ledger.decide_commit(manifest(ledger, prepare(ledger, load).number, load), decided_by="decide")
+
+
+def sql(url: str, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    """Raw SQL past all compare-and-sets, in a write transaction."""
+    database = Database(url)
+    try:
+        with database.engine.begin() as connection:
+            result = connection.execute(text(statement), values)
+            return [tuple(row) for row in result] if result.returns_rows else []
+    finally:
+        database.close()

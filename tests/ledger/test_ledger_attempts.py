@@ -1,0 +1,238 @@
+"""Opening, submitting, preparing and sweeping attempts (rules 1, 2, 3, 9, 11)."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql
+
+from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError
+from airflow_kafka_eos.ledger import AttemptRow, Ledger
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+
+DAY = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")
+
+
+def state(ledger: Ledger) -> LoadState:
+    row = ledger.load(LOAD)
+    assert row is not None
+    return row.state
+
+
+def test_begin_opens_the_first_attempt(ledger: Ledger) -> None:
+    row = ledger.begin(LOAD, owner="dag/run/begin/1")
+    assert (row.load, row.number, row.owner) == (LOAD, 1, "dag/run/begin/1")
+    assert row.is_undecided
+    assert not row.is_submitted
+    assert not row.is_prepared
+    assert ledger.attempts(LOAD) == [row]
+    assert state(ledger) is LoadState.PREPARING
+
+
+def test_begin_again_before_submit_is_the_same_attempt(ledger: Ledger) -> None:
+    assert ledger.begin(LOAD, owner="a") == ledger.begin(LOAD, owner="b")
+
+
+def test_rule_3_begin_keeps_a_good_prepared_attempt(ledger: Ledger) -> None:
+    row = prepare(ledger)
+    assert ledger.begin(LOAD, owner="cleared") == row
+    assert state(ledger) is LoadState.PREPARED
+
+
+def test_rule_2_begin_after_a_lost_application_aborts_it_and_opens_the_next(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="a")
+    ledger.submit(LOAD, owner="a")
+    row = ledger.begin(LOAD, owner="b")
+    first, second = ledger.attempts(LOAD)
+    assert (first.verdict, first.decided_by, row) == (Verdict.ABORT, "b", second)
+    assert "attempt 2" in first.reason
+    assert second.is_undecided
+    assert state(ledger) is LoadState.PREPARING
+
+
+def test_begin_after_an_abort_opens_the_next(ledger: Ledger) -> None:
+    prepare(ledger)
+    ledger.decide_abort(ref(ledger, 1), decided_by="c", reason="killed")
+    assert ledger.begin(LOAD, owner="b").number == 2
+    ledger.make_undecidable(LOAD, up_to=2, decided_by="c", reason="killed")
+    ledger.record_swept(LOAD, 2)
+    assert ledger.begin(LOAD, owner="b").number == 3
+
+
+def test_rule_9_a_committed_load_gets_no_new_attempt(ledger: Ledger) -> None:
+    row = commit(ledger)
+    assert ledger.begin(LOAD, owner="x") == ledger.submit(LOAD, owner="x") == row
+    assert len(ledger.attempts(LOAD)) == 1
+    assert state(ledger) is LoadState.COMMITTING
+
+
+def test_loads_do_not_meet(ledger: Ledger) -> None:
+    commit(ledger)
+    assert prepare(ledger, OTHER).number == 1
+    assert [r.load for r in ledger.loads()] == [LOAD, OTHER]
+    assert [r.load for r in ledger.loads("team", "load_orders")] == [LOAD, OTHER]
+    assert ledger.loads("other team") == ledger.loads(name="other") == []
+
+
+def test_names_are_compared_byte_by_byte(ledger: Ledger) -> None:
+    for key in ("a", "A", "ä", "a\u0308", "a "):
+        assert ledger.begin(LoadIdentity("n", "l", key), owner="x").number == 1
+    assert len(ledger.loads("n")) == 5
+
+
+def test_begin_refuses_a_load_whose_ids_would_be_too_long(ledger: Ledger) -> None:
+    with pytest.raises(InvalidNameError):
+        ledger.begin(LoadIdentity("n", "l", "k" * 250), owner="x")
+    assert ledger.loads() == []
+
+
+def test_begin_records_the_data_interval_in_utc(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x", data_interval=("2026-01-01T02:00:00+02:00", "2026-01-02T00:00:00Z"))
+    ledger.begin(LOAD, owner="x", data_interval=DAY)
+    ledger.begin(LOAD, owner="x")  # a manual run asks nothing
+    row = ledger.load(LOAD)
+    assert row is not None
+    assert row.data_interval == tuple(d.replace("00+", "00.000000+") for d in DAY)
+
+
+def test_begin_without_an_interval_first(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x")
+    ledger.begin(LOAD, owner="x", data_interval=DAY)
+    row = ledger.load(LOAD)
+    assert row is not None
+    assert row.data_interval is not None
+
+
+def test_begin_refuses_another_data_interval_even_of_a_committed_load(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x", data_interval=DAY)
+    commit(ledger)
+    with pytest.raises(ConfigurationError, match="schedule"):
+        ledger.begin(LOAD, owner="x", data_interval=(DAY[0], "2026-01-01T01:00:00+00:00"))
+
+
+@pytest.mark.parametrize("bad", ["2026-01-01T00:00:00", "yesterday"])
+def test_begin_refuses_a_data_interval_without_a_zone(ledger: Ledger, bad: str) -> None:
+    with pytest.raises(ConfigurationError, match="data interval"):
+        ledger.begin(LOAD, owner="x", data_interval=(bad, DAY[1]))
+
+
+def test_rule_3_submit_never_gives_one_attempt_twice(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x")
+    rows = [ledger.submit(LOAD, owner=f"try {n}") for n in (1, 2, 3)]
+    assert [(r.number, r.submitted_by, r.is_submitted) for r in rows] == [
+        (1, "try 1", True),
+        (2, "try 2", True),
+        (3, "try 3", True),
+    ]
+    assert [a.verdict for a in ledger.attempts(LOAD)] == [Verdict.ABORT, Verdict.ABORT, None]
+    assert ledger.attempt(LOAD, 3) == rows[2]
+
+
+def test_rule_3_submit_after_prepared_opens_the_next(ledger: Ledger) -> None:
+    prepare(ledger)
+    assert ledger.submit(LOAD, owner="cleared prepare").number == 2
+    assert [a.verdict for a in ledger.attempts(LOAD)] == [Verdict.ABORT, None]
+    assert state(ledger) is LoadState.PREPARING
+
+
+def test_submit_needs_a_load(ledger: Ledger) -> None:
+    with pytest.raises(ConfigurationError, match="does not know this load"):
+        ledger.submit(LOAD, owner="x")
+
+
+def test_mark_prepared_twice_gives_the_same_answer(ledger: Ledger) -> None:
+    row = prepare(ledger)
+    assert (row.records, row.bytes, state(ledger)) == (20, 800, LoadState.PREPARED)
+    assert ledger.mark_prepared(ref(ledger, 1), records=20, bytes=800) == row == ledger.attempt(LOAD, 1)
+    decided = ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+    assert ledger.mark_prepared(ref(ledger, 1), records=20, bytes=800) == decided
+
+
+def test_mark_prepared_refuses_what_was_superseded(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x")
+    ledger.submit(LOAD, owner="x")
+    ledger.submit(LOAD, owner="retry")
+    with pytest.raises(UndecidableError, match=r"aborted by retry .*superseded by attempt 2"):
+        ledger.mark_prepared(ref(ledger, 1), records=1, bytes=1)
+    assert ledger.mark_prepared(ref(ledger, 2), records=1, bytes=1).is_prepared
+
+
+def test_mark_prepared_refuses_a_prepared_attempt_that_was_aborted_since(ledger: Ledger) -> None:
+    prepare(ledger)
+    ledger.decide_abort(ref(ledger, 1), decided_by="cleanup", reason="killed")
+    with pytest.raises(UndecidableError, match="killed"):
+        ledger.mark_prepared(ref(ledger, 1), records=20, bytes=800)
+
+
+def test_mark_prepared_refuses_what_was_never_submitted(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x")
+    with pytest.raises(UndecidableError, match="submitted"):
+        ledger.mark_prepared(ref(ledger, 1), records=1, bytes=1)
+
+
+def test_mark_prepared_refuses_what_is_not_the_newest(ledger: Ledger, url: str) -> None:
+    ledger.begin(LOAD, owner="x")
+    ledger.submit(LOAD, owner="x")
+    ledger.submit(LOAD, owner="y")
+    sql(url, "DELETE FROM kafka_eos_decisions")  # as if opening had not aborted it
+    with pytest.raises(UndecidableError, match="attempt 2, opened by y"):
+        ledger.mark_prepared(ref(ledger, 1), records=1, bytes=1)
+
+
+def test_an_attempt_of_another_ledger_is_refused(ledger: Ledger) -> None:
+    prepare(ledger)
+    foreign = ref(ledger, 1).__class__(LOAD, "0" * 10, 1)
+    for call in (
+        lambda: ledger.mark_prepared(foreign, records=1, bytes=1),
+        lambda: ledger.decide_abort(foreign, decided_by="x", reason="x"),
+    ):
+        with pytest.raises(ConfigurationError, match="ledger 0000000000"):
+            call()
+
+
+def test_unknown_attempts(ledger: Ledger) -> None:
+    assert ledger.attempts(LOAD) == []
+    assert ledger.attempt(LOAD, 1) is None
+    assert ledger.load(LOAD) is None
+    assert ledger.make_undecidable(LOAD, up_to=3, decided_by="x", reason="x") == []
+    ledger.begin(LOAD, owner="x")
+    with pytest.raises(ConfigurationError, match="no attempt 2"):
+        ledger.record_swept(LOAD, 2)
+
+
+def test_swept_closes_and_moves_the_load(ledger: Ledger) -> None:
+    prepare(ledger)
+    ledger.decide_abort(ref(ledger, 1), decided_by="x", reason="x")
+    assert state(ledger) is LoadState.ABORTING
+    closed = ledger.record_swept(LOAD, 1)
+    assert closed.closed_at is not None
+    assert state(ledger) is LoadState.ABORTED
+    assert ledger.record_swept(LOAD, 1) == closed == ledger.attempt(LOAD, 1)
+
+
+def test_sweeping_an_older_attempt_leaves_the_load_alone(ledger: Ledger) -> None:
+    prepare(ledger)
+    ledger.submit(LOAD, owner="y")
+    ledger.decide_abort(ref(ledger, 2), decided_by="x", reason="x")
+    ledger.record_swept(LOAD, 1)
+    assert state(ledger) is LoadState.ABORTING
+
+
+def test_rule_1_an_undecided_attempt_cannot_have_been_swept(ledger: Ledger) -> None:
+    prepare(ledger)
+    with pytest.raises(ConfigurationError, match="rule 1"):
+        ledger.record_swept(LOAD, 1)
+
+
+def test_sweeping_a_decided_load_does_nothing(ledger: Ledger) -> None:
+    row: AttemptRow = commit(ledger)
+    assert ledger.record_swept(LOAD, 1) == row == ledger.attempt(LOAD, 1)
+    assert state(ledger) is LoadState.COMMITTING
+
+
+def test_notes_that_databases_refuse_do_not_stop_a_decision(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="\x00\ud800" + "o" * 900)
+    assert ledger.decide_abort(ref(ledger, 1), decided_by="x" * 900, reason="\x00" * 9000)
+    row = ledger.attempt(LOAD, 1)
+    assert row is not None
+    assert len(row.owner) == 500
+    assert len(row.reason) == 4000

@@ -1,0 +1,331 @@
+"""Deciding and what follows a decision (rules 1, 2, 4, 7, 9, 10, 11; KIP-939's dual write)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
+
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    InDoubtError,
+    KafkaEosError,
+    NotFinishedError,
+    UndecidableError,
+)
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger import Ledger
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+
+
+def state(ledger: Ledger) -> LoadState:
+    row = ledger.load(LOAD)
+    assert row is not None
+    return row.state
+
+
+def mapping(url: str) -> dict[str, str]:
+    query = "SELECT transactional_id, prepared_transaction_state FROM kafka_transaction_state"
+    return {str(i): str(s) for i, s in sql(url, query)}
+
+
+def decisions(url: str) -> int:
+    return len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions"))
+
+
+def test_commit_records_decision_transactions_and_mapping(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    document = manifest(ledger, 1)
+    row = ledger.decide_commit(document, decided_by="dag/run/decide/1")
+    assert (row.verdict, row.decided_by) == (Verdict.COMMIT, "dag/run/decide/1")
+    assert state(ledger) is LoadState.COMMITTING
+    rows = ledger.transactions(LOAD, 1)
+    assert [(r.spark_partition, r.transaction, r.writes, r.outcome) for r in rows] == [
+        (e.spark_partition, e.transaction, e.writes, None) for e in document.entries if e.transaction
+    ]
+    assert rows[0].topic_ids == {"orders": "id-of-orders"}
+    assert mapping(url) == {t.transactional_id: str(t.state) for t in document.transactions}
+
+
+def test_commit_twice_is_one_decision(ledger: Ledger, url: str) -> None:
+    row = commit(ledger)
+    called: list[Connection] = []
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="again", also=called.append) == row
+    assert (decisions(url), len(ledger.transactions(LOAD, 1)), called) == (1, 2, [])
+
+
+def test_commit_of_an_empty_load(ledger: Ledger) -> None:
+    prepare(ledger)
+    ledger.decide_commit(manifest(ledger, 1, full=0), decided_by="d")
+    assert ledger.record_committed(LOAD, 1).closed_at is not None
+    assert state(ledger) is LoadState.COMMITTED
+
+
+def test_rule_2_commit_needs_a_prepared_attempt(ledger: Ledger, url: str) -> None:
+    ledger.begin(LOAD, owner="x")
+    ledger.submit(LOAD, owner="x")
+    with pytest.raises(UndecidableError, match="not prepared"):
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+    assert decisions(url) == 0
+
+
+def test_rule_2_commit_needs_the_newest_attempt(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    ledger.submit(LOAD, owner="newer")
+    with pytest.raises(UndecidableError, match=r"aborted by newer"):
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+    sql(url, "DELETE FROM kafka_eos_decisions")  # as if opening had not aborted it
+    with pytest.raises(UndecidableError, match="attempt 2, opened by newer"):
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+
+
+def test_rule_2_an_aborted_attempt_is_never_committed(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    assert ledger.decide_abort(ref(ledger, 1), decided_by="cleanup", reason="killed")
+    with pytest.raises(UndecidableError, match="killed"):
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+    assert mapping(url) == {}
+    assert ledger.transactions(LOAD, 1) == []
+
+
+def test_rule_2_one_commit_per_load_though_another_attempt_is_decided(ledger: Ledger, url: str) -> None:
+    commit(ledger)
+    insert_attempt(url, 2, prepared=True)
+    with pytest.raises(UndecidableError, match="attempt 1 is decided"):
+        ledger.decide_commit(manifest(ledger, 2), decided_by="d")
+
+
+def insert_attempt(url: str, number: int, *, prepared: bool) -> int:
+    """A further attempt, past all guards; its row id."""
+    sql(
+        url,
+        "INSERT INTO kafka_eos_attempts (load_id, number, owner, opened_at, submitted_at, prepared_at) "
+        "SELECT id, :number, 'raw', 'x', 'x', :prepared FROM kafka_eos_loads",
+        number=number,
+        prepared="x" if prepared else None,
+    )
+    return int(sql(url, "SELECT id FROM kafka_eos_attempts WHERE number = :number", number=number)[0][0])
+
+
+INSERT_DECISION = (
+    "INSERT INTO kafka_eos_decisions (attempt_id, load_id, verdict, decided_at, decided_by, reason, committed_load_id) "
+    "SELECT :attempt, id, :verdict, 'x', 'raw', '', {} FROM kafka_eos_loads"
+)
+
+
+@pytest.mark.parametrize("committed_load", ["id", "NULL", "id + 1"])
+def test_rule_2_the_index_allows_one_commit_per_load(ledger: Ledger, url: str, committed_load: str) -> None:
+    commit(ledger)
+    attempt = insert_attempt(url, 2, prepared=True)
+    with pytest.raises(IntegrityError):
+        sql(url, INSERT_DECISION.format(committed_load), attempt=attempt, verdict="commit")
+    sql(url, INSERT_DECISION.format("NULL"), attempt=attempt, verdict="abort")
+    assert decisions(url) == 2
+
+
+def test_rule_2_the_index_allows_one_decision_per_attempt(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    attempt = sql(url, "SELECT id FROM kafka_eos_attempts")[0][0]
+    sql(url, INSERT_DECISION.format("NULL"), attempt=attempt, verdict="abort")
+    with pytest.raises(IntegrityError):
+        sql(url, INSERT_DECISION.format("id"), attempt=attempt, verdict="commit")
+
+
+def test_rule_4_an_id_of_another_attempt_is_refused_whole(ledger: Ledger, url: str) -> None:
+    commit(ledger)
+    prepare(ledger, OTHER)
+    stolen = replace(manifest(ledger, 1, OTHER), entries=manifest(ledger, 1, LOAD).entries)
+    with pytest.raises(UndecidableError) as caught:
+        ledger.decide_commit(stolen, decided_by="d")
+    assert caught.value.__cause__ is None
+    assert decisions(url) == 1
+    attempt = ledger.attempt(OTHER, 1)
+    assert attempt is not None
+    assert attempt.is_undecided
+
+
+def test_dual_write_is_one_transaction_with_the_decision(ledger: Ledger, url: str) -> None:
+    sql(url, "CREATE TABLE app (n INTEGER PRIMARY KEY)")
+    prepare(ledger)
+
+    def write(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO app VALUES (1)"))
+
+    ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=write)
+    ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=write)
+    assert sql(url, "SELECT n FROM app") == [(1,)]
+
+
+def test_dual_write_that_fails_undoes_the_decision(ledger: Ledger, url: str) -> None:
+    sql(url, "CREATE TABLE app (n INTEGER PRIMARY KEY)")
+    prepare(ledger)
+
+    def write_twice(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO app VALUES (1)"))
+        connection.execute(text("INSERT INTO app VALUES (1)"))
+
+    with pytest.raises(IntegrityError):
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=write_twice)
+    assert (sql(url, "SELECT n FROM app"), decisions(url), mapping(url)) == ([], 0, {})
+    assert state(ledger) is LoadState.PREPARED
+
+
+def test_abort_is_idempotent_and_loses_to_a_commit(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    assert ledger.decide_abort(ref(ledger, 1), decided_by="first", reason="a")
+    assert ledger.decide_abort(ref(ledger, 1), decided_by="second", reason="b")
+    row = ledger.attempt(LOAD, 1)
+    assert row is not None
+    assert (row.decided_by, row.reason, decisions(url)) == ("first", "a", 1)
+    assert state(ledger) is LoadState.ABORTING
+    committed = commit(ledger)
+    assert not ledger.decide_abort(ref(ledger, 2), decided_by="x", reason="x")
+    assert ledger.attempt(LOAD, 2) == committed
+    assert state(ledger) is LoadState.COMMITTING
+
+
+def test_rule_11_undecidable_up_to_its_own_number_only(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x")
+    ledger.submit(LOAD, owner="x")
+    ledger.submit(LOAD, owner="y")
+    rows = ledger.make_undecidable(LOAD, up_to=1, decided_by="old cleanup", reason="teardown")
+    assert [(r.number, r.verdict) for r in rows] == [(1, Verdict.ABORT)]
+    assert state(ledger) is LoadState.PREPARING
+    newest = ledger.attempt(LOAD, 2)
+    assert newest is not None
+    assert newest.is_undecided
+    rows = ledger.make_undecidable(LOAD, up_to=9, decided_by="cleanup", reason="teardown")
+    assert [(r.number, r.verdict, r.decided_by) for r in rows] == [
+        (1, Verdict.ABORT, "y"),
+        (2, Verdict.ABORT, "cleanup"),
+    ]
+    assert state(ledger) is LoadState.ABORTING
+    assert ledger.make_undecidable(LOAD, up_to=9, decided_by="z", reason="z") == rows == ledger.attempts(LOAD)
+
+
+def test_rule_11_a_decided_attempt_stays_decided(ledger: Ledger) -> None:
+    row = commit(ledger)
+    assert ledger.make_undecidable(LOAD, up_to=5, decided_by="x", reason="x") == [row]
+    assert state(ledger) is LoadState.COMMITTING
+
+
+def test_rule_4_only_the_very_identity_is_decided(ledger: Ledger) -> None:
+    commit(ledger)
+    decided = transaction(ledger, 1, 0)
+    other_epoch = PreparedTxnState(decided.state.producer_id, decided.state.producer_epoch + 1)
+    assert ledger.is_decided_commit(decided)
+    assert not ledger.is_decided_commit(PreparedTransaction(decided.transactional_id, other_epoch))
+    assert not ledger.is_decided_commit(PreparedTransaction(decided.transactional_id.upper(), decided.state))
+    assert not ledger.is_decided_commit(transaction(ledger, 1, 2))
+    assert not ledger.is_decided_commit(transaction(ledger, 2, 0))
+
+
+def finish(ledger: Ledger) -> None:
+    for row in ledger.transactions(LOAD, 1):
+        ledger.record_outcome(LOAD, 1, row.transaction.transactional_id, Outcome.COMMITTED)
+
+
+def test_rule_10_committed_needs_every_outcome(ledger: Ledger, url: str) -> None:
+    commit(ledger)
+    first, second = (t.transaction.transactional_id for t in ledger.transactions(LOAD, 1))
+    with pytest.raises(NotFinishedError, match="2 of 2"):
+        ledger.record_committed(LOAD, 1)
+    assert ledger.record_outcome(LOAD, 1, first, Outcome.COMMITTED) is Outcome.COMMITTED
+    assert ledger.record_outcome(LOAD, 1, second, Outcome.OPEN) is Outcome.OPEN
+    with pytest.raises(NotFinishedError, match="1 of 2") as caught:
+        ledger.record_committed(LOAD, 1)
+    assert caught.value.transactional_id == second
+    assert state(ledger) is LoadState.COMMITTING
+    assert len(mapping(url)) == 2
+    ledger.record_outcome(LOAD, 1, second, Outcome.COMMITTED)
+    row = ledger.record_committed(LOAD, 1)
+    assert row.closed_at is not None
+    assert state(ledger) is LoadState.COMMITTED
+    assert ledger.record_committed(LOAD, 1) == row == ledger.attempt(LOAD, 1)
+    assert ledger.begin(LOAD, owner="x") == row
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.IN_DOUBT])
+def test_rule_10_a_lost_transaction_is_not_waited_for(ledger: Ledger, outcome: Outcome) -> None:
+    commit(ledger)
+    finish_first = ledger.transactions(LOAD, 1)[0].transaction.transactional_id
+    ledger.record_outcome(LOAD, 1, finish_first, outcome)
+    with pytest.raises(InDoubtError) as caught:
+        ledger.record_committed(LOAD, 1)
+    assert caught.value.transactional_id == finish_first
+
+
+def test_the_mapping_goes_with_the_verified_commit_and_only_its_own_rows(ledger: Ledger, url: str) -> None:
+    commit(ledger)
+    commit(ledger, OTHER)
+    finish(ledger)
+    ledger.record_committed(LOAD, 1)
+    assert set(mapping(url)) == {t.transaction.transactional_id for t in ledger.transactions(OTHER, 1)}
+    assert ledger.is_decided_commit(transaction(ledger, 1, 0))
+
+
+def test_committed_is_final(ledger: Ledger) -> None:
+    commit(ledger)
+    name = ledger.transactions(LOAD, 1)[0].transaction.transactional_id
+    ledger.record_outcome(LOAD, 1, name, Outcome.OPEN)
+    ledger.record_outcome(LOAD, 1, name, Outcome.COMMITTED)
+    for later in (Outcome.OPEN, Outcome.ABORTED, Outcome.IN_DOUBT):
+        assert ledger.record_outcome(LOAD, 1, name, later) is Outcome.COMMITTED
+    assert ledger.transactions(LOAD, 1)[0].outcome is Outcome.COMMITTED
+
+
+def test_outcomes_belong_to_a_commit_decision(ledger: Ledger) -> None:
+    prepare(ledger)
+    for call in (
+        lambda: ledger.record_outcome(LOAD, 1, "x", Outcome.COMMITTED),
+        lambda: ledger.record_committed(LOAD, 1),
+        lambda: ledger.record_in_doubt(LOAD, 1, "x"),
+    ):
+        with pytest.raises(UndecidableError, match="undecided"):
+            call()
+    ledger.decide_abort(ref(ledger, 1), decided_by="x", reason="x")
+    with pytest.raises(UndecidableError, match="aborted"):
+        ledger.record_committed(LOAD, 1)
+
+
+def test_an_unknown_transaction_has_no_outcome(ledger: Ledger) -> None:
+    commit(ledger)
+    commit(ledger, OTHER)
+    foreign = transaction(ledger, 1, 0, OTHER).transactional_id
+    with pytest.raises(ConfigurationError) as caught:
+        ledger.record_outcomes(LOAD, 1, {foreign: Outcome.COMMITTED})
+    assert caught.value.transactional_id == foreign
+    assert all(t.outcome is None for t in ledger.transactions(OTHER, 1))
+
+
+def test_in_doubt_stops_for_a_person_and_can_be_mended(ledger: Ledger) -> None:
+    commit(ledger)
+    ledger.record_in_doubt(LOAD, 1, "mixed markers")
+    ledger.record_in_doubt(LOAD, 1, "still mixed")
+    row = ledger.load(LOAD)
+    assert row is not None
+    assert (row.state, row.reason) == (LoadState.IN_DOUBT, "still mixed")
+    assert ledger.begin(LOAD, owner="x").number == 1
+    finish(ledger)
+    ledger.record_committed(LOAD, 1)
+    row = ledger.load(LOAD)
+    assert row is not None
+    assert (row.state, row.reason) == (LoadState.COMMITTED, "")
+    with pytest.raises(KafkaEosError):
+        ledger.record_in_doubt(LOAD, 1, "too late")
+
+
+def test_writes_of_a_thousand_partitions_fit(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    document = manifest(ledger, 1, full=1)
+    one = document.entries[0]
+    many = tuple(replace(one.writes[0], partition=p) for p in range(1000))
+    document = replace(document, entries=(replace(one, writes=many), document.entries[1]))
+    ledger.decide_commit(document, decided_by="d")
+    assert ledger.transactions(LOAD, 1)[0].writes == many
+    assert len(json.loads(sql(url, "SELECT writes FROM kafka_eos_transactions")[0][0])) == 1000
