@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -16,7 +16,12 @@ from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListT
 from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
 
 from airflow_kafka_eos import naming
-from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError, ConfigurationError
+from airflow_kafka_eos.errors import (
+    AccessError,
+    BrokerTooOldError,
+    BrokerUnavailableError,
+    ConfigurationError,
+)
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
@@ -72,7 +77,6 @@ class Coordinator:
 
     def __init__(self, wire: Wire, *, namespace: str, ledger_id: str) -> None:
         self._wire = wire
-        self._prefix = naming.namespace_prefix(namespace, ledger_id)
         self._namespace = namespace
         self._ledger_id = ledger_id
 
@@ -268,7 +272,7 @@ class Coordinator:
             self._wire.forget_coordinators([transactional_id])
         _check_id(code, operation, transactional_id)
 
-    def _settle(self, attempt: Any, *, what: str, transactional_id: str | None = None) -> Any:
+    def _settle(self, attempt: Callable[[], T], *, what: str, transactional_id: str | None = None) -> T:
         return retry.until_settled(
             attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
         )

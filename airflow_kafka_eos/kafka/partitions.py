@@ -292,8 +292,7 @@ def _configs(answer: Any) -> dict[str, dict[str, str]]:
         if result.error_code in _FORBIDDEN:
             found[result.resource_name] = {}
             continue
-        retry.check(
-            result.error_code, operation="DESCRIBE_CONFIGS", resource=f"Topic or Broker {result.resource_name}", lag=True
-        )
+        resource = f"Topic or Broker {result.resource_name}"
+        retry.check(result.error_code, operation="DESCRIBE_CONFIGS", resource=resource, lag=True)
         found[result.resource_name] = {c.name: c.value for c in result.configs if c.value is not None}
     return found

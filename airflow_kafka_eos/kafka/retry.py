@@ -114,7 +114,8 @@ def check(code: int, *, operation: str, resource: str, transactional_id: str | N
 
 def pause_s(attempt: int, left_s: float) -> float:
     """Seconds to wait after the given attempt (from 0 on): 50 ms doubled up to 1 s, with jitter, never past the end."""
-    return max(0.0, min(left_s, min(1.0, 0.05 * 2 ** min(attempt, 10)) * random.uniform(0.8, 1.2)))
+    step: float = min(1.0, 0.05 * 2 ** min(attempt, 10))
+    return max(0.0, min(left_s, step * random.uniform(0.8, 1.2)))
 
 
 def until_settled(
@@ -122,7 +123,7 @@ def until_settled(
     *,
     what: str,
     timeout_s: float,
-    remedy: str = "Check that the brokers are up and that the topic's leaders and the coordinator answer; then run it again",
+    remedy: str = "Check that the brokers are up and that leaders and coordinators answer; then run it again",
     transactional_id: str | None = None,
 ) -> T:
     """Call ``attempt`` until it neither raises :class:`Retry` nor a transient error.
