@@ -24,7 +24,7 @@ def _topic_numbers() -> Iterator[int]:
 
 @pytest.fixture
 def topic(kafka: LocalKafka, _topic_numbers: Iterator[int]) -> Callable[..., str]:
-    """A factory: ``topic(partitions=1, config=None, prefix="topic")`` creates a fresh topic and returns its name."""
+    """A factory: ``topic(partitions=1, config=None, prefix="topic")`` creates a fresh topic, returns its name."""
 
     def create(partitions: int = 1, config: Mapping[str, str] | None = None, prefix: str = "topic") -> str:
         name = f"{prefix}-{next(_topic_numbers)}"

@@ -24,7 +24,10 @@ VERSIONS = {"3.9": "3.9.2", "4.0": "4.0.2", "4.1": "4.1.2", "4.4": "4.4.0"}
 
 
 def full_version(version: str) -> str:
-    """``4.1`` becomes the newest patch known here; ``4.1.2`` stays. :raises ConfigurationError: neither of both."""
+    """``4.1`` becomes the newest patch known here; ``4.1.2`` stays.
+
+    :raises ConfigurationError: it is neither.
+    """
     full = VERSIONS.get(version, version)
     if not re.fullmatch(r"\d+\.\d+\.\d+", full):
         raise ConfigurationError(
@@ -87,7 +90,7 @@ def kafka_jars(version: str, log: Callable[[str], None]) -> Path:
     if maven is None:
         raise ToolMissingError(
             f"Fetching Kafka {version} needs Maven, and there is no mvn on the PATH",
-            remedy=f"Install Maven (Debian: maven), or set {CACHE_VARIABLE} to a folder that has {folder.name}",
+            remedy=f"Install Maven (Debian: maven), or set {CACHE_VARIABLE} to where {folder.name} is",
         )
     root.mkdir(parents=True, exist_ok=True)
     with open(root / f"{folder.name}.lock", "w") as lock:

@@ -129,6 +129,7 @@ class LocalKafka:
             for node in nodes:
                 node.folder.mkdir(parents=True, exist_ok=True)
                 settings = server_settings(node, nodes, self.broker_settings)
+                node.properties.touch(mode=0o600)  # broker_settings may hold passwords
                 node.properties.write_text(properties_text(settings))
             format_storage(java, jars, nodes, _cluster_id(self._root))
             self._run(self.node_ids)
@@ -138,7 +139,7 @@ class LocalKafka:
             raise
 
     def stop(self) -> None:
-        """End all nodes; safe to call twice. Orderly when the data is kept, at once when it is thrown away."""
+        """End all nodes; safe to call twice. Orderly when the data is kept, else at once."""
         for process in self._processes.values():
             if self._data_dir:
                 process.terminate()
@@ -161,7 +162,7 @@ class LocalKafka:
                 process.kill()
 
     def restart(self, node: int | None = None) -> None:
-        """Start one node, or all of them, again with the same data and ports; what still runs is stopped first.
+        """Start one node, or all, again with the same data and ports; what still runs is stopped first.
 
         :raises SandboxError, BrokerUnavailableError: as :meth:`start`.
         """

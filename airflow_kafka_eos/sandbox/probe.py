@@ -23,7 +23,10 @@ NOT_CONTROLLER, REQUEST_TIMED_OUT, INVALID_REPLICATION_FACTOR, BROKER_NOT_AVAILA
 
 
 def ask(address: str, request: Any) -> Any:
-    """Send one kafka-python request message to ``host:port`` and decode its answer. :raises OSError: no answer."""
+    """Send one kafka-python request message to ``host:port`` and decode its answer.
+
+    :raises OSError: no answer.
+    """
     host, port = address.rsplit(":", 1)
     request.with_header(correlation_id=1, client_id="airflow-kafka-eos-sandbox")
     with socket.create_connection((host, int(port)), timeout=REQUEST_SECONDS) as connection:
@@ -46,8 +49,8 @@ def _read(connection: socket.socket, size: int) -> bytes:
 def why_not_ready(addresses: Sequence[str], transaction_log_partitions: int) -> str | None:
     """What is still missing before transactions work, or None when nothing is.
 
-    Ready means: every node knows all the others, every partition of the transaction log has a coordinator that has
-    loaded it, the group coordinator is there, and every node has producer ids to hand out.
+    Ready means: every node knows all the others, every partition of the transaction log has a coordinator that
+    has loaded it, the group coordinator is there, and every node has producer ids to hand out.
 
     :param addresses: ``host:port`` of every node that should be up.
     :raises OSError: one of them does not answer at all.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ LOGGING = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
 )
+GONE_SECONDS = 10.0
 KAFKA_MAIN = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 
@@ -30,7 +32,10 @@ def java_command(java: str, jars: Path, main: str, options: Sequence[str] = ()) 
 
 
 def format_storage(java: str, jars: Path, nodes: Sequence[Node], cluster_id: str) -> None:
-    """Format what is not formatted yet (KIP-631), all nodes at a time. :raises SandboxError: Kafka refuses."""
+    """Format what is not formatted yet (KIP-631), all nodes at a time.
+
+    :raises SandboxError: Kafka refuses.
+    """
     runs = []
     for node in nodes:
         if (node.data / "meta.properties").exists():
@@ -45,7 +50,7 @@ def format_storage(java: str, jars: Path, nodes: Sequence[Node], cluster_id: str
         if code != 0:
             raise SandboxError(
                 f"Kafka could not format the storage of node {node.id} (exit code {code}). It said:\n"
-                + "\n".join(text.strip().splitlines()[-12:]) + "\n",
+                + _without_frames(text, 12) + "\n",
                 remedy="Look at the broker settings and at the data folder",
             )  # fmt: skip
 
@@ -67,9 +72,14 @@ class BrokerProcess:
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL the group, and wait until it is gone."""
+        """SIGKILL the group, and wait until all of it is gone: the JVM dies a moment after its watcher."""
         self._signal(signal.SIGKILL)
         self._process.wait()
+        deadline = (
+            time.monotonic() + GONE_SECONDS
+        )  # bounded: an init that reaps nobody keeps a zombie forever
+        while self._group_exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def stop(self, seconds: float) -> None:
         """SIGTERM, and SIGKILL when that takes longer than ``seconds``."""
@@ -82,6 +92,13 @@ class BrokerProcess:
     def terminate(self) -> None:
         """SIGTERM without waiting, so that several can end at a time."""
         self._signal(signal.SIGTERM)
+
+    def _group_exists(self) -> bool:
+        try:
+            os.killpg(self._process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def _signal(self, number: int) -> None:
         # polled first: a group that has been reaped may be somebody else's by now
@@ -98,5 +115,10 @@ def log_tail(path: Path, lines: int = 20) -> str:
             text = log.read().decode(errors="replace")
     except OSError:
         return ""
+    return _without_frames(text, lines)
+
+
+def _without_frames(text: str, lines: int) -> str:
+    # a Java stack is longer than a tail, and would push the reason out of it
     kept = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
     return "\n".join(kept[-lines:])

@@ -1,8 +1,8 @@
 """Run a command and take it down when whoever started this dies.
 
-Run as ``python -I -S watch.py PARENT_PID COMMAND...`` in a session of its own. A process, and not PR_SET_PDEATHSIG:
-that signal also comes when merely the *thread* that started the broker ends. Not a pipe either: children that
-the parent forks would hold its other end open.
+Run as ``python -I -S watch.py PARENT_PID COMMAND...`` in a session of its own. A process, and not
+PR_SET_PDEATHSIG: that signal also comes when merely the *thread* that started the broker ends. Not a pipe
+either: children that the parent forks would hold its other end open.
 """
 
 from __future__ import annotations
