@@ -7,6 +7,7 @@ believes it only as far as the broker confirms it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState,
 
 SCHEMA_VERSION = 1
 DIGEST_MODULUS = 2**128
+_DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def dump(manifest: Manifest) -> str:
             for e in manifest.entries
         ],
     }
-    return json.dumps(document, indent=1, sort_keys=True)
+    return _text(document)
 
 
 def dump_given_up(attempt: AttemptRef, reason: str) -> str:
@@ -143,6 +145,10 @@ def dump_given_up(attempt: AttemptRef, reason: str) -> str:
         "attempt": {"ledger_id": attempt.ledger_id, "number": attempt.attempt} | asdict(attempt.load),
         "given_up": reason,
     }
+    return _text(document)
+
+
+def _text(document: Any) -> str:
     return json.dumps(document, indent=1, sort_keys=True)
 
 
@@ -159,7 +165,7 @@ def load(text: str, expected: AttemptRef) -> Manifest:
     try:
         document = json.loads(text)
         version = document["schema_version"]
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise refuse(f"the manifest is not a whole JSON document with a schema_version ({e})") from e
     if version != SCHEMA_VERSION:
         raise refuse(
@@ -180,9 +186,12 @@ def load(text: str, expected: AttemptRef) -> Manifest:
             topics={name: TopicInfo(**info) for name, info in document["topics"].items()},
             entries=tuple(_entry(e) for e in document["entries"]),
         )
+        problem = _inconsistency(manifest)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as e:
         raise refuse(f"the manifest is torn or malformed ({type(e).__name__}: {e})") from e
-    problem = _inconsistency(manifest)
+    # what int() and str() bent into shape, and what nobody reads, shows when it is written again
+    if not problem and _text(document) != dump(manifest):
+        problem = "the manifest is malformed: it has fields that do not belong there, or values of another type"
     if problem:
         raise refuse(problem)
     return manifest
@@ -199,7 +208,8 @@ def _entry(part: Mapping[str, Any]) -> ManifestEntry:
     if txn is not None:
         state = PreparedTxnState.parse(txn["prepared_transaction_state"])
         transaction = PreparedTransaction(txn["transactional_id"], state)
-    writes = tuple(PartitionWrites(**w) for w in part["writes"])
+    numbers = ("partition", "records", "bytes", "first_offset", "last_offset")
+    writes = tuple(PartitionWrites(**{**w, **{n: int(w[n]) for n in numbers}}) for w in part["writes"])
     return ManifestEntry(int(part["spark_partition"]), transaction, writes)
 
 
@@ -230,6 +240,13 @@ def _inconsistency(manifest: Manifest) -> str:
         if len(set(keys)) != len(keys):
             return f"transaction {text!r} lists a partition twice"
         for w in entry.writes:
-            if w.topic not in manifest.topics or w.records < 1 or w.last_offset - w.first_offset + 1 < w.records:
+            if not _possible(w, manifest.topics.get(w.topic)):
                 return f"transaction {text!r} has impossible figures for {w.topic_partition}: {w}"
     return ""
+
+
+def _possible(w: PartitionWrites, topic: TopicInfo | None) -> bool:
+    if topic is None or not 0 <= w.partition < topic.partitions or _DIGEST.fullmatch(w.digest) is None:
+        return False
+    # there may be more offsets than records, never fewer: another transaction may write in between
+    return w.records >= 1 and w.bytes >= 0 and 0 <= w.first_offset <= w.last_offset - w.records + 1

@@ -1,0 +1,51 @@
+# Everything that `make demo` and `make test` need is set up here, in .venv and in Maven's own cache.
+# A fresh machine needs Python 3.11, a Java 17 or newer, and Maven.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tools demo test lint unit clean
+
+help:
+	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
+	@echo "make test   set everything up, then lint and all tests, on a real broker"
+	@echo "make lint   ruff, mypy, import directions"
+	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
+	@echo "make clean  remove what these commands made"
+
+tools:
+	@bash scripts/check-tools $(PYTHON)
+
+$(READY): pyproject.toml constraints.txt
+	@$(MAKE) --no-print-directory tools
+	@echo "[1/3] creating $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@echo "[2/3] installing the build tools ..."
+	@$(PIP) install --quiet -c constraints.txt pip setuptools wheel hatchling editables
+	@echo "[3/3] installing Airflow, Spark and this package (about 800 MB, a minute or so) ..."
+	@$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[spark,demo,dev]'
+	@touch $@
+
+setup: $(READY)
+
+demo: tools $(READY)
+	@$(BIN)/airflow-kafka-eos demo
+
+test: tools lint
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+unit: $(READY)
+	$(BIN)/pytest -m "not broker and not spark and not airflow"
+
+clean:
+	rm -rf $(VENV) .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,104 @@
+"""Load identity and the state machine of design.md, section Load states."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+
+from airflow_kafka_eos.errors import InvalidNameError, UndecidableError
+from airflow_kafka_eos.load import DECIDED_COMMIT, MOVES, LoadIdentity, LoadState, Verdict, check_move
+from tests.values import loads
+
+LOAD = LoadIdentity("airflow", "orders", "2013-01-01")
+S = LoadState
+
+#: design.md's picture, line by line
+PICTURE = {
+    (S.PREPARING, S.PREPARED),
+    (S.PREPARED, S.COMMITTING),
+    (S.COMMITTING, S.COMMITTED),
+    (S.PREPARING, S.ABORTING),
+    (S.PREPARED, S.ABORTING),
+    (S.ABORTING, S.ABORTED),
+    (S.COMMITTING, S.REPAIRING),
+    (S.REPAIRING, S.COMMITTED),
+    (S.REPAIRING, S.IN_DOUBT),
+}
+#: rule 2: opening an attempt aborts the undecided ones in the same ledger transaction
+REOPENED = {(s, S.PREPARING) for s in (S.PREPARING, S.PREPARED, S.ABORTING, S.ABORTED)}
+#: rule 7: mixed evidence shows up while committing; a person mends it and lets recovery look again
+MENDED = {(S.COMMITTING, S.IN_DOUBT), (S.IN_DOUBT, S.COMMITTED), (S.IN_DOUBT, S.REPAIRING)}
+
+
+def test_the_table_is_the_picture_and_no_more() -> None:
+    assert {(old, new) for old, after in MOVES.items() for new in after} == PICTURE | REOPENED | MENDED
+    assert set(MOVES) == set(LoadState)
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(LoadState, LoadState)))
+def test_a_move_is_allowed_or_refused_by_name(old: LoadState, new: LoadState) -> None:
+    if (old, new) in PICTURE | REOPENED | MENDED:
+        check_move(LOAD, old, new)
+        return
+    with pytest.raises(UndecidableError, match=f"{old.value} cannot become {new.value}") as refused:
+        check_move(LOAD, old, new)
+    assert refused.value.load == str(LOAD)
+    assert refused.value.remedy
+
+
+def _reachable(state: LoadState) -> set[LoadState]:
+    seen: set[LoadState] = set()
+    todo = [state]
+    while todo:
+        for after in MOVES[todo.pop()] - seen:
+            seen.add(after)
+            todo.append(after)
+    return seen
+
+
+def test_committed_is_final() -> None:
+    assert _reachable(S.COMMITTED) == set()
+
+
+def test_a_commit_decision_only_rolls_forward() -> None:
+    # rule 9: no way leads from a commit decision back to a new attempt or to an abort
+    assert {S.COMMITTING, S.COMMITTED, S.REPAIRING, S.IN_DOUBT} == DECIDED_COMMIT
+    for state in DECIDED_COMMIT:
+        assert _reachable(state) <= DECIDED_COMMIT, state
+
+
+def test_the_decision_is_the_only_door_to_a_commit() -> None:
+    doors = {
+        (old, new)
+        for old, after in MOVES.items()
+        for new in after
+        if new in DECIDED_COMMIT and old not in DECIDED_COMMIT
+    }
+    assert doors == {(S.PREPARED, S.COMMITTING)}
+
+
+@pytest.mark.parametrize("state", [s for s in LoadState if s != S.COMMITTED])
+def test_every_load_can_still_arrive(state: LoadState) -> None:
+    assert S.COMMITTED in _reachable(state)
+
+
+def test_the_words_stored_in_the_ledger_are_pinned() -> None:
+    assert [v.value for v in Verdict] == ["commit", "abort"]
+    assert all(state.value == state.name for state in LoadState)
+
+
+@given(loads)
+def test_an_identity_is_its_three_names(load: LoadIdentity) -> None:
+    assert load == LoadIdentity(load.namespace, load.name, load.key)
+    assert str(load) == f"{load.namespace}/{load.name}/{load.key}"
+
+
+@pytest.mark.parametrize("field", ["namespace", "name", "key"])
+@pytest.mark.parametrize("value", ["", None, 7, b"orders", "a\x00b", "\x00", "a\ud800b"])
+def test_what_a_database_or_an_id_cannot_hold_is_refused(field: str, value: object) -> None:
+    parts: dict[str, object] = {"namespace": "airflow", "name": "orders", "key": "k", field: value}
+    with pytest.raises(InvalidNameError, match=f"the load's {field} ") as refused:
+        LoadIdentity(**parts)  # type: ignore[arg-type]
+    assert refused.value.remedy

@@ -1,0 +1,140 @@
+"""Transactional ids: one id, one meaning; another load's or another deployment's never looks like ours (rule 6)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_eos.errors import InvalidNameError
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.naming import MAX_LENGTH, TransactionalId, check_length, namespace_prefix, prefix
+from tests.values import ledger_ids, loads, names, transactional_ids
+
+LEDGER = "0123456789"
+LOAD = LoadIdentity("airflow", "orders", "2013-01-01")
+
+
+def test_an_id_looks_as_documented() -> None:
+    assert str(TransactionalId(LOAD, LEDGER, 3, 7, 42)) == "airflow.0123456789.orders.2013-01-01.3-7-42"
+
+
+@given(transactional_ids)
+def test_an_id_survives_its_own_text(tid: TransactionalId) -> None:
+    assert TransactionalId.parse(str(tid)) == tid
+
+
+@given(transactional_ids, transactional_ids)
+def test_two_ids_never_share_a_text(one: TransactionalId, other: TransactionalId) -> None:
+    assert (str(one) == str(other)) == (one == other)
+
+
+@given(transactional_ids)
+def test_an_id_is_plain_ascii_without_control_characters(tid: TransactionalId) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_%.-]+", str(tid))
+
+
+@given(loads, transactional_ids)
+def test_no_load_s_prefix_starts_another_load_s_id(load: LoadIdentity, tid: TransactionalId) -> None:
+    # listing by prefix must not find a neighbour's transactions
+    assert str(tid).startswith(prefix(load, tid.ledger_id)) == (load == tid.load)
+
+
+@given(names, transactional_ids)
+def test_no_namespace_s_prefix_starts_another_namespace_s_id(namespace: str, tid: TransactionalId) -> None:
+    same = namespace == tid.load.namespace
+    assert str(tid).startswith(namespace_prefix(namespace, tid.ledger_id)) == same
+
+
+@given(ledger_ids, transactional_ids)
+def test_another_ledger_s_id_never_starts_with_our_prefix(ledger_id: str, tid: TransactionalId) -> None:
+    assert str(tid).startswith(prefix(tid.load, ledger_id)) == (ledger_id == tid.ledger_id)
+
+
+@given(st.text())
+def test_whatever_parses_is_canonical(text: str) -> None:
+    tid = TransactionalId.parse(text)
+    assert tid is None or str(tid) == text
+
+
+@given(transactional_ids, st.data())
+def test_a_changed_id_is_another_id_or_none(tid: TransactionalId, data: st.DataObject) -> None:
+    text = str(tid)
+    at = data.draw(st.integers(0, len(text)))
+    changed = text[:at] + data.draw(st.text(".-%0aA~é", max_size=2)) + text[at + data.draw(st.integers(0, 2)) :]
+    parsed = TransactionalId.parse(changed)
+    assert parsed is None or str(parsed) == changed
+    assert parsed != tid or changed == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "orders", "my-app-0", "connect-cluster-1", "a.b.c", "a.b.c.d.e", "....", "a.0123456789.b.c.d"),
+        "airflow.0123456789.orders.2013.1-0",  # a number short
+        "airflow.0123456789.orders.2013.1-0-0.x",  # a part too many
+        "airflow.0123456789.orders.2013.0-0-0",  # attempts start at 1
+        "airflow.0123456789.orders.2013.01-0-0",  # not canonical
+        "airflow.0123456789.orders.2013.1-00-0",
+        "airflow.0123456789.orders.2013.1-0-00",
+        "airflow.0123456789.orders.2013.1-0--1",
+        "airflow.0123456789.orders.2013.\u0661-0-0",
+        "airflow.0123456789.orders.2013.1-0-0\n",
+        "airflow.012345678.orders.2013.1-0-0",  # no ledger id
+        "airflow.0123456789a.orders.2013.1-0-0",
+        "airflow.012345678X.orders.2013.1-0-0",
+        "airflow.012345678A.orders.2013.1-0-0",
+        ".0123456789.orders.2013.1-0-0",  # empty names
+        "airflow.0123456789..2013.1-0-0",
+        "airflow.0123456789.orders..1-0-0",
+        "air%66low.0123456789.orders.2013.1-0-0",  # %66 is f: written as f, or not ours
+        "a%2eb.0123456789.orders.2013.1-0-0",  # %2E in lower case
+        "a~b.0123456789.orders.2013.1-0-0",
+        "a b.0123456789.orders.2013.1-0-0",
+        "é.0123456789.orders.2013.1-0-0",
+        "%C3.0123456789.orders.2013.1-0-0",  # half a character
+        "%00.0123456789.orders.2013.1-0-0",  # decodes to what no load may be called
+        "%.0123456789.orders.2013.1-0-0",
+    ],
+)
+def test_a_foreign_id_is_nobody_s_error(text: str) -> None:
+    assert TransactionalId.parse(text) is None
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(0, 0, 0), (-1, 0, 0), (1, -1, 0), (1, 0, -1), (10**9, 0, 0), (1, 10**10, 0), (1, 0, 10**19)],
+)
+def test_numbers_that_would_not_come_back_are_refused(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidNameError, match="do not fit") as refused:
+        TransactionalId(LOAD, LEDGER, *numbers)
+    assert (refused.value.load, refused.value.attempt) == (str(LOAD), numbers[0])
+
+
+@pytest.mark.parametrize("ledger_id", ["", "012345678", "01234567890", "012345678G", "012345678A", "012345678."])
+def test_a_ledger_id_that_would_not_come_back_is_refused(ledger_id: str) -> None:
+    with pytest.raises(InvalidNameError, match="do not fit"):
+        TransactionalId(LOAD, ledger_id, 1, 0, 0)
+
+
+@given(loads)
+def test_a_load_that_passes_the_length_check_never_outgrows_the_column(load: LoadIdentity) -> None:
+    longest = len(str(TransactionalId(load, LEDGER, 10**9 - 1, 10**10 - 1, 10**19 - 1)))
+    if longest <= MAX_LENGTH:
+        check_length(load, LEDGER)
+    else:
+        with pytest.raises(InvalidNameError, match=f"{longest} characters long") as refused:
+            check_length(load, LEDGER)
+        assert f"by {longest - MAX_LENGTH} characters" in refused.value.remedy
+
+
+def test_the_length_check_is_exact_at_its_border() -> None:
+    def named(length: int) -> LoadIdentity:
+        return LoadIdentity("airflow", "x" * length, "k")
+
+    fits = MAX_LENGTH - len(str(TransactionalId(named(1), LEDGER, 10**9 - 1, 10**10 - 1, 10**19 - 1))) + 1
+    check_length(named(fits), LEDGER)
+    with pytest.raises(InvalidNameError, match="by 1 characters"):
+        check_length(named(fits + 1), LEDGER)
