@@ -7,6 +7,7 @@ Seen with confluent-kafka 2.16.1 (librdkafka 2.16.0):
 - ``eos`` in the statistics shows the producer id, the epoch and ``epoch_cnt``, how many were assigned in its life.
 - An unknown partition fails only that record, and the transaction could go on without it: every failed delivery
   must be looked at.
+- A fatal error (fenced) comes out of ``poll`` and ``flush`` as SystemError, its reason lost, when other callbacks run.
 - Unknown topics are waited for, 30 seconds long: topics are checked before (see :mod:`.rows`).
 """
 
@@ -119,15 +120,13 @@ class ConfluentWriter:
         for row in rows(batch, self._target):
             self._produce(row)
             self._sent += 1
-        self._opened().poll(0)
-        self._raise_failed()
+        self._serve(self._opened().poll, 0)
 
     def prepare(self) -> tuple[PreparedTransaction, tuple[PartitionWrites, ...]]:
         """See the interface. Waits for every delivery report, as long as librdkafka keeps trying."""
         producer = self._opened()
-        while producer.flush(1.0):
-            self._raise_failed()
-        self._raise_failed()
+        while self._serve(producer.flush, 1.0):
+            pass
         if self._tally.records != self._sent:
             raise BrokerUnavailableError(
                 f"{self._sent} records were sent, {self._tally.records} were acknowledged",
@@ -167,26 +166,44 @@ class ConfluentWriter:
         producer = self._opened()
         size = record_bytes(row.key, row.value, row.headers)
         report = partial(self._delivered, size, record_digest(row.key, row.value, row.headers))
-        place = {} if row.partition is None else {"partition": row.partition}
+        place = -1 if row.partition is None else row.partition  # -1: the partitioner chooses
+        headers: list[tuple[str, str | bytes | None]] = [*row.headers]
         while True:
             try:
-                producer.produce(
-                    row.topic, row.value, row.key, on_delivery=report, headers=row.headers, **place
-                )
+                producer.produce(row.topic, row.value, row.key, place, report, headers=headers)
                 return
             except BufferError:
-                producer.poll(_POLL_S)  # the queue is full: let acknowledgements make room
-                self._raise_failed()
+                self._serve(producer.poll, _POLL_S)  # the queue is full: let acknowledgements make room
             except KafkaException as e:
                 self._raise_failed()  # the first failure says more than "erroneous state" after it
                 raise self._write_error(e.args[0], row.topic, row.partition, size) from None
 
+    def _serve(self, call: Callable[[float], int], seconds: float) -> int:
+        """Let callbacks run, and raise what went wrong."""
+        try:
+            left = call(seconds)
+        except KafkaException as e:
+            self._raise_failed()
+            raise self._translate(e, "writing") from None
+        except SystemError:
+            self._raise_failed()
+            raise self._fatal() from None
+        self._raise_failed()
+        return left
+
+    def _fatal(self) -> KafkaEosError:
+        try:
+            self._opened().begin_transaction()  # never succeeds here, and says which fatal error there was
+        except KafkaException as e:
+            return self._translate(e, "writing")
+        return BrokerUnavailableError("librdkafka failed and did not say why", transactional_id=self._id)
+
     def _delivered(self, size: int, digest: int, error: KafkaError | None, message: Message) -> None:
-        topic, partition = message.topic() or "", message.partition()
-        if error is None:
-            self._tally.add(topic, partition, message.offset(), size, digest)
-        elif self._failed is None:
-            self._failed = self._write_error(error, topic, partition, size)
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if error is None and topic is not None and partition is not None and offset is not None:
+            self._tally.add(topic, partition, offset, size, digest)
+        elif error is not None and self._failed is None:
+            self._failed = self._write_error(error, topic or "", partition, size)
 
     def _write_error(self, error: KafkaError, topic: str, partition: int | None, size: int) -> KafkaEosError:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -218,8 +235,7 @@ class ConfluentWriter:
         # one document may have been made before this call and wait in the queue
         wanted = self._eos_count + 2
         while self._eos_count < wanted or self._eos["producer_id"] < 0:
-            producer.poll(_POLL_S)
-            self._raise_failed()
+            self._serve(producer.poll, _POLL_S)
             if time.monotonic() > end:
                 raise BrokerUnavailableError("librdkafka shows no producer id", transactional_id=self._id)
         found = PreparedTxnState(self._eos["producer_id"], self._eos["producer_epoch"])

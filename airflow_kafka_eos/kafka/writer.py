@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicLimits:
-    """What a topic takes: partitions 0 to ``partitions`` - 1, and batches of ``max_message_bytes`` (a topic setting)."""
+    """What a topic takes: partitions 0 to ``partitions`` - 1, batches of ``max_message_bytes`` (topic setting)."""
 
     partitions: int
     max_message_bytes: int

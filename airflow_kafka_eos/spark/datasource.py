@@ -24,7 +24,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -38,9 +38,10 @@ from airflow_kafka_eos.kafka.writer import TransactionWriter, WriteTarget
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.options import SETTINGS_VARIABLE, WriteOptions
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import Checked, check_cluster
 from airflow_kafka_eos.spark.schema import check_schema
+from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +169,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
         text = manifest.dump(
             Manifest(
                 attempt=ref,
-                created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                created_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 writer=WRITER_NAME,
                 transaction_timeout_ms=self.options.transaction_timeout_ms,
                 topics=self.checked.topics,

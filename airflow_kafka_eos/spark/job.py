@@ -62,7 +62,7 @@ def _load_file(path: Path, job: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # dataclasses look their module up by name; executors cannot, so what is in it travels by value
     sys.modules[_FILE_MODULE] = module
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     return module

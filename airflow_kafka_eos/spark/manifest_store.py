@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,7 +31,8 @@ class ManifestStore:
     """
 
     def __init__(self, base: str) -> None:
-        self.base = _local(base)
+        self._root = _local(base)
+        self.base = str(self._root)
 
     def path(self, ref: AttemptRef) -> str:
         """Where the manifest of an attempt is, or will be.
@@ -46,7 +47,7 @@ class ManifestStore:
         :param claimant: who claims, for people to read; different for every application.
         :raises UndecidableError: it is claimed, by a restarted driver's predecessor or a retried prepare.
         """
-        text = json.dumps({"claimant": claimant, "claimed_at": datetime.now(timezone.utc).isoformat()})
+        text = json.dumps({"claimant": claimant, "claimed_at": datetime.now(UTC).isoformat()})
         if not self._create(self._file(ref, "claim"), text):
             raise UndecidableError(
                 f"the attempt was already claimed by {self.claimant(ref) or 'an application that left no name'}; "
@@ -108,12 +109,12 @@ class ManifestStore:
                     remedy=f"Shorten the {field}",
                     load=str(ref.load),
                 )
-        return self.base / ledger_id / namespace / name / key / f"{ref.attempt}.{kind}"
+        return self._root / ledger_id / namespace / name / key / f"{ref.attempt}.{kind}"
 
     def _create(self, path: Path, text: str) -> bool:
         """Create a file with all of its text on the disk; False when it exists."""
         try:
-            _make_folders(path.parent, self.base)
+            _make_folders(path.parent)
             unfinished = path.parent / f".{path.name}.{uuid.uuid4().hex}"
             try:
                 with open(unfinished, "x", encoding="utf-8") as file:
@@ -161,7 +162,7 @@ def _read(path: Path) -> str | None:
         ) from e
 
 
-def _make_folders(folder: Path, base: Path) -> None:
+def _make_folders(folder: Path) -> None:
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:

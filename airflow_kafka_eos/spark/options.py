@@ -7,7 +7,7 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 | --- | --- |
 | ``topic`` | topic of rows that have none of their own |
 | ``topics`` | all topics that rows may go to, separated by commas; with one topic only, it is the default too |
-| ``kafka.<key>`` | a librdkafka setting that is no secret, such as ``kafka.bootstrap.servers``; wins over the environment |
+| ``kafka.<key>`` | a librdkafka setting that is no secret (``kafka.bootstrap.servers``); beats the environment |
 | ``load.namespace``, ``load.name``, ``load.key`` | the load's identity (namespace defaults to ``airflow``) |
 | ``load.attempt``, ``ledger.id`` | the attempt that the ledger opened |
 | ``load.claim`` | the claimant under which the application has claimed the attempt; without it, the write claims it |
@@ -27,9 +27,7 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import check_length
-
-#: Holds the Kafka settings with their secrets, as ``KafkaSettings.to_json`` writes them.
-SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
+from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
 _REQUIRED = (
     "load.name",

@@ -12,6 +12,8 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 
 SCHEMA_VERSION = 1
+#: The environment variable of the Spark driver with the Kafka settings and their secrets (``KafkaSettings.to_json``).
+SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
 #: The function that is called in a job file or module that names none.
 DEFAULT_FUNCTION = "load"
 

@@ -1,0 +1,248 @@
+"""``df.write.format("kafka_eos")`` on a real Spark and a real broker."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Assignment
+
+from airflow_kafka_eos.errors import ManifestError
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.digest import record_digest
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import DIGEST_MODULUS
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.spark.errortext import own_error
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+ROWS = "select cast(id as string) key, concat('v', id) value from range(0, 300, 1, 3)"
+
+
+def write(frame, options, mode="append"):
+    frame.write.format("kafka_eos").options(**options).mode(mode).save()
+
+
+def failure(frame, options, mode="append"):
+    """The error of this package that a failing write shows."""
+    with pytest.raises(Exception) as caught:
+        write(frame, options, mode)
+    found = own_error(caught.value)
+    assert found is not None, str(caught.value)
+    return found
+
+
+def visible(kafka, topic, partitions, count):
+    """Records that a read_committed reader sees, as (key, value), until there are ``count``."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "isolation.level": "read_committed"}
+    )
+    consumer.assign([Assignment(topic, p, 0) for p in range(partitions)])
+    found, end = [], time.monotonic() + 20
+    while len(found) < count and time.monotonic() < end:
+        message = consumer.poll(0.2)
+        if message is not None and not message.error():
+            found.append((message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def test_a_write_leaves_prepared_transactions_and_a_manifest(
+    spark, kafka, topic, options, ref, settings, tmp_path
+):
+    name = topic(3)
+    write(spark.sql(ROWS), options(topic=name))
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert manifest.records == 300
+    assert [e.spark_partition for e in manifest.entries] == [0, 1, 2]
+    wanted = sum(record_digest(b"%d" % i, b"v%d" % i) for i in range(300)) % DIGEST_MODULUS
+    assert manifest.digest == f"{wanted:032x}"
+    with Wire(settings) as wire:
+        coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+        seen = coordinator.describe(t.transactional_id for t in manifest.transactions)
+        for entry in manifest.entries:
+            description = seen[entry.transaction.transactional_id]
+            assert description.coordinator_state.value == "Ongoing"
+            assert description.state == entry.transaction.state
+            assert description.partitions == {w.topic_partition for w in entry.writes}
+        for transaction in manifest.transactions:
+            coordinator.end(transaction, Verdict.COMMIT)
+    assert sorted(visible(kafka, name, 3, 300)) == sorted((b"%d" % i, b"v%d" % i) for i in range(300))
+
+
+def test_all_columns_are_taken_and_empty_partitions_open_nothing(
+    spark, topic, options, ref, still_open, tmp_path
+):
+    one, two = topic(1), topic(2)
+    frame = spark.sql(f"""
+        select cast('k' as binary) key, cast(null as binary) value, 1 partition, '{two}' topic,
+               array(named_struct('key', 'h', 'value', cast('x' as binary))) headers
+        from range(0, 3, 1, 3) where id = 1""")
+    write(frame, options(topics=f"{one},{two}"))
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert [e.records for e in manifest.entries] == [0, 1, 0]
+    assert [e.transaction is None for e in manifest.entries] == [True, False, True]
+    (writes,) = manifest.entries[1].writes
+    assert (writes.topic, writes.partition, writes.records) == (two, 1, 1)
+    assert writes.digest == f"{record_digest(b'k', None, [('h', b'x')]):032x}"
+    assert len(still_open()) == 1
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_an_empty_dataframe_is_a_load_of_no_records(
+    spark, topic, options, ref, still_open, tmp_path, partitions
+):
+    frame = (
+        spark.createDataFrame(spark.sparkContext.emptyRDD(), "value string")
+        if not partitions
+        else spark.sql(f"select 'v' value from range(0, 2, 1, {partitions}) where id < 0")
+    )
+    write(frame, options(topic=topic(1)))
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert manifest.records == 0
+    assert not manifest.transactions
+    assert not still_open()
+
+
+BAD = {
+    "no key and no value": ("select 'orders' topic", {}, "neither a value nor a key column"),
+    "column type": ("select 1 value", {}, "column 'value' has type int, allowed is binary or string"),
+    "headers type": (
+        "select 'v' value, map('a', 'b') headers",
+        {},
+        "column 'headers' has type map<string,string>",
+    ),
+    "partition type": (
+        "select 'v' value, 1L partition",
+        {},
+        "column 'partition' has type bigint, allowed is int",
+    ),
+    "unknown column": ("select 'v' value, 'k' keys", {}, "a column 'keys'"),
+    "missing topic": ("select 'v' value", {"topic": "nowhere"}, "TopicError: topic nowhere does not exist"),
+    "hold time": ("select 'v' value", {"transaction_timeout_ms": "999999999"}, "transaction.max.timeout.ms"),
+    "secret": ("select 'v' value", {"kafka_sasl_password": "hunter2"}, "AIRFLOW_KAFKA_EOS_KAFKA"),
+    "unknown partition": ("select 'v' value, 9 partition", {}, "RecordError: a row asks for partition 9"),
+    "null topic": (
+        "select 'v' value, string(null) topic",
+        {"topic": "", "topics": "TOPIC,OTHER"},
+        "column is null",
+    ),
+    "too large": ("select repeat('v', 5000) value", {}, "RecordError: a record of 5000 bytes"),
+    "deadline": ("select 'v' value", {"deadline_ms": "1"}, "UndecidableError: the deadline"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named_and_nothing_stays_open(spark, topic, options, ref, still_open, tmp_path, case):
+    sql, changes, message = BAD[case]
+    name, other = topic(2, config={"max.message.bytes": "4000"}), topic(1)
+    changes = {k: v.replace("TOPIC", name).replace("OTHER", other) for k, v in changes.items()}
+    # good rows come first: a transaction is open when the bad one is met
+    frame = spark.sql(sql)
+    if case in ("unknown partition", "null topic", "too large"):
+        good = frame.selectExpr(
+            "'g' value",
+            *(["0 partition"] if "partition" in sql else []),
+            *([f"'{name}' topic"] if "topic" in sql else []),
+        )
+        frame = good.union(frame).coalesce(1)
+    found = failure(frame, options(**{"topic": name} | changes))
+    assert message in found
+    assert "hunter2" not in found
+    assert not still_open()
+    with pytest.raises(ManifestError):
+        ManifestStore(str(tmp_path)).read(ref)
+
+
+def test_overwrite_is_refused(spark, topic, options):
+    assert "append" in failure(spark.sql(ROWS), options(topic=topic(1)), mode="overwrite")
+
+
+def test_a_broker_that_is_not_there_is_said_so(spark, options):
+    changes = {"kafka_bootstrap_servers": "127.0.0.1:1", "topic": "t"}
+    assert "BrokerUnavailableError: the Kafka brokers at 127.0.0.1:1" in failure(
+        spark.sql(ROWS), options(**changes)
+    )
+
+
+def test_the_same_attempt_is_written_once(spark, topic, options):
+    # rule 3
+    given = options(topic=topic(1))
+    write(spark.sql(ROWS), given)
+    assert "UndecidableError: the attempt was already claimed" in failure(spark.sql(ROWS), given)
+
+
+def test_a_write_under_anothers_claim_is_refused(spark, topic, options, ref, tmp_path):
+    ManifestStore(str(tmp_path)).claim(ref, "driver one")
+    assert "claimed by driver one" in failure(
+        spark.sql(ROWS), options(topic=topic(1), load_claim="driver two")
+    )
+
+
+def failing_once(batches):
+    """Fails in the first attempt of the task of partition 1, after rows have gone out."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    for number, part in enumerate(batches):
+        if number == 1 and context.partitionId() == 1 and context.attemptNumber() == 0:
+            raise ValueError("first attempt fails")
+        yield part
+
+
+def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
+    spark, kafka, topic, options, ref, settings, still_open, tmp_path
+):
+    # rule 5; a sibling task attempt never ends in the log twice
+    name = topic(2)
+    frame = spark.sql("select cast(id as string) key, 'v' value from range(0, 600, 1, 3)")
+    write(frame.mapInArrow(failing_once, frame.schema), options(topic=name))
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert manifest.records == 600
+    attempts = [TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions]
+    assert len(set(attempts)) == 3
+    with Wire(settings) as wire:
+        coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+        for transaction in manifest.transactions:
+            coordinator.end(transaction, Verdict.COMMIT)
+        # the loser aborted its own, or cleanup finds it by listing
+        for loser in coordinator.describe(still_open()).values():
+            assert TransactionalId.parse(loser.transactional_id).spark_partition == 1
+            coordinator.init_producer_id(loser.transactional_id, 1000)
+    found = visible(kafka, name, 2, 600)
+    assert sorted(found) == sorted((b"%d" % i, b"v") for i in range(600))
+
+
+def failing_always(batches):
+    from pyspark import TaskContext
+
+    for part in batches:
+        if TaskContext.get().partitionId() == 1:
+            time.sleep(1)  # the other partition reports first
+            raise ValueError("always fails")
+        yield part
+
+
+def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
+    spark, topic, options, ref, still_open, tmp_path
+):
+    frame = spark.sql("select cast(id as string) key, 'v' value from range(0, 100, 1, 2)")
+    with pytest.raises(Exception, match="always fails"):
+        write(frame.mapInArrow(failing_always, frame.schema), options(topic=topic(1)))
+    with pytest.raises(ManifestError, match="gave this attempt up"):
+        ManifestStore(str(tmp_path)).read(ref)
+    assert not still_open()
+
+
+def test_when_the_manifest_fails_nothing_is_ended(spark, topic, options, ref, still_open, tmp_path):
+    # rule 13: commit raises, Spark calls abort with all messages; nobody knows what decide has seen
+    store = ManifestStore(str(tmp_path))
+    store.claim(ref, "me")
+    (tmp_path / ref.ledger_id / ref.load.namespace / ref.load.name).joinpath()
+    store._create(store._file(ref, "writing"), "")
+    assert "ManifestError" in failure(spark.sql(ROWS), options(topic=topic(1), load_claim="me"))
+    assert len(still_open()) == 3

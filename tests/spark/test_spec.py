@@ -1,0 +1,142 @@
+"""What travels on spark-submit's command line and as Spark options: read back exactly, checked, without secrets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.spark.application import write_options
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
+
+_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=9)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+_TOPIC = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
+_REF = st.builds(
+    AttemptRef, st.builds(LoadIdentity, _TEXT, _TEXT, _TEXT), st.just("0123456789"), st.integers(1, 10**8)
+)
+_SPEC = st.builds(
+    ApplicationSpec,
+    _REF,
+    st.just("/manifests"),
+    st.lists(_TOPIC, min_size=1, max_size=3, unique=True).map(tuple),
+    st.integers(1, 2**31),
+    st.integers(1, 2**52),
+    job=st.just("orders.py:load"),
+    job_args=st.dictionaries(st.text(), _JSON, max_size=3),
+)
+GIVEN = {
+    "topic": "orders",
+    "load.name": "orders",
+    "load.key": "k",
+    "load.attempt": "1",
+    "ledger.id": "0123456789",
+    "manifest.dir": "/m",
+    "transaction.timeout.ms": "1000",
+    "deadline.ms": "1",
+    "kafka.bootstrap.servers": "127.0.0.1:1",
+}
+
+
+@given(_SPEC)
+def test_a_specification_reads_back_as_it_was(spec):
+    assert ApplicationSpec.from_json(spec.to_json()) == spec
+
+
+@given(_SPEC)
+def test_the_data_source_reads_what_the_application_says(spec):
+    options = WriteOptions.parse(write_options(spec, "me"))
+    assert (options.attempt, options.topics, options.claim) == (spec.attempt, spec.topics, "me")
+    assert options.default_topic == (spec.topics[0] if len(spec.topics) == 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"sql": "select 1"}, "job and sql"),
+        ({"job": None}, "job and sql"),
+        ({"topics": []}, "topics"),
+        ({"topics": "orders"}, "topics"),
+        ({"deadline_ms": 0}, "deadline_ms"),
+        ({"transaction_timeout_ms": "5"}, "transaction_timeout_ms"),
+        ({"manifest_dir": ""}, "manifest_dir"),
+        ({"unknown": 1}, "unknown"),
+        ({"schema_version": 2}, "schema_version"),
+        ({"attempt": {}}, "load"),
+    ],
+)
+def test_a_wrong_field_is_named(change, named):
+    ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
+    spec = ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py")
+    with pytest.raises(ConfigurationError, match=named):
+        ApplicationSpec.from_json(json.dumps(json.loads(spec.to_json()) | change))
+
+
+def test_job_arguments_that_are_not_json_are_refused():
+    ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
+    with pytest.raises(ConfigurationError, match="job_args"):
+        ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py", job_args={"x": object()}).to_json()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "kafka.sasl.password",
+        "kafka.sasl.username",
+        "kafka.ssl.key.password",
+        "kafka.sasl.oauthbearer.client.secret",
+        "kafka.ssl.key.pem",
+        "kafka.sasl.jaas.config",
+        "kafka.ssl.keystore.password",
+        "KAFKA.SASL.PASSWORD",
+    ],
+)
+def test_a_secret_option_is_refused_and_not_shown(key):
+    # options show in Spark's UI and event log
+    with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA") as caught:
+        WriteOptions.parse(GIVEN | {key: "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [k for k in GIVEN if k != "kafka.bootstrap.servers"])
+def test_a_missing_option_is_named(key):
+    with pytest.raises(ConfigurationError, match=key):
+        WriteOptions.parse({k: v for k, v in GIVEN.items() if k != key})
+
+
+def test_an_unknown_option_is_named_with_the_nearest_one():
+    with pytest.raises(
+        ConfigurationError,
+        match=r"transaction\.timeout of kafka_eos is unknown.*Did you mean transaction\.timeout\.ms",
+    ):
+        WriteOptions.parse(GIVEN | {"transaction.timeout": "1"})
+
+
+@pytest.mark.parametrize("key", ["load.attempt", "transaction.timeout.ms", "deadline.ms"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "²"])
+def test_a_number_that_is_none_is_named(key, value):
+    with pytest.raises(ConfigurationError, match=key):
+        WriteOptions.parse(GIVEN | {key: value})
+
+
+def test_settings_come_from_the_environment_and_options_win():
+    options = WriteOptions.parse(GIVEN)
+    secret = '{"bootstrap.servers": "127.0.0.1:2", "sasl.password": "hunter2"}'
+    settings = options.settings(secret)
+    assert settings.for_librdkafka() == {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "hunter2"}
+    assert "hunter2" not in repr(options) + repr(settings)
+
+
+def test_no_settings_at_all_says_where_to_put_them():
+    options = WriteOptions.parse({k: v for k, v in GIVEN.items() if not k.startswith("kafka.")})
+    with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA is not set"):
+        options.settings(None)
