@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _DIALECTS = {
     "mysql": "mysql",
     "sqlite": "sqlite",
 }
+#: libraries that tell task logs of every connection they open
+_CHATTY = ("kafka", "alembic")
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,6 +39,9 @@ class Resolved:
         """Open ledger and cluster; see :func:`airflow_kafka_eos.protocol.session.connect` for the errors."""
         from airflow_kafka_eos.protocol.session import connect
 
+        for name in _CHATTY:
+            if logging.getLogger(name).level == logging.NOTSET:
+                logging.getLogger(name).setLevel(logging.WARNING)
         with connect(self.settings, self.ledger_url, namespace, timeout_s=timeout_s) as session:
             yield session
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 DEFAULT_HOLD_TIME = timedelta(minutes=15)
+#: SparkSubmitOperator's own default, which tells nobody anything
+DEFAULT_SPARK_NAME = "arrow-spark"
 DEFAULT_WRITER_DEADLINE = timedelta(hours=24)
 
 
@@ -135,6 +137,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
 
         self.application = str(Path(spark.__file__).with_name("application.py"))
         self.application_args = ["--spec", spec]
+        if self.name == DEFAULT_SPARK_NAME:
+            self.name = f"{self.load_name} {self.load_key}"
         self._hook = self._get_hook()
         if self._hook._connection.get("deploy_mode") == "cluster":
             raise ConfigurationError(

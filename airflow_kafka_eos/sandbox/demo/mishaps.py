@@ -27,12 +27,12 @@ class Killer(threading.Thread):
         self._manifest = manifest
         self._log = log
         self._patience_s = patience_s
-        self._stop = threading.Event()
+        self._given_up = threading.Event()
         self.killed: int | None = None
 
     def run(self) -> None:
         until = time.monotonic() + self._patience_s
-        while not self._stop.is_set() and time.monotonic() < until:
+        while not self._given_up.is_set() and time.monotonic() < until:
             if self._manifest.exists():
                 submit = spark_submit_of(self._ref)
                 task = submit.parent() if submit else None
@@ -47,7 +47,7 @@ class Killer(threading.Thread):
 
     def stop(self) -> None:
         """Give up waiting."""
-        self._stop.set()
+        self._given_up.set()
 
 
 def spark_submit_of(ref: AttemptRef) -> psutil.Process | None:

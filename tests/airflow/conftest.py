@@ -1,0 +1,52 @@
+"""One real ``airflow standalone`` for the folder, beside the session's broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.sandbox.airflow import LocalAirflow
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+
+SECRET = "hunter2-correct-horse"
+TOPICS = ("plain", "refused", "killed", "in_worker")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The running Airflow, and where its parts are."""
+
+    airflow: LocalAirflow
+    ledger: Ledger
+    switches: Path
+    bootstrap: str
+
+
+@pytest.fixture(scope="session")
+def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    home = tmp_path_factory.mktemp("airflow")
+    switches = tmp_path_factory.mktemp("switches")
+    for topic in TOPICS:
+        kafka.create_topic(topic, partitions=2)
+    connections = {
+        # a password that this broker's listener does not ask for: it must show up nowhere
+        "kafka_default": {
+            "conn_type": "kafka",
+            "extra": {"bootstrap.servers": kafka.bootstrap_servers, "sasl.password": SECRET},
+        },
+        "spark_default": {
+            "conn_type": "spark",
+            "host": "local[2]",
+            "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
+        },
+    }
+    settings = {"TEST_SWITCHES": str(switches), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with (
+        Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,
+        LocalAirflow(home, Path(__file__).parent / "dags", connections=connections, settings=settings) as airflow,
+    ):
+        yield Place(airflow, ledger, switches, kafka.bootstrap_servers)

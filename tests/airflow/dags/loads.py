@@ -1,0 +1,43 @@
+"""Small loads for the tests that run a real Airflow; the environment says where the topic and the switches are."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from airflow_kafka_eos import ExactlyOnceLoad
+
+HERE = Path(__file__).parent
+SWITCHES = Path(os.environ.get("TEST_SWITCHES", "/nonexistent"))
+
+
+def not_refused(manifest):
+    if (SWITCHES / "refuse").exists():
+        return "the switch is set"
+
+
+def load_dag(name: str, **arguments):
+    with DAG(
+        name,
+        schedule=None,
+        start_date=datetime(2026, 1, 1),
+        default_args={"retries": 1, "retry_delay": timedelta(seconds=1)},
+    ) as dag:
+        ExactlyOnceLoad(
+            "load",
+            job=f"{HERE}/jobs/rows.py",
+            job_args={"prefix": f"{name} {{{{ run_id }}}}", "count": 200},
+            topics=[name],
+            quiet_period=timedelta(seconds=2),
+            **arguments,
+        )
+    return dag
+
+
+plain = load_dag("plain")
+refused = load_dag("refused", check=not_refused)
+killed = load_dag("killed")
+in_worker = load_dag("in_worker", deferrable=False, min_records=200, max_records=200)
