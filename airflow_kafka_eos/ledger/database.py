@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
+    ArgumentError,
     DatabaseError,
     DataError,
     DBAPIError,
@@ -97,22 +98,25 @@ class Database:
             if number:
                 time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE, 0.05 * 4**number))
             try:
+                connected = False
                 with engine.connect() as connection, connection.begin():
+                    connected = True
                     return work(connection)
             except (IntegrityError, DataError, NotSupportedError):
                 raise  # not the database's condition, but what was written: of `also`, or a fault of ours
             except (DatabaseError, InterfaceError) as e:
                 text = scrub(f"{type(e.orig).__name__}: {e.orig}".strip(), self.url)
-                refused = is_refused(e)
-                if isinstance(e, ProgrammingError) and not refused:
+                wrong = isinstance(e, ProgrammingError)
+                refused = is_refused(e) or (wrong and not connected)
+                if wrong and not refused:
                     raise
                 if refused or not is_passing(e):
                     break
         # outside of the except block: the driver's own exception must not hang on ours, it may quote the URL
         if refused:
             raise ConfigurationError(
-                f"the ledger {self.shown} refuses its user ({text})",
-                remedy="Grant SELECT, INSERT, UPDATE and DELETE on the ledger's tables, and DDL for upgrades",
+                f"the ledger {self.shown} refuses its user or its options ({text})",
+                remedy="Correct the URL, or grant SELECT, INSERT, UPDATE and DELETE on the ledger's tables (upgrades: DDL)",
             )
         raise LedgerUnavailableError(
             f"the ledger {self.shown} did not answer ({text}); whether it committed is not known",
@@ -165,6 +169,8 @@ def _make_engine(url: URL) -> Engine:
         )
     except ImportError as e:
         missing = e.name or "the database driver"
+    except ArgumentError:
+        missing = f"with the dialect {url.drivername}"
     if missing:
         raise ConfigurationError(
             f"the ledger {url.render_as_string()} needs the Python package {missing}, which is not installed",

@@ -1,0 +1,223 @@
+"""Creating, upgrading and opening ledgers; where they are, and what of that may be shown."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from ledger_support import LOAD, sql
+from sqlalchemy.dialects import mysql
+from sqlalchemy.schema import CreateTable
+
+from airflow_kafka_eos import naming
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, LedgerUnavailableError
+from airflow_kafka_eos.ledger import Ledger, database, default_url, location, migrate, redacted, tables
+
+SECRET = "s3cr3t/p@ss"
+QUOTED = "s3cr3t%2Fp%40ss"
+
+
+def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
+    url = new_url(False)
+    assert migrate.current(url) is None
+    migrate.upgrade(url)
+    assert migrate.current(url) == migrate.head() == "0001"
+    with Ledger.open(url) as first:
+        first.begin(LOAD, owner="x")
+    migrate.upgrade(url)
+    with Ledger.open(url, upgrade=True) as second:
+        assert second.ledger_id == first.ledger_id
+        assert len(second.attempts(LOAD)) == 1
+
+
+def test_rule_6_each_ledger_has_an_id_of_its_own(new_url: Callable[[bool], str]) -> None:
+    ids = []
+    for _ in range(2):
+        url = new_url(False)
+        with Ledger.open(url, upgrade=True) as ledger:
+            ids.append(ledger.ledger_id)
+    assert all(naming.LEDGER_ID_PATTERN.fullmatch(i) for i in ids)
+    assert ids[0] != ids[1]
+
+
+def test_upgrade_by_many_processes_at_once(new_url: Callable[[bool], str]) -> None:
+    url = new_url(False)
+    code = (
+        "import sys; from airflow_kafka_eos.ledger import Ledger, migrate; sys.stdin.readline();"
+        "migrate.upgrade(sys.argv[1]); print(Ledger.open(sys.argv[1]).ledger_id)"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(set(answers)) == 1
+    assert len(sql(url, "SELECT ledger_id FROM kafka_eos_ledger")) == 1
+
+
+def test_tables_and_migrations_agree(url: str) -> None:
+    opened = database.Database(url)
+    with opened.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": tables.VERSION_TABLE})
+        assert compare_metadata(context, tables.metadata) == []
+    opened.close()
+
+
+def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: Path) -> None:
+    url = new_url(False)
+    with pytest.raises(LedgerUnavailableError, match=r"not been created yet.*`airflow-kafka-eos ledger upgrade`"):
+        Ledger.open(url)
+    assert list(tmp_path.iterdir()) == []  # looking creates no file
+
+
+def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "head", lambda: "0002")
+    with pytest.raises(LedgerUnavailableError, match=r"revision 0001, not 0002.*`airflow-kafka-eos ledger upgrade`"):
+        Ledger.open(url)
+
+
+def test_a_ledger_of_a_newer_version(url: str) -> None:
+    sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '9999'")
+    for call in (lambda: Ledger.open(url), lambda: migrate.upgrade(url)):
+        with pytest.raises(ConfigurationError, match="revision 9999"):
+            call()
+
+
+def test_only_the_embedded_default_is_upgraded_for_you(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "100% home"))
+    assert default_url() == f"sqlite:///{tmp_path}/100% home/kafka_eos_ledger.db"
+    with Ledger.open(default_url()) as ledger:
+        ledger.begin(LOAD, owner="x")
+    with pytest.raises(LedgerUnavailableError):
+        Ledger.open(f"sqlite:///{tmp_path}/other.db")
+
+
+def test_default_url_without_airflow_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_url() == f"sqlite:///{tmp_path}/airflow/kafka_eos_ledger.db"
+
+
+def test_sqlite_settings(url: str) -> None:
+    if not url.startswith("sqlite"):
+        assert sql(url, "SHOW synchronous_commit") == [("on",)]
+        assert sql(url, "SHOW transaction_isolation") == [("read committed",)]
+        return
+    pragmas = {p: sql(url, f"PRAGMA {p}")[0][0] for p in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")}
+    assert pragmas == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": database.LOCK_TIMEOUT * 1000,
+    }
+
+
+def test_synchronous_commit_off_is_overridden(url: str) -> None:
+    if url.startswith("sqlite"):
+        return
+    name = location.parse(url).database
+    sql(url, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    assert sql(url, "SHOW synchronous_commit") == [("on",)]
+    sql(url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
+    assert sql(url, "SHOW synchronous_commit") == [("remote_apply",)]
+
+
+def test_mysql_types_compare_byte_by_byte_and_fit_its_indexes() -> None:
+    for table in tables.metadata.sorted_tables:
+        ddl = str(CreateTable(table).compile(dialect=mysql.dialect()))
+        lines = [line for line in ddl.splitlines() if "CHAR" in line or "TEXT" in line]
+        assert lines
+        assert all("COLLATE utf8mb4_bin" in line for line in lines), ddl
+        for index in (*table.indexes, *table.constraints):
+            columns = getattr(index, "columns", ())
+            assert sum(4 * (getattr(c.type, "length", None) or 2) for c in columns) <= 3072
+
+
+def secrets_in(error: BaseException) -> list[str]:
+    text = "".join(traceback.format_exception(error)) + repr(error) + repr(getattr(error, "__dict__", ""))
+    chain: BaseException | None = error
+    while chain is not None:
+        text += str(chain)
+        chain = chain.__cause__ or chain.__context__
+    return re.findall(r"s3cr3t", text)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://user:{QUOTED}@127.0.0.1:1/ledger",
+        f"postgres://user:{QUOTED}@127.0.0.1:1/ledger",
+        f"postgresql+psycopg2://user@127.0.0.1:1/ledger?password={QUOTED}",
+        f"postgresql://user:{QUOTED}@127.0.0.1:1/ledger?no_such_option=1",
+        f"postgresql+nodriver://user:{QUOTED}@127.0.0.1:1/ledger",
+        f"oracle://user:{QUOTED}@127.0.0.1/ledger",
+        f"postgresql://user:{SECRET}@127.0.0.1:nonumber/ledger",
+        f"//user:{QUOTED}@nothing",
+    ],
+)
+def test_a_password_is_never_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LONGEST_PAUSE", 0.01)
+    assert "s3cr3t" not in redacted(url)
+    for call in (lambda: Ledger.open(url), lambda: migrate.upgrade(url), lambda: migrate.current(url)):
+        with pytest.raises(KafkaEosError) as caught:
+            call()
+        assert secrets_in(caught.value) == []
+
+
+def test_an_unreachable_database_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LONGEST_PAUSE", 0.01)
+    with pytest.raises(LedgerUnavailableError, match="127.0.0.1"):
+        Ledger.open("postgresql://user:x@127.0.0.1:1/ledger")
+
+
+def test_an_opened_ledger_shows_no_password(ledger: Ledger) -> None:
+    url = location.parse(f"postgresql://user:{QUOTED}@host/db?sslpassword={QUOTED}&application_name=a")
+    shown = redacted(url.render_as_string(hide_password=False))
+    assert "s3cr3t" not in shown
+    assert "application_name=a" in shown
+    assert location.scrub(f"{SECRET} {QUOTED} stays", url) == "*** *** stays"
+    assert ledger.ledger_id in repr(ledger)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///ledger.db", "", "mongodb://h/d"])
+def test_urls_that_cannot_be_a_ledger(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Ledger.open(url)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_text("this is not a database, it only looks like a file" * 100)
+    with pytest.raises(LedgerUnavailableError, match="not a database"):
+        Ledger.open(f"sqlite:///{tmp_path}/x.db")
+
+
+def test_a_user_without_rights_is_told_so(url: str) -> None:
+    if url.startswith("sqlite"):
+        return
+    sql(url, "DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    sql(url, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    with (
+        Ledger.open(url.replace("//postgres@", "//reader@")) as ledger,
+        pytest.raises(ConfigurationError, match="permission denied"),
+    ):
+        ledger.begin(LOAD, owner="x")
+
+
+def test_importing_the_ledger_imports_no_airflow() -> None:
+    code = "import sys, airflow_kafka_eos.ledger; print([m for m in sys.modules if m.split('.')[0] == 'airflow'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
