@@ -25,17 +25,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="airflow-kafka-eos", description="Spark to Kafka, exactly once, from Airflow.")
+    parser = argparse.ArgumentParser(
+        prog="airflow-kafka-eos", description="Spark to Kafka, exactly once, from Airflow."
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(required=True, metavar="COMMAND")
+    ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
     upgrade = ledger.add_parser("upgrade", help="create or migrate the ledger's tables")
     show = ledger.add_parser("show", help="list the loads and their states")
     for command in (upgrade, show):
         command.add_argument(
             "--conn-id",
-            help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else the embedded SQLite file",
+            help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else the SQLite file",
         )
     upgrade.set_defaults(run=_ledger_upgrade)
     show.set_defaults(run=_ledger_show)
@@ -43,8 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="load real flights through mishaps, and count them")
     demo.add_argument("--days", type=int, default=5, help="days of 2013 to load (default 5)")
     demo.add_argument("--keep-running", action="store_true", help="leave the broker up afterwards")
-    demo.add_argument("--folder", type=Path, default=Path(".demo"), help="where it all happens; deleted first")
-    demo.add_argument("--dags", type=Path, default=Path(__file__).parents[1] / "dags", help="the project's dags folder")
+    demo.add_argument(
+        "--folder", type=Path, default=Path(".demo"), help="where it all happens; deleted first"
+    )
+    demo.add_argument(
+        "--dags", type=Path, default=Path(__file__).parents[1] / "dags", help="the project's dags folder"
+    )
     demo.set_defaults(run=_demo)
     return parser
 

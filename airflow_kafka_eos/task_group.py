@@ -80,7 +80,7 @@ class ExactlyOnceLoad(TaskGroup):
         **group_args: Any,
     ) -> None:
         super().__init__(group_id=group_id, **group_args)
-        load = {
+        load: dict[str, Any] = {
             "load_name": load_name or f"{self.dag.dag_id}.{self.group_id}",
             "load_key": load_key,
             "namespace": namespace,

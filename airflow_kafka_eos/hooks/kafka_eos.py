@@ -106,10 +106,15 @@ def ledger_url(connection: Any) -> str:
         path = connection.host or connection.schema
         if not path:
             raise ConfigurationError(
-                f"connection {connection.conn_id!r} has no path", remedy="Put the SQLite file's path into its host field"
+                f"connection {connection.conn_id!r} has no path",
+                remedy="Put the SQLite file's path into its host field",
             )
         return URL.create("sqlite", database=path).render_as_string(hide_password=False)
-    query = {k: str(v) for k, v in connection.extra_dejson.items() if k.startswith(("ssl", "connect_", "application_"))}
+    query = {
+        k: str(v)
+        for k, v in connection.extra_dejson.items()
+        if k.startswith(("ssl", "connect_", "application_"))
+    }
     return URL.create(
         dialect,
         username=connection.login,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 #: The identity's key when the author gives none: scheduled and backfill runs of one date are one load, whatever
 #: run, try or clear they come from; manual runs have no date, their run id stands for them (design.md, Words).
-DEFAULT_LOAD_KEY = "{{ dag_run.partition_key or (dag_run.logical_date.isoformat() if dag_run.logical_date else run_id) }}"
+DEFAULT_LOAD_KEY = (
+    "{{ dag_run.partition_key or (dag_run.logical_date.isoformat() if dag_run.logical_date else run_id) }}"
+)
+
+#: dag id and run id may have 250 characters each
+MAX_OWNER = 200
 
 
 class LoadOperator(BaseOperator):
@@ -75,7 +81,13 @@ def no_retry_of_terminal_errors() -> Iterator[None]:
 
 
 def owner_of(context: Any) -> str:
-    """The run that a task instance acts for, the same on every try and every clear of it."""
+    """The run that a task instance acts for, the same on every try and every clear of it.
+
+    Short enough for the ledger to keep it whole: cleanup finds a run's own attempts by it.
+    """
     ti = context["ti"]
     mapped = f"/{ti.map_index}" if ti.map_index is not None and ti.map_index >= 0 else ""
-    return f"{ti.dag_id}/{ti.run_id}{mapped}"
+    owner = f"{ti.dag_id}/{ti.run_id}{mapped}"
+    if len(owner) <= MAX_OWNER:
+        return owner
+    return f"{owner[: MAX_OWNER - 17]}#{hashlib.sha256(owner.encode()).hexdigest()[:16]}"

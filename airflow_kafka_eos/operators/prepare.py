@@ -160,7 +160,7 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
 
 @contextmanager
 def _environment(settings: KafkaSettings, local: bool) -> Iterator[None]:
-    """Hand the cluster's settings to the Spark driver: by environment, for the command line and Spark's UI show all else.
+    """Hand the cluster's settings to the Spark driver by environment: command line and Spark's UI show all else.
 
     Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
     """
@@ -168,7 +168,9 @@ def _environment(settings: KafkaSettings, local: bool) -> Iterator[None]:
 
     wanted = {SETTINGS_VARIABLE: settings.to_json()}
     if "PYSPARK_DRIVER_PYTHON" not in os.environ:
-        wanted["PYSPARK_DRIVER_PYTHON"] = sys.executable  # client mode: the driver runs here, with our package
+        wanted["PYSPARK_DRIVER_PYTHON"] = (
+            sys.executable
+        )  # client mode: the driver runs here, with our package
     if local and "PYSPARK_PYTHON" not in os.environ:
         wanted["PYSPARK_PYTHON"] = sys.executable
     before = {name: os.environ.get(name) for name in wanted}

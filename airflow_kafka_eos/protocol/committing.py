@@ -77,7 +77,9 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
     if todo:
         # the answers are hints (rule 7): a refused EndTxn may be one that went through before
         answers = session.coordinator.end_many([t.transaction for t in todo], Verdict.COMMIT)
-        log.info("EndTxn(commit) for %s attempt %d: %s", load, number, {k: str(v) for k, v in answers.items()})
+        log.info(
+            "EndTxn(commit) for %s attempt %d: %s", load, number, {k: str(v) for k, v in answers.items()}
+        )
     for t in todo:
         name = t.transaction.transactional_id
         outcome = outcome_of(session, t)
@@ -103,9 +105,7 @@ def outcome_of(session: Session, row: TransactionRow) -> Outcome:
 def _stop(session: Session, load: LoadIdentity, number: int, row: TransactionRow, outcome: Outcome) -> None:
     name = row.transaction.transactional_id
     if outcome is Outcome.ABORTED:
-        what = (
-            f"transaction {name} was aborted although the decision was commit (the broker's timeout, or a hand)"
-        )
+        what = f"transaction {name} was aborted although the decision was commit (the broker's timeout, or a hand)"
     else:
         what = f"the logs of transaction {name} do not tell one story"
     session.ledger.record_in_doubt(load, number, what)

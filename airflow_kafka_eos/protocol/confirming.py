@@ -65,5 +65,7 @@ def _of_transaction(entry: ManifestEntry, seen: Observed, now_ms: int, margin_ms
         states = [p for p in at_leader if (p.producer_id, p.producer_epoch) == identity]
         count = (states[0].last_sequence + 1) % SEQUENCE_MODULUS if states else 0
         if count != w.records % SEQUENCE_MODULUS:
-            found.append(f"transaction {name}: {w.topic_partition} has {count} records, the manifest says {w.records}")
+            found.append(
+                f"transaction {name}: {w.topic_partition} has {count} records, the manifest says {w.records}"
+            )
     return found

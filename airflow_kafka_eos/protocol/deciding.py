@@ -54,7 +54,9 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
     newest = rows[-1] if rows else None
     if newest is None or not newest.is_prepared:
         raise UndecidableError(
-            "the load has no prepared attempt" if newest is None else "the load's newest attempt is not prepared",
+            "the load has no prepared attempt"
+            if newest is None
+            else "the load's newest attempt is not prepared",
             remedy="Clear prepare and let it finish; marking it success by hand prepares nothing",
             load=str(load),
             attempt=newest.number if newest else None,
@@ -96,7 +98,9 @@ def decide(
             attempt=ref.attempt,
         )
     # asked last, so that a check that takes long does not eat the margin
-    found = problems(manifest, _observe(session, manifest), now_ms=time.time_ns() // 10**6, margin_ms=int(margin_s * 1000))
+    found = problems(
+        manifest, _observe(session, manifest), now_ms=time.time_ns() // 10**6, margin_ms=int(margin_s * 1000)
+    )
     if found:
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
@@ -106,7 +110,12 @@ def decide(
             attempt=ref.attempt,
         )
     row = session.ledger.decide_commit(manifest, decided_by=owner)
-    log.info("%s is decided: commit %d records in %d transactions", ref, manifest.records, len(manifest.transactions))
+    log.info(
+        "%s is decided: commit %d records in %d transactions",
+        ref,
+        manifest.records,
+        len(manifest.transactions),
+    )
     return row
 
 

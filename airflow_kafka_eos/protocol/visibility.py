@@ -23,7 +23,8 @@ class Lag:
 
     def __str__(self) -> str:
         names = ", ".join(
-            h.transactional_id or f"a transaction of producer {h.producer_id}:{h.producer_epoch}" for h in self.holders
+            h.transactional_id or f"a transaction of producer {h.producer_id}:{h.producer_epoch}"
+            for h in self.holders
         )
         return (
             f"{self.partition}: last stable offset {self.last_stable_offset} of {self.needed}, "

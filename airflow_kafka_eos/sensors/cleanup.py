@@ -29,6 +29,4 @@ class CleanupLoadSensor(PollingLoadSensor):
         return CleanPoll(self.load_identity, owner=owner, quiet_s=self.quiet_period.total_seconds())
 
     def new_trigger(self, owner: str) -> CleanupTrigger:
-        return CleanupTrigger(
-            **self.trigger_fields(), owner=owner, quiet_s=self.quiet_period.total_seconds()
-        )
+        return CleanupTrigger(**self.trigger_fields(), owner=owner, quiet_s=self.quiet_period.total_seconds())

@@ -32,7 +32,7 @@ class PollingTrigger(BaseTrigger):
         ledger_conn_id: str | None,
         poll_s: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.namespace = namespace
         self.load_name = load_name
         self.load_key = load_key
@@ -62,12 +62,12 @@ class PollingTrigger(BaseTrigger):
             try:
                 waiting_for = await asyncio.to_thread(self._once, await hook.aresolve(), poll)
             except TerminalError as e:
-                yield TriggerEvent({"status": "failed", "error": f"{type(e).__name__}: {e}"})
+                yield TriggerEvent({"status": "failed", "error": f"{type(e).__name__}: {e}"})  # type: ignore[no-untyped-call]
                 return
             except TransientError as e:
                 waiting_for = f"{type(e).__name__}: {e}"
             if waiting_for is None:
-                yield TriggerEvent({"status": "done", "summary": poll.summary()})
+                yield TriggerEvent({"status": "done", "summary": poll.summary()})  # type: ignore[no-untyped-call]
                 return
             self.log.info("%s", waiting_for)
             await asyncio.sleep(self.poll_s)

@@ -47,6 +47,8 @@ def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     settings = {"TEST_SWITCHES": str(switches), "SPARK_LOCAL_IP": "127.0.0.1"}
     with (
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,
-        LocalAirflow(home, Path(__file__).parent / "dags", connections=connections, settings=settings) as airflow,
+        LocalAirflow(
+            home, Path(__file__).parent / "dags", connections=connections, settings=settings
+        ) as airflow,
     ):
         yield Place(airflow, ledger, switches, kafka.bootstrap_servers)

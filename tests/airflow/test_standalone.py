@@ -129,7 +129,9 @@ def test_a_refused_load_fails_the_run_leaves_nothing_and_goes_through_after_a_cl
     assert (read(place, "refused"), open_ids(place, "refused")) == (rows("refused", "one"), [])
 
 
-def test_a_prepare_task_that_dies_by_sigkill_is_retried_and_its_transactions_are_aborted(place: Place) -> None:
+def test_a_prepare_task_that_dies_by_sigkill_is_retried_and_its_transactions_are_aborted(
+    place: Place,
+) -> None:
     ref = AttemptRef(load_of("killed", "one"), place.ledger.ledger_id, 1)
     store = ManifestStore(str(place.airflow.home / "kafka_eos_manifests"))
     killer = Killer(ref, Path(store.path(ref)), print)
@@ -173,7 +175,7 @@ def test_no_secret_is_in_any_log_manifest_ledger_or_xcom(place: Place) -> None:
     assert searched > 10
     with sqlite3.connect(place.airflow.home / "airflow.db") as db:
         for table in ("xcom", "rendered_task_instance_fields", "trigger", "log"):
-            assert SECRET not in str(db.execute(f"SELECT * FROM {table}").fetchall()), table  # noqa: S608
+            assert SECRET not in str(db.execute(f"SELECT * FROM {table}").fetchall()), table
 
 
 def test_the_provider_is_known_to_airflow(place: Place) -> None:

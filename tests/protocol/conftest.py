@@ -39,4 +39,6 @@ def session(settings: KafkaSettings, ledger_url: str) -> Iterator[Session]:
 
 @pytest.fixture
 def world(session: Session, settings: KafkaSettings, topic: Callable[..., str]) -> World:
-    return World(session, settings, topic(partitions=2), LoadIdentity("test", "orders", f"key-{next(_numbers)}"))
+    return World(
+        session, settings, topic(partitions=2), LoadIdentity("test", "orders", f"key-{next(_numbers)}")
+    )

@@ -49,7 +49,9 @@ def test_a_commit_killed_between_two_endtxn_is_finished_by_a_rerun(
     manifest = world.prepare(["a"], ["b"], ["c"])
     world.decide(manifest)
     bootstrap = settings.for_librdkafka()["bootstrap.servers"]
-    died = subprocess.run([sys.executable, "-c", KILLED_COMMIT, bootstrap, ledger_url, world.load.key], timeout=60)
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED_COMMIT, bootstrap, ledger_url, world.load.key], timeout=60
+    )
     assert died.returncode == -9
     assert len(world.open_ids()) == 2
     world.commit()
@@ -71,7 +73,6 @@ def test_rule_10_committed_is_written_only_when_every_marker_is_there(world: Wor
     ended = world.session.coordinator.end(manifest.transactions[0], Verdict.COMMIT)
     assert ended
     first = manifest.transactions[0].transactional_id
-    from airflow_kafka_eos.evidence import Outcome
 
     world.session.ledger.record_outcome(world.load, 1, first, Outcome.COMMITTED)
     with pytest.raises(NotFinishedError):

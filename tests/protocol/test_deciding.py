@@ -96,7 +96,9 @@ def _wrong_count(m: Manifest) -> Manifest:
 
 def _missing_partition(m: Manifest) -> Manifest:
     entry = m.entries[0]
-    return dataclasses.replace(m, entries=(dataclasses.replace(entry, writes=entry.writes[:1]), *m.entries[1:]))
+    return dataclasses.replace(
+        m, entries=(dataclasses.replace(entry, writes=entry.writes[:1]), *m.entries[1:])
+    )
 
 
 def _other_topic(m: Manifest) -> Manifest:
@@ -123,7 +125,7 @@ def test_rule_4_what_the_broker_does_not_confirm_is_aborted(world: World, change
 def test_a_transaction_that_somebody_ended_is_not_decided(world: World) -> None:
     manifest = world.prepare(["a"], ["b"])
     world.session.coordinator.end(manifest.transactions[0], Verdict.ABORT)
-    with pytest.raises(UndecidableError, match="not Ongoing|open as"):
+    with pytest.raises(UndecidableError, match=r"not Ongoing|open as"):
         world.decide(manifest)
     assert world.visible() == []
 
@@ -168,7 +170,9 @@ def test_rule_3_clearing_only_decide_keeps_the_prepared_attempt(world: World) ->
 @pytest.mark.parametrize("cleared", ["prepare", "decide", "commit"])
 def test_rule_9_clearing_a_task_of_a_committed_load_writes_nothing_again(world: World, cleared: str) -> None:
     manifest = world.load_all(["a"], ["b"])
-    before = world.session.partitions.end_offsets(sorted({w.topic_partition for e in manifest.entries for w in e.writes}))
+    before = world.session.partitions.end_offsets(
+        sorted({w.topic_partition for e in manifest.entries for w in e.writes})
+    )
     assert begin(world.session, world.load, owner=RUN).verdict is Verdict.COMMIT
     if cleared == "prepare":
         assert submit(world.session, world.load, owner=RUN).verdict is Verdict.COMMIT

@@ -18,7 +18,10 @@ from tests.protocol.world import RUN, World, foreign_transaction
 
 def test_a_killed_prepare_is_found_by_listing_and_aborted(world: World) -> None:
     ref = reference(world.session, world.open_attempt())
-    entries = [world.write(ref, ["a", "b"], 0), world.write(ref, ["c"], 1)]  # nothing is reported to the ledger
+    entries = [
+        world.write(ref, ["a", "b"], 0),
+        world.write(ref, ["c"], 1),
+    ]  # nothing is reported to the ledger
     report = sweep(world.session, world.load, up_to=1, by=RUN)
     assert sorted(report.aborted) == sorted(e.transaction.transactional_id for e in entries if e.transaction)
     poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
@@ -47,14 +50,18 @@ def test_rule_11_a_newer_attempt_is_not_touched(world: World) -> None:
     assert world.session.ledger.attempt(world.load, newer.number).is_undecided  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("kind", ["another application", "another ledger", "another load", "a prefix of the key"])
+@pytest.mark.parametrize(
+    "kind", ["another application", "another ledger", "another load", "a prefix of the key"]
+)
 def test_rule_6_foreign_transactions_survive_every_cleanup(world: World, kind: str) -> None:
     ours = world.session.ledger.ledger_id
     name = {
         "another application": f"orders-service-{world.load.key}",
         "another ledger": str(TransactionalId(world.load, "0123456789", 1, 0, 0)),
         "another load": str(TransactionalId(LoadIdentity("test", "other", world.load.key), ours, 1, 0, 0)),
-        "a prefix of the key": str(TransactionalId(LoadIdentity("test", "orders", world.load.key + "0"), ours, 1, 0, 0)),
+        "a prefix of the key": str(
+            TransactionalId(LoadIdentity("test", "orders", world.load.key + "0"), ours, 1, 0, 0)
+        ),
     }[kind]
     stranger = foreign_transaction(world, name)
     ref = reference(world.session, world.open_attempt())
@@ -132,5 +139,6 @@ def test_a_load_that_the_ledger_does_not_know_is_no_error(world: World) -> None:
 
 
 def test_importing_the_protocol_needs_neither_airflow_nor_spark() -> None:
-    code = "import sys, airflow_kafka_eos.protocol.polling; sys.exit(any(m in sys.modules for m in ('airflow', 'pyspark')))"
+    heavy = "{'airflow', 'pyspark'} & set(sys.modules)"
+    code = f"import sys, airflow_kafka_eos.protocol.polling; sys.exit(bool({heavy}))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -52,7 +52,9 @@ class World:
             transaction_timeout_ms=self.timeout_ms,
             deadline_ms=time.time_ns() // 10**6 + 60_000,
         )
-        writer = ConfluentWriter(self.settings, target, lambda n: self.session.coordinator.describe([n]).get(n))
+        writer = ConfluentWriter(
+            self.settings, target, lambda n: self.session.coordinator.describe([n]).get(n)
+        )
         writer.open()
         writer.write(pa.RecordBatch.from_pydict({"key": list(values), "value": list(values)}))
         transaction, writes = writer.prepare()
@@ -91,7 +93,9 @@ class World:
     def open_ids(self) -> list[str]:
         """Transactional ids of ours that hold readers back."""
         described = self.session.coordinator.describe(self.session.coordinator.list_open(""))
-        return sorted(n for n, d in described.items() if d.is_open and any(p.topic == self.topic for p in d.partitions))
+        return sorted(
+            n for n, d in described.items() if d.is_open and any(p.topic == self.topic for p in d.partitions)
+        )
 
     def visible(self) -> list[str]:
         """Values that a read_committed reader sees up to the last stable offset, sorted."""

@@ -87,7 +87,7 @@ def read_with_confluent(bootstrap: str, topic: str) -> Counter[int]:
                 if error is None:
                     values.append(message.value() or b"")
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
+                    ended.add(int(message.partition() or 0))
                 else:
                     raise SandboxError(f"the audit's reader failed: {error}")
         return row_numbers(values)

@@ -40,10 +40,13 @@ class Demo:
 
     def __init__(self, folder: Path, dags: Path, days: int, log: Callable[[str], None]) -> None:
         if not MIN_DAYS <= days <= 365:
-            raise ConfigurationError(f"--days {days} is not in {MIN_DAYS}..365", remedy="Two of the days meet a mishap")
+            raise ConfigurationError(
+                f"--days {days} is not in {MIN_DAYS}..365", remedy="Two of the days meet a mishap"
+            )
         if not (dags / "flights.py").is_file():
             raise ConfigurationError(
-                f"there is no flights.py in {dags}", remedy="Run the demo in a clone of the project, or pass --dags"
+                f"there is no flights.py in {dags}",
+                remedy="Run the demo in a clone of the project, or pass --dags",
             )
         self.folder = folder.resolve()
         self.home = self.folder / "airflow"
@@ -104,13 +107,20 @@ class Demo:
     def _backfill(self, airflow: LocalAirflow) -> None:
         self._wait_for_dag(airflow)
         first, last = self.days[0].day, self.days[-1].day
-        body = {"dag_id": DAG_ID, "from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z", "max_active_runs": 2}
+        body = {
+            "dag_id": DAG_ID,
+            "from_date": f"{first}T00:00:00Z",
+            "to_date": f"{last}T00:00:00Z",
+            "max_active_runs": 2,
+        }
         airflow.post("/backfills", body)
         self.log(f"backfill of {first} to {last}, two runs at a time")
         until, states, late_came = time.monotonic() + RUN_SECONDS, dict[str, str](), False
         while list(states.values()).count("success") < len(self.days):
             if time.monotonic() > until:
-                raise SandboxError(f"the backfill is not done after {RUN_SECONDS:g} s: {states}", remedy=str(self.home))
+                raise SandboxError(
+                    f"the backfill is not done after {RUN_SECONDS:g} s: {states}", remedy=str(self.home)
+                )
             time.sleep(0.5)
             for run in airflow.get(f"/dags/{DAG_ID}/dagRuns", limit=1000)["dag_runs"]:
                 day, state = run["logical_date"][:10], run["state"]
@@ -119,14 +129,18 @@ class Demo:
                     self.log(f"run of {day}: {state}")
                 if state == "failed":
                     if day != self.days[LATE].day or late_came:
-                        raise SandboxError(f"the run of {day} failed", remedy=f"See the logs in {self.home}/logs")
+                        raise SandboxError(
+                            f"the run of {day} failed", remedy=f"See the logs in {self.home}/logs"
+                        )
                     late_came = True
                     self._rest_arrives(airflow, run["dag_run_id"])
 
     def _rest_arrives(self, airflow: LocalAirflow, run_id: str) -> None:
         day = self.days[LATE]
         source.deliver(self.folder / "source", day)
-        self.log(f"the check refused {day.day}: aborted. The rest of the day arrives, and somebody clears prepare")
+        self.log(
+            f"the check refused {day.day}: aborted. The rest of the day arrives, and somebody clears prepare"
+        )
         body = {
             "dry_run": False,
             "only_failed": False,
@@ -150,8 +164,12 @@ class Demo:
     def _figures(self, kafka: LocalKafka, ledger: Ledger) -> list[audit.Figures]:
         seen = audit.read_with_confluent(kafka.bootstrap_servers, TOPIC)
         if audit.read_with_kafka_python(kafka.bootstrap_servers, TOPIC) != seen:
-            raise SandboxError("confluent-kafka and kafka-python read different records", remedy="Compare them by hand")
-        self.log(f"read_committed readers of confluent-kafka and kafka-python agree on {seen.total()} records")
+            raise SandboxError(
+                "confluent-kafka and kafka-python read different records", remedy="Compare them by hand"
+            )
+        self.log(
+            f"read_committed readers of confluent-kafka and kafka-python agree on {seen.total()} records"
+        )
         strange = audit.strangers(self.days, seen)
         if strange:
             raise SandboxError(f"records of no loaded day are visible: {strange[:10]}")

@@ -21,7 +21,9 @@ class Killer(threading.Thread):
     in real life.
     """
 
-    def __init__(self, ref: AttemptRef, manifest: Path, log: Callable[[str], None], patience_s: float = 300) -> None:
+    def __init__(
+        self, ref: AttemptRef, manifest: Path, log: Callable[[str], None], patience_s: float = 300
+    ) -> None:
         super().__init__(name="killer", daemon=True)
         self._ref = ref
         self._manifest = manifest
@@ -39,7 +41,9 @@ class Killer(threading.Thread):
                 if task is not None:
                     task.kill()
                     self.killed = task.pid
-                    self._log(f"{self._ref}: all transactions are prepared; SIGKILL to its task process {task.pid}")
+                    self._log(
+                        f"{self._ref}: all transactions are prepared; SIGKILL to its task process {task.pid}"
+                    )
                 else:
                     self._log(f"{self._ref}: came too late to kill its task")
                 return
@@ -75,4 +79,6 @@ def must_have_happened(killer: Killer) -> None:
     killer.stop()
     killer.join(timeout=5)
     if killer.killed is None:
-        raise SandboxError("the demo meant to kill a task and did not", remedy="Run it again on a quieter machine")
+        raise SandboxError(
+            "the demo meant to kill a task and did not", remedy="Run it again on a quieter machine"
+        )
