@@ -108,12 +108,10 @@ def test_libraries_are_imported_in_their_own_rooms_only() -> None:
     wrong = []
     for path in PYTHON_FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [node.module or ""]
-            for name in names:
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            named = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            for name in named:
                 library = name.split(".")[0]
                 if library in ALLOWED and _room(path) not in ALLOWED[library]:
                     wrong.append(f"{_name(path)} line {node.lineno}: {name}")

@@ -1,4 +1,4 @@
-"""The manifest: decide believes it only when it is whole, of this attempt, and consistent in itself (rules 3, 4, 13)."""
+"""The manifest: decide believes it only when whole, of this attempt, and consistent in itself (rules 3, 4, 13)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ REF = m.AttemptRef(LoadIdentity("airflow", "orders", "2013-01-01"), "0123456789"
 def manifests(draw: st.DrawFn) -> m.Manifest:
     """Manifests as prepare writes them: some Spark partitions empty, each other one with one transaction."""
     ref = m.AttemptRef(draw(loads), draw(ledger_ids), draw(st.integers(1, 999_999_999)))
-    topics = draw(
-        st.dictionaries(st.text(min_size=1, max_size=9), st.builds(m.TopicInfo, st.text(), st.integers(1, 99)), min_size=1)
-    )
+    infos = st.builds(m.TopicInfo, st.text(), st.integers(1, 99))
+    topics = draw(st.dictionaries(st.text(min_size=1, max_size=9), infos, min_size=1))
     entries = []
     for spark_partition in range(draw(st.integers(0, 4))):
         transaction, writes = None, []
@@ -185,6 +184,10 @@ def _set(*path: Any) -> Edit:
     return edit
 
 
+def _writes_of(document: dict[str, Any]) -> Any:
+    return document["entries"][0]["writes"]
+
+
 FIRST = ("entries", 0, "writes", 0)
 TXN = ("entries", 0, "transaction")
 INCONSISTENT: list[tuple[str, str, Edit]] = [
@@ -202,7 +205,7 @@ INCONSISTENT: list[tuple[str, str, Edit]] = [
     ("a topic that was not looked at", "impossible figures", _set(*FIRST, "topic", "elsewhere")),
     ("a partition that the topic lacks", "impossible figures", _set(*FIRST, "partition", 2)),
     ("a negative partition", "impossible figures", _set(*FIRST, "partition", -1)),
-    ("a partition twice", "lists a partition twice", lambda d: d["entries"][0]["writes"].append(d["entries"][0]["writes"][0])),
+    ("a partition twice", "lists a partition twice", lambda d: _writes_of(d).append(_writes_of(d)[0])),
     ("no records in a partition", "impossible figures", _set(*FIRST, "records", 0)),
     ("more records than offsets", "impossible figures", _set(*FIRST, "records", 6)),
     ("negative bytes", "impossible figures", _set(*FIRST, "bytes", -1)),
@@ -229,6 +232,24 @@ def test_a_manifest_at_odds_with_itself_is_refused(says: str, edit: Edit) -> Non
     edit(document)
     with pytest.raises(ManifestError, match=says):
         m.load(json.dumps(document), REF)
+
+
+def _fields(at: Any) -> list[tuple[dict[str, Any], str]]:
+    if isinstance(at, list):
+        return [found for item in at for found in _fields(item)]
+    if not isinstance(at, dict):
+        return []
+    return [(at, key) for key in at] + [found for item in at.values() for found in _fields(item)]
+
+
+def test_a_manifest_without_any_one_of_its_fields_is_refused() -> None:
+    document = json.loads(m.dump(_example()))
+    for part, key in _fields(document):
+        value = part.pop(key)
+        with pytest.raises(ManifestError):
+            m.load(json.dumps(document), REF)
+        part[key] = value
+    m.load(json.dumps(document), REF)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
@@ -260,7 +281,7 @@ def _leased(change: str) -> str:
 def test_an_id_that_was_not_leased_here_is_refused(change: str) -> None:
     document = json.loads(m.dump(_example()))
     document["entries"][0]["transaction"]["transactional_id"] = _leased(change)
-    with pytest.raises(ManifestError, match="not leased to this attempt|stands at Spark partition 0"):
+    with pytest.raises(ManifestError, match=r"not leased to this attempt|stands at Spark partition 0"):
         m.load(json.dumps(document), REF)
 
 
