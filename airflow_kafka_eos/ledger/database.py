@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 #: seconds that SQLite waits for another writer, and PostgreSQL or MySQL for a row lock; ``timeout=`` in an
 #: SQLite URL overrides the former
-LOCK_TIMEOUT = 20
+LOCK_TIMEOUT: float = 20
 CONNECT_TIMEOUT = 10
 #: how often an operation is tried before LedgerUnavailableError; the longest pause between tries in seconds
 TRIES = 4
@@ -116,7 +116,7 @@ class Database:
         if refused:
             raise ConfigurationError(
                 f"the ledger {self.shown} refuses its user or its options ({text})",
-                remedy="Correct the URL, or grant SELECT, INSERT, UPDATE and DELETE on the ledger's tables (upgrades: DDL)",
+                remedy="Correct the URL, or grant SELECT, INSERT, UPDATE and DELETE on the ledger's tables",
             )
         raise LedgerUnavailableError(
             f"the ledger {self.shown} did not answer ({text}); whether it committed is not known",
@@ -207,7 +207,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def _connect_postgresql(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
-    cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}s'")
+    cursor.execute(f"SET lock_timeout = {int(LOCK_TIMEOUT * 1000)}")
     # stronger settings (remote_apply) are left as they are
     cursor.execute(
         "SELECT set_config('synchronous_commit', 'on', false) "
@@ -219,6 +219,6 @@ def _connect_postgresql(connection: Any, _record: Any) -> None:
 
 def _connect_mysql(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
-    cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT}")
+    cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {int(LOCK_TIMEOUT)}")
     cursor.close()
     connection.commit()

@@ -21,7 +21,9 @@ def ref(ledger: Ledger, number: int, load: LoadIdentity = LOAD) -> AttemptRef:
     return AttemptRef(load, ledger.ledger_id, number)
 
 
-def transaction(ledger: Ledger, number: int, partition: int, load: LoadIdentity = LOAD) -> PreparedTransaction:
+def transaction(
+    ledger: Ledger, number: int, partition: int, load: LoadIdentity = LOAD
+) -> PreparedTransaction:
     name = TransactionalId(load, ledger.ledger_id, number, partition, 100 + partition)
     return PreparedTransaction(str(name), PreparedTxnState(1000 + partition, number % 30000))
 

@@ -1,0 +1,203 @@
+"""Locks that last, connections that break, and a COMMIT whose answer is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ledger_support import LOAD, commit, manifest, prepare, sql
+from sqlalchemy import Connection, text
+
+from airflow_kafka_eos.errors import LedgerUnavailableError
+from airflow_kafka_eos.ledger import Ledger, database
+from airflow_kafka_eos.load import Verdict
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LONGEST_PAUSE", 0.05)
+
+
+def test_a_lock_that_lasts_is_transient(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCK_TIMEOUT", 0.1)
+    holder = database.Database(url)
+    with Ledger.open(url) as ledger:
+        ledger.begin(LOAD, owner="x")
+        with holder.engine.begin() as connection:
+            connection.execute(text("UPDATE kafka_eos_loads SET reason = 'locked'"))
+            with pytest.raises(LedgerUnavailableError, match="lock"):
+                ledger.submit(LOAD, owner="y")
+            assert len(ledger.attempts(LOAD)) == 1  # readers are not held up
+        assert ledger.submit(LOAD, owner="y").number == 1
+    holder.close()
+
+
+def test_a_lock_that_passes_is_waited_for(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    holder = database.Database(url)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(commit_again(ledger)))
+    with holder.engine.begin() as connection:
+        connection.execute(text("UPDATE kafka_eos_loads SET reason = 'locked'"))
+        thread.start()
+        thread.join(0.2)
+        assert results == []
+    thread.join(60)
+    holder.close()
+    assert [r.verdict for r in results] == [Verdict.COMMIT]
+
+
+def commit_again(ledger: Ledger) -> Any:
+    return ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+
+
+def test_a_connection_that_breaks_is_made_again(ledger: Ledger, url: str) -> None:
+    if url.startswith("sqlite"):
+        return
+    prepare(ledger)
+    calls: list[int] = []
+
+    def also(connection: Connection) -> None:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        calls.append(pid)
+        if len(calls) == 1:
+            sql(url, "SELECT pg_terminate_backend(:pid)", pid=pid)
+        connection.execute(text("SELECT 1"))
+
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also).verdict is Verdict.COMMIT
+    assert len(calls) == 2
+    assert len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions")) == 1
+
+
+def test_an_sqlite_write_transaction_locks_before_it_reads(url: str) -> None:
+    if not url.startswith("sqlite"):
+        return
+    opened = database.Database(url)
+    path = url.removeprefix("sqlite:///")
+
+    def work(_: Connection) -> None:
+        with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+    opened.read(work)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        opened.write(work)
+    opened.close()
+
+
+class Proxy:
+    """Between a client and PostgreSQL; once armed, it cuts the connection around the next COMMIT.
+
+    ``cut`` is "before" or "after" (the server commits, the client is not told); empty is not armed. ``arm_at`` is
+    SQL text that arms it.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.cut = ""
+        self.arm_at: bytes | None = None
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self._upstream)
+        answers_lost = threading.Event()
+        ended = threading.Event()
+
+        def back() -> None:
+            with contextlib.suppress(OSError):
+                while data := server.recv(65536):
+                    if answers_lost.is_set():
+                        break  # the server has answered, so it has committed; the client never hears of it
+                    client.sendall(data)
+            ended.set()
+
+        thread = threading.Thread(target=back, daemon=True)
+        thread.start()
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                if self.arm_at is not None and self.arm_at in data:
+                    self.cut, self.arm_at = "after", None
+                elif b"COMMIT" in data and self.cut:
+                    how, self.cut = self.cut, ""
+                    if how == "before":
+                        break
+                    answers_lost.set()
+                    server.sendall(data)
+                    ended.wait(30)
+                    break
+                server.sendall(data)
+        for end in (client, server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # close alone says nothing while the other thread reads
+            end.close()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def proxied(url: str) -> Iterator[tuple[Proxy, str] | None]:
+    if url.startswith("sqlite"):
+        yield None  # no network, no answer to lose
+        return
+    query = database.parse(url).query
+    proxy = Proxy(f"{query['host']}/.s.PGSQL.{query['port']}")
+    name = database.parse(url).database
+    options = "sslmode=disable&gssencmode=disable"
+    yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}?{options}"
+    proxy.close()
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_lost_answer_to_commit_is_found_out(url: str, proxied: tuple[Proxy, str] | None, cut: str) -> None:
+    """Cut before: it was not committed and is done again. After: it was, and the second try finds it so."""
+    if proxied is None:
+        return
+    proxy, through = proxied
+    with Ledger.open(through) as ledger:
+        prepare(ledger)
+        calls: list[int] = []
+
+        def also(_: Connection) -> None:
+            calls.append(1)
+            proxy.cut = cut if len(calls) == 1 else ""
+
+        row = ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also)
+        assert row.verdict is Verdict.COMMIT
+        assert len(calls) == (2 if cut == "before" else 1)
+        assert len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions")) == 1
+
+
+def test_a_lost_answer_to_submit_gives_an_attempt_of_its_own(
+    url: str, proxied: tuple[Proxy, str] | None
+) -> None:
+    """Rule 3: nobody was told of attempt 1, but its COMMIT went through, so it is never given out again."""
+    if proxied is None:
+        return
+    proxy, through = proxied
+    with Ledger.open(url) as direct, Ledger.open(through) as ledger:
+        direct.begin(LOAD, owner="b")
+        proxy.arm_at = b"UPDATE kafka_eos_attempts"
+        row = ledger.submit(LOAD, owner="s")
+        assert [a.verdict for a in direct.attempts(LOAD)] == [Verdict.ABORT, None]
+        assert (row.number, proxy.arm_at, proxy.cut) == (2, None, "")
+
+
+def test_operations_after_a_commit_need_no_pool(ledger: Ledger) -> None:
+    commit(ledger)
+    ledger.close()
+    assert len(ledger.attempts(LOAD)) == 1
