@@ -95,6 +95,6 @@ def check_move(load: LoadIdentity, old: LoadState, new: LoadState) -> None:
     if new not in MOVES[old]:
         raise UndecidableError(
             f"a load in state {old.value} cannot become {new.value}",
-            remedy="Look at the load's attempts in the ledger; a committed load needs a load_key of its own to be reloaded",
+            remedy="Look at the load's attempts in the ledger; reload a committed load under a load_key of its own",
             load=str(load),
         )

@@ -218,7 +218,6 @@ def _inconsistency(manifest: Manifest) -> str:
     partitions = [e.spark_partition for e in manifest.entries]
     if partitions != list(range(len(partitions))):
         return f"the manifest must have one entry per Spark partition, 0 to n-1 in order; it has {partitions}"
-    seen: set[str] = set()
     for entry in manifest.entries:
         if entry.transaction is None:
             if entry.writes:
@@ -229,11 +228,9 @@ def _inconsistency(manifest: Manifest) -> str:
         ref = manifest.attempt
         if parsed is None or (parsed.load, parsed.ledger_id, parsed.attempt) != (ref.load, ref.ledger_id, ref.attempt):
             return f"transactional id {text!r} was not leased to this attempt"
+        # and so no id stands there twice
         if parsed.spark_partition != entry.spark_partition:
             return f"transactional id {text!r} stands at Spark partition {entry.spark_partition}"
-        if text in seen:
-            return f"transactional id {text!r} stands there twice"
-        seen.add(text)
         if entry.transaction.state.is_empty or not entry.writes:
             return f"transaction {text!r} has no PreparedTxnState or no records"
         keys = [w.topic_partition for w in entry.writes]
