@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +26,7 @@ from airflow_kafka_eos.transaction import TopicPartition
 _TRANSACTION = 1  # FindCoordinator's key type
 _REQUEST_TIMEOUT_MS = 30_000
 _FRAME_MAX_BYTES = 256 * 1024 * 1024
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _AUTHENTICATION = (
     kafka_errors.SaslAuthenticationFailedError,
     kafka_errors.UnsupportedSaslMechanismError,
@@ -34,36 +35,62 @@ _AUTHENTICATION = (
 )
 
 
-class _HideSasl(logging.Filter):
-    """kafka-python logs whole requests at DEBUG; a SaslAuthenticate request is the password."""
+class _NoRequests(logging.Filter):
+    """kafka-python logs requests and their bytes at DEBUG; those of a login are the password (seen)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not any("Sasl" in type(a).__name__ for a in (record.args or ()) if not isinstance(record.args, dict))
+        return record.levelno > logging.DEBUG
 
 
-for _name in ("kafka.net.connection", "kafka.protocol.parser", "kafka.net.transport"):
-    logging.getLogger(_name).addFilter(_HideSasl())
+for _name in ("kafka.net.connection", "kafka.protocol.parser"):
+    logging.getLogger(_name).addFilter(_NoRequests())
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     """Remembers why a connection failed, so that the error can say it, and stops at a refused login.
 
-    kafka-python's own bootstrap tries a wrong password again until its deadline: ``_connect`` fills
-    ``_auth_failures`` only from exceptions that ``initialize`` never raises.
+    kafka-python's own bootstrap tries a wrong password again until its deadline: ``_connect`` forgets the refusal
+    as soon as ``initialize``, which does not raise, has returned.
     """
 
     last_failure: Exception | None = None
+    refusal: Exception | None = None
 
     def get_connection(self, node_id: Any, **options: Any) -> Any:
         connection = super().get_connection(node_id, **options)
         if not connection.init_future.is_done:
-            connection.init_future.add_errback(lambda error: self._remember(node_id, error))
+            connection.init_future.add_errback(self._remember)
         return connection
 
-    def _remember(self, node_id: Any, error: Exception) -> None:
+    async def _build_transport(self, node: Any, **options: Any) -> Any:
+        transport = await super()._build_transport(node, **options)
+        transport._sock_recv = _data_before_end(transport._sock_recv)
+        return transport
+
+    def maybe_raise_auth_failure(self, node_id: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _remember(self, error: Exception) -> None:
         self.last_failure = error
-        if isinstance(error, _AUTHENTICATION) or "CERTIFICATE_VERIFY_FAILED" in str(error):
-            self._auth_failures[node_id] = error
+        if isinstance(error, _AUTHENTICATION) or _UNTRUSTED in str(error):
+            self.refusal = error
+
+
+def _data_before_end(receive: Callable[[], tuple[bytes, Exception | None]]) -> Callable[[], Any]:
+    """kafka-python throws away what was read together with the end of the stream: the answer "wrong password"."""
+    end: list[Exception] = []
+
+    def one_after_the_other() -> tuple[bytes, Exception | None]:
+        if end:
+            return b"", end.pop()
+        data, error = receive()
+        if data and error is not None:
+            end.append(error)
+            return data, None
+        return data, error
+
+    return one_after_the_other
 
 
 class Wire:
@@ -280,7 +307,7 @@ def translate(
             f"{where} refused the login ({type(error).__name__}; security.protocol {settings.security_protocol})",
             remedy="Check security.protocol, sasl.mechanism, sasl.username and sasl.password of the Kafka connection",
         )
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+    if _UNTRUSTED in str(error):
         return AccessError(
             f"the certificate of {where} could not be verified: {error}",
             remedy="Check ssl.ca.location of the Kafka connection, and the host names in bootstrap.servers",

@@ -8,7 +8,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
-from open_transactions import an_id, begin, coordinator_of, prepare, settings_of, wait_ended, wait_until, write
+from open_transactions import (
+    an_id,
+    begin,
+    coordinator_of,
+    prepare,
+    settings_of,
+    wait_ended,
+    wait_until,
+    write,
+)
 
 from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.evidence import Marker

@@ -1,0 +1,233 @@
+"""The wire itself: brokers that are away, logins and permissions that are refused, secrets in logs."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
+from open_transactions import an_id, coordinator_of, prepare, settings_of
+
+from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError
+from airflow_kafka_eos.kafka.coordinator import EndAnswer
+from airflow_kafka_eos.kafka.partitions import Partitions
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import TopicPartition
+
+pytestmark = pytest.mark.broker
+
+PASSWORD = "t0p-secret"
+
+
+def free_port() -> int:
+    with socket.socket() as probing:
+        probing.bind(("127.0.0.1", 0))
+        return int(probing.getsockname()[1])
+
+
+# -- a plain broker ----------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    where = f"127.0.0.1:{free_port()}"
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": where, "sasl.password": PASSWORD})
+    with Wire(settings, timeout_s=1) as wire, pytest.raises(BrokerUnavailableError, match=where) as caught:
+        wire.broker_ids()
+    assert "security.protocol" in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    with (
+        Wire(settings, timeout_s=1) as wire,
+        pytest.raises(BrokerUnavailableError, match=rf"describing.*{where}"),
+    ):
+        coordinator_of(wire).describe([an_id("any")])
+
+
+def test_a_closed_wire_says_so(kafka: LocalKafka) -> None:
+    wire = Wire(settings_of(kafka.bootstrap_servers))
+    with wire:
+        assert wire.broker_ids() == kafka.node_ids
+    wire.close()
+    with pytest.raises(BrokerUnavailableError, match="closed"):
+        wire.broker_ids()
+
+
+def test_versions_are_those_that_both_sides_speak(kafka: LocalKafka) -> None:
+    with Wire(settings_of(kafka.bootstrap_servers)) as wire:
+        assert wire.api_version(EndTxnRequest) == 5
+        assert wire.api_version(InitProducerIdRequest) == 6
+        with pytest.raises(BrokerTooOldError):
+            # the client's own highest version is 1, the broker's highest is 0
+            wire.send_to_broker(wire.broker_ids()[0], DescribeTransactionsRequest(min_version=1))
+        with pytest.raises(BrokerUnavailableError):
+            wire.send_to_broker(4711, ListTransactionsRequest(state_filters=[], producer_id_filters=[]))
+
+
+def test_several_requests_find_the_way_by_themselves(kafka: LocalKafka) -> None:
+    with Wire(settings_of(kafka.bootstrap_servers)) as wire:
+        answer = wire.send_to_coordinator("x", DescribeTransactionsRequest(transactional_ids=["x"]))
+        assert [row.error_code for row in answer.transaction_states] == [105]
+
+
+# -- three brokers: coordinators and leaders move ----------------------------------------------------------------
+
+
+def test_one_wire_outlives_the_death_of_a_coordinator_and_leader() -> None:
+    with LocalKafka(brokers=3) as three:
+        three.create_topic("orders", partitions=3)
+        tps = {TopicPartition("orders", p): 2 for p in range(3)}
+        with Wire(settings_of(three.bootstrap_servers)) as wire:
+            coordinator, partitions = coordinator_of(wire), Partitions(wire)
+            assert wire.broker_ids() == [1, 2, 3]
+            ids = {n: i.topic_id for n, i in partitions.topic_info(["orders"]).items()}
+            txn, last = prepare(coordinator, three.bootstrap_servers, an_id("moves"), tps, timeout_ms=600_000)
+            assert partitions.end_offsets(tps) == dict.fromkeys(tps, 2)
+            three.kill(wire.coordinators([txn.transactional_id])[txn.transactional_id])
+            assert coordinator.end(txn, Verdict.COMMIT) is EndAnswer.DONE
+            assert coordinator.end(txn, Verdict.COMMIT) is EndAnswer.DONE
+            assert coordinator.describe([txn.transactional_id])[txn.transactional_id].state.producer_id == (
+                txn.state.producer_id
+            )
+            found = partitions.markers(txn.state.producer_id, last, ids)
+            assert set(found) == set(tps)
+            assert set(partitions.last_stable_offsets(tps)) == set(tps)
+
+
+# -- a secured broker --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A broker with a second listener for SASL/PLAIN and with ACLs; alice may log in, and nothing else."""
+    folder: Path = tmp_path_factory.mktemp("secured")
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with LocalKafka(broker_settings=settings, data_dir=folder) as plain:
+        plain.create_topic("orders", partitions=1)
+        address = f"127.0.0.1:{free_port()}"
+        properties = plain.log_file().parent / "server.properties"
+        lines = []
+        for line in properties.read_text().splitlines():
+            key = line.partition("=")[0]
+            if key in ("listeners", "advertised.listeners"):
+                line += f",LOGIN://{address}"
+            if key == "listener.security.protocol.map":
+                line += ",LOGIN:SASL_PLAINTEXT"
+            lines.append(line)
+        lines += [
+            "listener.name.login.sasl.enabled.mechanisms=PLAIN",
+            "listener.name.login.plain.sasl.jaas.config="
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";',
+        ]
+        properties.write_text("\n".join(lines) + "\n")
+        plain.restart()
+        yield {"plain": plain, "address": address}
+
+
+def login(secured: dict[str, Any], **changes: str) -> KafkaSettings:
+    values = {
+        "bootstrap.servers": secured["address"],
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+    }
+    return KafkaSettings.from_mapping(values | {k.replace("_", "."): v for k, v in changes.items()})
+
+
+def test_a_right_password_logs_in_and_never_reaches_a_log(
+    secured: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG), Wire(login(secured)) as wire:
+        assert wire.broker_ids() == [1]
+    assert caplog.records
+    assert PASSWORD not in caplog.text
+
+
+def test_a_wrong_password_is_refused_at_once(secured: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.DEBUG),
+        Wire(login(secured, sasl_password=PASSWORD + "-wrong"), timeout_s=20) as wire,
+        pytest.raises(AccessError, match=r"refused the login.*sasl\.password") as caught,
+    ):
+        wire.broker_ids()
+    assert secured["address"] in str(caught.value)
+    assert PASSWORD not in str(caught.value) + repr(caught.value) + caplog.text
+
+
+def test_a_mechanism_that_the_broker_does_not_have_is_refused(secured: dict[str, Any]) -> None:
+    settings = login(secured, sasl_mechanism="SCRAM-SHA-256")
+    with Wire(settings, timeout_s=20) as wire, pytest.raises(AccessError, match=r"sasl\.mechanism"):
+        wire.broker_ids()
+
+
+def test_no_login_where_one_is_needed_names_the_protocol(secured: dict[str, Any]) -> None:
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": secured["address"]})
+    with Wire(settings, timeout_s=2) as wire, pytest.raises((AccessError, BrokerUnavailableError)) as caught:
+        wire.broker_ids()
+    assert "security.protocol" in str(caught.value)
+
+
+def test_a_missing_permission_is_named(secured: dict[str, Any]) -> None:
+    plain = secured["plain"]
+    tp = TopicPartition("orders", 0)
+    with Wire(settings_of(plain.bootstrap_servers)) as wire:
+        txn, last = prepare(coordinator_of(wire), plain.bootstrap_servers, an_id("acl"), {tp: 1})
+        ids = {n: i.topic_id for n, i in Partitions(wire).topic_info(["orders"]).items()}
+    with Wire(login(secured), timeout_s=20) as wire:
+        coordinator, partitions = coordinator_of(wire), Partitions(wire)
+        with pytest.raises(AccessError, match=f"DESCRIBE on TransactionalId {txn.transactional_id}"):
+            coordinator.describe([txn.transactional_id])
+        with pytest.raises(AccessError, match="DESCRIBE on Topic orders"):
+            partitions.topic_info(["orders"])
+        with pytest.raises(AccessError, match="DESCRIBE on Topic orders"):
+            partitions.last_stable_offsets([tp])
+        with pytest.raises(AccessError, match="DESCRIBE on Topic orders"):
+            partitions.markers(txn.state.producer_id, last, ids)
+        assert partitions.topic_config(["orders"], ["retention.ms"]) == {"orders": {}}
+        assert partitions.broker_config(["transaction.max.timeout.ms"]) == {}
+        assert coordinator.list_open("airflow.") == []  # the broker leaves them out without a word
+
+        grant(plain, ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
+        grant(plain, ResourceType.TRANSACTIONAL_ID, txn.transactional_id, AclOperation.DESCRIBE)
+        assert coordinator.describe([txn.transactional_id])[txn.transactional_id].is_open
+        assert partitions.topic_info(["orders"])["orders"].topic_id == ids["orders"]
+        with pytest.raises(AccessError, match="READ on Topic orders"):
+            partitions.markers(txn.state.producer_id, last, ids)
+        with pytest.raises(AccessError, match="READ on Topic orders"):
+            partitions.producers([tp])
+        with pytest.raises(AccessError, match=f"WRITE on TransactionalId {txn.transactional_id}"):
+            coordinator.end(txn, Verdict.ABORT)
+        with pytest.raises(AccessError, match="TWO_PHASE_COMMIT"):
+            coordinator.init_producer_id(txn.transactional_id, 60_000, enable_2pc=True)
+
+        grant(plain, ResourceType.TRANSACTIONAL_ID, txn.transactional_id, AclOperation.WRITE)
+        assert coordinator.end(txn, Verdict.ABORT) is EndAnswer.DONE
+        with pytest.raises(AccessError, match="TWO_PHASE_COMMIT"):
+            coordinator.init_producer_id(txn.transactional_id, 60_000, enable_2pc=True)
+
+
+def grant(plain: LocalKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    binding = AclBinding(
+        kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW
+    )
+    admin = AdminClient({"bootstrap.servers": plain.bootstrap_servers})
+    for done in admin.create_acls([binding]).values():
+        done.result(30)
