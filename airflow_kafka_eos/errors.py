@@ -26,8 +26,6 @@ names the load, the attempt and the transactional id.
 
 from __future__ import annotations
 
-from typing import Any
-
 __all__ = [
     "AccessError",
     "BrokerTooOldError",
@@ -70,6 +68,8 @@ class KafkaEosError(Exception):
         attempt: int | None = None,
         transactional_id: str | None = None,
     ) -> None:
+        # one positional argument, the rest are attributes: so errors cross process borders (Spark's Python workers,
+        # Airflow's triggerer) by Exception's own pickling
         super().__init__(message)
         self.message = message
         self.remedy = remedy
@@ -91,16 +91,6 @@ class KafkaEosError(Exception):
         if self.remedy:
             text += f" {self.remedy.rstrip('. ')}."
         return f"{text} [{ids}]" if ids else text
-
-    def __reduce__(self) -> Any:
-        # exceptions cross process borders (Spark's Python workers, Airflow's triggerer): keyword arguments included
-        return _rebuild, (type(self), self.message, {k: v for k, v in self.__dict__.items() if k != "message"})
-
-
-def _rebuild(kind: type[KafkaEosError], message: str, state: dict[str, Any]) -> KafkaEosError:
-    error = kind(message)
-    error.__dict__.update(state)
-    return error
 
 
 class TerminalError(KafkaEosError):
