@@ -26,14 +26,15 @@ class Checked:
     limits: Mapping[str, TopicLimits]
 
 
-def check_cluster(settings: KafkaSettings, options: WriteOptions) -> Checked:
+def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: float = 30) -> Checked:
     """Check the cluster.
 
+    :param timeout_s: seconds for one question, its repetitions included.
     :raises TopicError: a topic does not exist.
     :raises ConfigurationError: the hold time is above the broker's ``transaction.max.timeout.ms``.
     :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old.
     """
-    with Wire(settings) as wire:
+    with Wire(settings, timeout_s=timeout_s) as wire:
         check_broker(wire)
         partitions = Partitions(wire)
         check_hold_time(partitions, options.transaction_timeout_ms)

@@ -229,7 +229,7 @@ def test_a_transaction_that_someone_took_over_is_not_reported(kafka, topic, new_
         {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": str(transactional_id)}
     )
     zombie.init_transactions(30)
-    with pytest.raises(ProducerFencedError, match="FENCED|INVALID_PRODUCER_EPOCH"):
+    with pytest.raises(ProducerFencedError, match=r"FENCED|INVALID_PRODUCER_EPOCH"):
         writer.write(batch(value=[b"v"]))
         writer.prepare()
 

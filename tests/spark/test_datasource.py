@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
 
-from airflow_kafka_eos.errors import ManifestError
+from airflow_kafka_eos.errors import BrokerUnavailableError, ManifestError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.digest import record_digest
 from airflow_kafka_eos.kafka.wire import Wire
@@ -17,6 +18,9 @@ from airflow_kafka_eos.manifest import DIGEST_MODULUS
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.spark.errortext import own_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.preflight import check_cluster
+from airflow_kafka_eos.transaction import PreparedTransaction
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -162,11 +166,10 @@ def test_overwrite_is_refused(spark, topic, options):
     assert "append" in failure(spark.sql(ROWS), options(topic=topic(1)), mode="overwrite")
 
 
-def test_a_broker_that_is_not_there_is_said_so(spark, options):
-    changes = {"kafka_bootstrap_servers": "127.0.0.1:1", "topic": "t"}
-    assert "BrokerUnavailableError: the Kafka brokers at 127.0.0.1:1" in failure(
-        spark.sql(ROWS), options(**changes)
-    )
+def test_a_broker_that_is_not_there_is_said_so(options):
+    given = WriteOptions.parse(options(kafka_bootstrap_servers="127.0.0.1:1", topic="t"))
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
+        check_cluster(given.settings(None), given, timeout_s=1)
 
 
 def test_the_same_attempt_is_written_once(spark, topic, options):
@@ -183,57 +186,133 @@ def test_a_write_under_anothers_claim_is_refused(spark, topic, options, ref, tmp
     )
 
 
-def failing_once(batches):
-    """Fails in the first attempt of the task of partition 1, after rows have gone out."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    for number, part in enumerate(batches):
-        if number == 1 and context.partitionId() == 1 and context.attemptNumber() == 0:
-            raise ValueError("first attempt fails")
-        yield part
+def all_committed_once(kafka, name, manifest, settings, ref, still_open, records):
+    """Commit what the manifest has; whoever lost is ended as cleanup does; each record is there once."""
+    with Wire(settings) as wire:
+        coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+        for transaction in manifest.transactions:
+            coordinator.end(transaction, Verdict.COMMIT)
+        losers = coordinator.describe(still_open())
+        for loser in losers.values():
+            coordinator.end(PreparedTransaction(loser.transactional_id, loser.state), Verdict.ABORT)
+    found = visible(kafka, name, 2, records)
+    assert sorted(found) == sorted((b"%d" % i, b"v") for i in range(records))
+    return [TransactionalId.parse(i) for i in losers]
 
 
 def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
     spark, kafka, topic, options, ref, settings, still_open, tmp_path
 ):
     # rule 5; a sibling task attempt never ends in the log twice
+    def failing_once(batches):
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        for number, part in enumerate(batches):
+            if number == 1 and context.partitionId() == 1 and context.attemptNumber() == 0:
+                raise ValueError("first attempt fails, after rows have gone out")
+            yield part
+
     name = topic(2)
     frame = spark.sql("select cast(id as string) key, 'v' value from range(0, 600, 1, 3)")
     write(frame.mapInArrow(failing_once, frame.schema), options(topic=name))
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 600
-    attempts = [TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions]
-    assert len(set(attempts)) == 3
+    ids = [TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions]
+    assert len(set(ids)) == 3
+    losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 600)
+    assert {loser.spark_partition for loser in losers} <= {1}
+    assert not {loser.task_attempt_id for loser in losers} & set(ids)
+
+
+def test_a_killed_task_attempt_is_not_in_the_manifest(
+    spark, kafka, topic, options, ref, settings, still_open, tmp_path
+):
+    # as Spark kills the slower one of two speculative attempts (it does not speculate on one host)
+    marks = str(tmp_path)
+
+    def slow_at_first(batches):
+        import os
+        import time
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        for number, part in enumerate(batches):
+            if number == 2 and context.partitionId() == 1 and context.attemptNumber() == 0:
+                with open(os.path.join(marks, "task"), "w") as file:
+                    file.write(str(context.taskAttemptId()))
+                time.sleep(60)  # killed in here
+            yield part
+
+    def kill():
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                task = int((tmp_path / "task").read_text())
+            except (FileNotFoundError, ValueError):
+                time.sleep(0.1)
+            else:
+                killed.append(task)
+                spark.sparkContext._jsc.sc().killTaskAttempt(task, True, "lost the race")
+                return
+
+    killed = []
+    name = topic(2)
+    frame = spark.sql("select cast(id as string) key, 'v' value from range(0, 400, 1, 2)")
+    thread = threading.Thread(target=kill)
+    thread.start()
+    write(frame.mapInArrow(slow_at_first, frame.schema), options(topic=name))
+    thread.join()
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert manifest.records == 400
+    accepted = {TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions}
+    losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 400)
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
-        for transaction in manifest.transactions:
-            coordinator.end(transaction, Verdict.COMMIT)
-        # the loser aborted its own, or cleanup finds it by listing
-        for loser in coordinator.describe(still_open()).values():
-            assert TransactionalId.parse(loser.transactional_id).spark_partition == 1
-            coordinator.init_producer_id(loser.transactional_id, 1000)
-    found = visible(kafka, name, 2, 600)
-    assert sorted(found) == sorted((b"%d" % i, b"v") for i in range(600))
-
-
-def failing_always(batches):
-    from pyspark import TaskContext
-
-    for part in batches:
-        if TaskContext.get().partitionId() == 1:
-            time.sleep(1)  # the other partition reports first
-            raise ValueError("always fails")
-        yield part
+        loser = str(TransactionalId(ref.load, ref.ledger_id, 1, 1, killed[0]))
+        print("\nlosers", losers, coordinator.describe([loser]))
+    assert killed
+    assert not accepted & set(killed)
+    assert {loser.task_attempt_id for loser in losers} <= set(killed)
 
 
 def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
     spark, topic, options, ref, still_open, tmp_path
 ):
+    go = str(tmp_path / "go")
+
+    def failing(batches):
+        import os
+        import time
+
+        from pyspark import TaskContext
+
+        for part in batches:
+            end = time.monotonic() + 60
+            while TaskContext.get().partitionId() == 1 and time.monotonic() < end:
+                if os.path.exists(go):
+                    raise ValueError("always fails")
+                time.sleep(0.1)
+            yield part
+
+    def let_it_fail_when_the_other_has_reported():
+        tracker, end = spark.sparkContext.statusTracker(), time.monotonic() + 60
+        while time.monotonic() < end:
+            for stage in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(stage)
+                if info is not None and info.numCompletedTasks == 1:
+                    (tmp_path / "go").touch()
+                    return
+            time.sleep(0.1)
+
     frame = spark.sql("select cast(id as string) key, 'v' value from range(0, 100, 1, 2)")
+    thread = threading.Thread(target=let_it_fail_when_the_other_has_reported)
+    thread.start()
     with pytest.raises(Exception, match="always fails"):
-        write(frame.mapInArrow(failing_always, frame.schema), options(topic=topic(1)))
-    with pytest.raises(ManifestError, match="gave this attempt up"):
+        write(frame.mapInArrow(failing, frame.schema), options(topic=topic(1)))
+    thread.join()
+    with pytest.raises(ManifestError, match="Spark gave this attempt up"):
         ManifestStore(str(tmp_path)).read(ref)
     assert not still_open()
 
@@ -242,7 +321,6 @@ def test_when_the_manifest_fails_nothing_is_ended(spark, topic, options, ref, st
     # rule 13: commit raises, Spark calls abort with all messages; nobody knows what decide has seen
     store = ManifestStore(str(tmp_path))
     store.claim(ref, "me")
-    (tmp_path / ref.ledger_id / ref.load.namespace / ref.load.name).joinpath()
     store._create(store._file(ref, "writing"), "")
     assert "ManifestError" in failure(spark.sql(ROWS), options(topic=topic(1), load_claim="me"))
     assert len(still_open()) == 3

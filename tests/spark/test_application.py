@@ -1,0 +1,161 @@
+"""The packaged application under a real spark-submit: what it prints, and what it never shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos import spark as package
+from airflow_kafka_eos.errors import ConfigurationError, RecordError
+from airflow_kafka_eos.spark.errortext import own_error
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+
+SECRET = "hunter2-never-shown"
+APPLICATION = Path(package.__file__).with_name("application.py")
+JOB = """
+from dataclasses import dataclass
+from pyspark.sql.functions import udf
+
+@dataclass
+class Row:
+    value: "str"
+
+@udf("string")
+def shout(text):
+    return Row(text.upper()).value
+
+def load(spark, rows):
+    return spark.range(0, rows, 1, 2).selectExpr("'v' || id as value").select(shout("value").alias("value"))
+"""
+
+BAD_JOBS = """
+def nothing(spark):
+    return None
+
+def broken(spark):
+    raise LookupError("the author's own mistake")
+"""
+
+
+@pytest.fixture
+def spec(ref, tmp_path):
+    job = tmp_path / "job.py"
+    job.write_text(JOB)
+    deadline = int(time.time() * 1000) + 120_000
+    return ApplicationSpec(
+        ref, str(tmp_path / "m"), ("t",), 60_000, deadline, job=str(job), job_args={"rows": 10}
+    )
+
+
+def submit(spec, servers, environment, *conf):
+    """Run spark-submit, at most two minutes; returns (exit code, stdout, stderr)."""
+    settings = {"bootstrap.servers": servers, "sasl.username": "user", "sasl.password": SECRET}
+    command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", *conf]
+    done = subprocess.run(
+        [*command, str(APPLICATION), "--spec", spec.to_json()],
+        env=os.environ | environment | {SETTINGS_VARIABLE: json.dumps(settings)},
+        cwd=os.path.dirname(spec.manifest_dir),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, spark_env, tmp_path, ref):
+    spec = replace(spec, topics=(topic(2),))
+    events = tmp_path / "events"
+    events.mkdir()
+    conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={events.as_uri()}",
+            "--conf", "spark.eventLog.compress=false", "--conf", "spark.ui.enabled=false", "--verbose")  # fmt: skip
+    code, out, err = submit(spec, kafka.bootstrap_servers, spark_env, *conf)
+    assert code == 0, err
+    manifest = ManifestStore(spec.manifest_dir).read(ref)
+    assert manifest.records == 10
+    assert "prepared 10 records in 2 transactions" in out
+    logged = "".join(p.read_text() for p in events.rglob("*") if p.is_file())
+    assert "SparkListenerSQLExecutionStart" in logged  # the log has the plan with its options
+    assert "kafka_eos" in logged.lower()
+    for place in (logged, out, err, Path(ManifestStore(spec.manifest_dir).path(ref)).read_text()):
+        assert SECRET not in place
+
+
+@pytest.mark.spark
+def test_our_error_is_the_last_line(spec, spark_env):
+    # and a driver that may not write need not start Spark (rule 3)
+    ManifestStore(spec.manifest_dir).claim(spec.attempt, "driver one")
+    code, out, err = submit(spec, "127.0.0.1:1", spark_env)
+    assert code == 1, err
+    # spark-submit sends what its Python driver prints, errors too, to its own stdout
+    assert out.splitlines()[-1].startswith(
+        "UndecidableError: the attempt was already claimed by driver one"
+    ), out
+    assert "Running Spark version" not in err
+
+
+@pytest.fixture
+def spark_env():
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(APPLICATION.parents[2]),
+    }
+
+
+class TestJob:
+    """Without a spark-submit: what can be said of a job before Spark runs it."""
+
+    @pytest.fixture(autouse=True)
+    def bad_jobs(self, tmp_path):
+        (tmp_path / "job.py").write_text(BAD_JOBS)
+
+    def test_a_job_that_returns_no_dataframe_is_told_what_came_back(self, spec):
+        from airflow_kafka_eos.spark.job import run_job
+
+        with pytest.raises(ConfigurationError, match="returned nothing, not a Spark DataFrame"):
+            run_job(replace(spec, job=f"{spec.job}:nothing", job_args={}), None)
+
+    def test_what_the_authors_code_raises_passes_through(self, spec):
+        from airflow_kafka_eos.spark.job import run_job
+
+        with pytest.raises(LookupError, match="own mistake"):
+            run_job(replace(spec, job=f"{spec.job}:broken", job_args={}), None)
+
+    @pytest.mark.parametrize(
+        "job",
+        [
+            "/nowhere/job.py",
+            "nowhere.at.all:load",
+            "json:nothing",
+            ":load",
+            "json",
+            "airflow_kafka_eos.none:load",
+        ],
+    )
+    def test_a_job_that_is_not_there_is_named(self, job):
+        from airflow_kafka_eos.spark.job import find_job
+
+        with pytest.raises(ConfigurationError, match="cannot be found"):
+            find_job(job)
+
+    def test_a_module_and_a_function_are_found(self):
+        from airflow_kafka_eos.spark.job import find_job
+
+        assert find_job("json:dumps") is json.dumps
+
+
+def test_our_error_is_found_in_sparks_text():
+    text = "Job aborted: Traceback\n  airflow_kafka_eos.errors.RecordError: a row is bad. [load x]\n\tat org.apache"
+    assert own_error(RuntimeError(text)) == "RecordError: a row is bad. [load x]"
+    assert own_error(RecordError("x")) == "RecordError: x."
+    assert own_error(RuntimeError("other")) is None
