@@ -27,7 +27,8 @@ $(READY): pyproject.toml constraints.txt
 	@echo "[2/3] installing the build tools ..."
 	@$(PIP) install --quiet -c constraints.txt pip setuptools wheel hatchling editables
 	@echo "[3/3] installing Airflow, Spark and this package (about 800 MB, a minute or so) ..."
-	@$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[spark,demo,dev]'
+	@# without byte code: Python makes it for what is imported, which is a small part, and setting up takes half the time
+	@$(PIP) install --quiet --no-compile --no-build-isolation -c constraints.txt -e '.[spark,demo,dev]'
 	@touch $@
 
 setup: $(READY)
