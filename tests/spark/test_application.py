@@ -115,21 +115,22 @@ def spark_env():
 class TestJob:
     """Without a spark-submit: what can be said of a job before Spark runs it."""
 
-    @pytest.fixture(autouse=True)
+    @pytest.fixture
     def bad_jobs(self, tmp_path):
-        (tmp_path / "job.py").write_text(BAD_JOBS)
+        (tmp_path / "bad.py").write_text(BAD_JOBS)
+        return str(tmp_path / "bad.py")
 
-    def test_a_job_that_returns_no_dataframe_is_told_what_came_back(self, spec):
+    def test_a_job_that_returns_no_dataframe_is_told_what_came_back(self, spec, bad_jobs):
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(ConfigurationError, match="returned nothing, not a Spark DataFrame"):
-            run_job(replace(spec, job=f"{spec.job}:nothing", job_args={}), None)
+            run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None)
 
-    def test_what_the_authors_code_raises_passes_through(self, spec):
+    def test_what_the_authors_code_raises_passes_through(self, spec, bad_jobs):
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(LookupError, match="own mistake"):
-            run_job(replace(spec, job=f"{spec.job}:broken", job_args={}), None)
+            run_job(replace(spec, job=f"{bad_jobs}:broken", job_args={}), None)
 
     @pytest.mark.parametrize(
         "job",

@@ -186,7 +186,7 @@ def test_a_write_under_anothers_claim_is_refused(spark, topic, options, ref, tmp
     )
 
 
-def all_committed_once(kafka, name, manifest, settings, ref, still_open, records):
+def all_committed_once(kafka, name, manifest, settings, ref, still_open, records, value=b"v"):
     """Commit what the manifest has; whoever lost is ended as cleanup does; each record is there once."""
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
@@ -196,7 +196,7 @@ def all_committed_once(kafka, name, manifest, settings, ref, still_open, records
         for loser in losers.values():
             coordinator.end(PreparedTransaction(loser.transactional_id, loser.state), Verdict.ABORT)
     found = visible(kafka, name, 2, records)
-    assert sorted(found) == sorted((b"%d" % i, b"v") for i in range(records))
+    assert sorted(found) == sorted((b"%d" % i, value) for i in range(records))
     return [TransactionalId.parse(i) for i in losers]
 
 
@@ -239,7 +239,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
 
         context = TaskContext.get()
         for number, part in enumerate(batches):
-            if number == 2 and context.partitionId() == 1 and context.attemptNumber() == 0:
+            if number == 3 and context.partitionId() == 1 and context.attemptNumber() == 0:
                 with open(os.path.join(marks, "task"), "w") as file:
                     file.write(str(context.taskAttemptId()))
                 time.sleep(60)  # killed in here
@@ -252,14 +252,16 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
                 task = int((tmp_path / "task").read_text())
             except (FileNotFoundError, ValueError):
                 time.sleep(0.1)
-            else:
+                continue
+            loser = str(TransactionalId(ref.load, ref.ledger_id, 1, 1, task))
+            if loser in still_open():
                 killed.append(task)
                 spark.sparkContext._jsc.sc().killTaskAttempt(task, True, "lost the race")
                 return
 
     killed = []
     name = topic(2)
-    frame = spark.sql("select cast(id as string) key, 'v' value from range(0, 400, 1, 2)")
+    frame = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 400, 1, 2)")
     thread = threading.Thread(target=kill)
     thread.start()
     write(frame.mapInArrow(slow_at_first, frame.schema), options(topic=name))
@@ -267,7 +269,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 400
     accepted = {TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions}
-    losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 400)
+    losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 400, b"v" * 9000)
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
         loser = str(TransactionalId(ref.load, ref.ledger_id, 1, 1, killed[0]))
