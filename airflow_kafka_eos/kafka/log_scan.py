@@ -59,9 +59,9 @@ def scan(
 
 
 def _judge(records: memoryview, attributes: int, header: tuple[int, ...], producer_epoch: int | None) -> Marker:
-    epoch, count = header[10], header[12]
-    if not attributes & _CONTROL or count != 1:
-        return Marker.UNREADABLE  # data behind the last record, or a marker emptied by compaction
+    epoch = header[10]
+    if not attributes & _CONTROL:
+        return Marker.UNREADABLE  # data behind the last record
     if producer_epoch is not None and epoch not in (producer_epoch, producer_epoch + 1):
         return Marker.UNREADABLE
     kind = control_type(records)
@@ -69,7 +69,7 @@ def _judge(records: memoryview, attributes: int, header: tuple[int, ...], produc
 
 
 def control_type(records: memoryview) -> int | None:
-    """The type in a control record's key: 0 abort, 1 commit; None when it has no such key."""
+    """The type in a control record's key: 0 abort, 1 commit; None when it has none, as after compaction."""
     at = _skip_varint(records, 0)  # length
     at += 1  # attributes
     at = _skip_varint(records, at)  # timestampDelta
