@@ -99,7 +99,10 @@ def outcome_of(session: Session, row: TransactionRow) -> Outcome:
     """What the partitions' logs say of one prepared transaction (rule 7)."""
     last_offsets = {w.topic_partition: w.last_offset for w in row.writes}
     state = row.transaction.state
-    return judge(session.partitions.markers(state.producer_id, last_offsets, row.topic_ids).values())
+    found = session.partitions.markers(
+        state.producer_id, last_offsets, row.topic_ids, producer_epoch=state.producer_epoch
+    )
+    return judge(found.values())
 
 
 def _stop(session: Session, load: LoadIdentity, number: int, row: TransactionRow, outcome: Outcome) -> None:

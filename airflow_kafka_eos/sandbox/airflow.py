@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import httpx
+import psutil
 
 from airflow_kafka_eos.errors import SandboxError
+from airflow_kafka_eos.sandbox.process import WATCH
 
 READY_SECONDS = 120.0
 STOP_SECONDS = 20.0
@@ -100,7 +103,17 @@ class LocalAirflow:
         self.home.mkdir(parents=True, exist_ok=True)
         self._out = self.log_file.open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "airflow", "standalone"],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(WATCH),
+                str(os.getpid()),
+                sys.executable,
+                "-m",
+                "airflow",
+                "standalone",
+            ],
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=self._out,
@@ -121,19 +134,20 @@ class LocalAirflow:
         self._log(f"Airflow answers at {self.url} after {time.monotonic() - started:.1f} s")
 
     def stop(self) -> None:
-        """End the process group, children included."""
+        """End all of it, children and orphans included."""
         if self._client is not None:
             self._client.close()
             self._client = None
         process, self._process = self._process, None
         if process is not None:
-            for how, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
-                try:
-                    os.killpg(process.pid, how)
-                except ProcessLookupError:
-                    break
-                if _group_is_gone(process, patience):
-                    break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            # tasks and their Spark run in groups of their own, orphans of killed tasks too: found by AIRFLOW_HOME
+            _, alive = psutil.wait_procs(self._processes(), timeout=STOP_SECONDS)
+            for left in {*alive, *self._processes()}:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    left.kill()
+            process.wait()
         if self._out is not None:
             self._out.close()
             self._out = None
@@ -161,6 +175,15 @@ class LocalAirflow:
             )
         return answer.json()
 
+    def _processes(self) -> list[psutil.Process]:
+        """Every process that has this Airflow's home in its environment, but for ourselves."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.pid != os.getpid() and process.environ().get("AIRFLOW_HOME") == str(self.home):
+                    found.append(process)
+        return found
+
     def _healthy(self) -> bool:
         try:
             parts = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
@@ -180,15 +203,3 @@ def free_ports(count: int) -> list[int]:
     finally:
         for s in sockets:
             s.close()
-
-
-def _group_is_gone(process: subprocess.Popen[bytes], patience: float) -> bool:
-    until = time.monotonic() + patience
-    while time.monotonic() < until:
-        process.poll()
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
