@@ -48,7 +48,7 @@ LONGEST_PAUSE = 1.0
 _PG_PASSING = ("40", "55P03", "57P", "53", "08", "25006")
 _PG_NO_PRIVILEGE = "42501"
 _MYSQL_NO_PRIVILEGE = {1044, 1142, 1143}
-_MYSQL_PASSING = {1040, 1205, 1213, 2002, 2003, 2006, 2013, 2055}
+_MYSQL_PASSING = {1040, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
 _READ = "kafka_eos_read"
 
 
@@ -106,7 +106,7 @@ class Database:
                 raise  # not the database's condition, but what was written: of `also`, or a fault of ours
             except (DatabaseError, InterfaceError) as e:
                 text = scrub(f"{type(e.orig).__name__}: {e.orig}".strip(), self.url)
-                wrong = isinstance(e, ProgrammingError)
+                wrong = is_wrong_sql(e)
                 refused = is_refused(e) or (wrong and not connected)
                 if wrong and not refused:
                     raise
@@ -126,8 +126,6 @@ class Database:
 
 def is_passing(error: DBAPIError) -> bool:
     """True when the same transaction may succeed if it is run again."""
-    if error.connection_invalidated:
-        return True
     original: Any = error.orig
     code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
     if isinstance(code, str):
@@ -138,7 +136,13 @@ def is_passing(error: DBAPIError) -> bool:
         return getattr(original, "sqlite_errorcode", 0) & 0xFF in (5, 6)
     if name in ("MySQLdb", "pymysql"):
         return bool(original.args) and original.args[0] in _MYSQL_PASSING
-    return True  # no code at all: the connection could not be made
+    return True  # no code at all: the connection could not be made, or broke
+
+
+def is_wrong_sql(error: DBAPIError) -> bool:
+    """True for a fault in the statement, which only `also` can bring in once the schema is checked."""
+    # SQLite calls a missing table an OperationalError; its code SQLITE_ERROR (1) is for faulty statements
+    return isinstance(error, ProgrammingError) or getattr(error.orig, "sqlite_errorcode", 0) == 1
 
 
 def is_refused(error: DBAPIError) -> bool:

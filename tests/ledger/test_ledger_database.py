@@ -56,6 +56,25 @@ def commit_again(ledger: Ledger) -> Any:
     return ledger.decide_commit(manifest(ledger, 1), decided_by="d")
 
 
+def test_a_conflict_is_tried_again(ledger: Ledger, url: str) -> None:
+    """SQLITE_BUSY, or PostgreSQL's serialization failure, both really raised by the database."""
+    prepare(ledger)
+    calls: list[int] = []
+    rival = database.Database(url + "?timeout=0") if url.startswith("sqlite") else None
+
+    def also(connection: Connection) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            return
+        if rival is None:
+            connection.execute(text("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$"))
+        else:
+            rival.engine.begin().__enter__()
+
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also).verdict is Verdict.COMMIT
+    assert len(calls) == 2
+
+
 def test_a_connection_that_breaks_is_made_again(ledger: Ledger, url: str) -> None:
     if url.startswith("sqlite"):
         return

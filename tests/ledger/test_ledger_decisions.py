@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from airflow_kafka_eos.errors import (
     ConfigurationError,
@@ -175,6 +175,15 @@ def test_dual_write_that_fails_undoes_the_decision(ledger: Ledger, url: str) -> 
     assert state(ledger) is LoadState.PREPARED
 
 
+def test_a_mistake_in_the_dual_write_is_its_authors(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    with pytest.raises(DBAPIError, match="no_such_table"):
+        ledger.decide_commit(
+            manifest(ledger, 1), decided_by="d", also=lambda c: c.execute(text("DELETE FROM no_such_table"))
+        )
+    assert decisions(url) == 0
+
+
 def test_abort_is_idempotent_and_loses_to_a_commit(ledger: Ledger, url: str) -> None:
     prepare(ledger)
     assert ledger.decide_abort(ref(ledger, 1), decided_by="first", reason="a")
@@ -208,6 +217,15 @@ def test_rule_11_undecidable_up_to_its_own_number_only(ledger: Ledger) -> None:
     assert ledger.make_undecidable(LOAD, up_to=9, decided_by="z", reason="z") == rows == ledger.attempts(LOAD)
 
 
+def test_rule_11_an_older_attempt_does_not_move_the_load(ledger: Ledger, url: str) -> None:
+    ledger.begin(LOAD, owner="x")
+    ledger.submit(LOAD, owner="x")
+    ledger.submit(LOAD, owner="y")
+    sql(url, "DELETE FROM kafka_eos_decisions")  # as if opening had not aborted it
+    ledger.make_undecidable(LOAD, up_to=1, decided_by="cleanup", reason="x")
+    assert state(ledger) is LoadState.PREPARING
+
+
 def test_rule_11_a_decided_attempt_stays_decided(ledger: Ledger) -> None:
     row = commit(ledger)
     assert ledger.make_undecidable(LOAD, up_to=5, decided_by="x", reason="x") == [row]
@@ -223,6 +241,12 @@ def test_rule_4_only_the_very_identity_is_decided(ledger: Ledger) -> None:
     assert not ledger.is_decided_commit(PreparedTransaction(decided.transactional_id.upper(), decided.state))
     assert not ledger.is_decided_commit(transaction(ledger, 1, 2))
     assert not ledger.is_decided_commit(transaction(ledger, 2, 0))
+
+
+def test_rule_4_a_transaction_without_a_commit_decision_is_not_decided(ledger: Ledger, url: str) -> None:
+    commit(ledger)
+    sql(url, "UPDATE kafka_eos_decisions SET verdict = 'abort', committed_load_id = NULL")
+    assert not ledger.is_decided_commit(transaction(ledger, 1, 0))
 
 
 def finish(ledger: Ledger) -> None:

@@ -50,8 +50,8 @@ def test_rule_6_each_ledger_has_an_id_of_its_own(new_url: Callable[[bool], str])
 def test_upgrade_by_many_processes_at_once(new_url: Callable[[bool], str]) -> None:
     url = new_url(False)
     code = (
-        "import sys; from airflow_kafka_eos.ledger import Ledger, migrate; sys.stdin.readline();"
-        "migrate.upgrade(sys.argv[1]); print(Ledger.open(sys.argv[1]).ledger_id)"
+        "import sys; from airflow_kafka_eos.ledger import Ledger, migrate; print('ready', flush=True);"
+        "sys.stdin.readline(); migrate.upgrade(sys.argv[1]); print(Ledger.open(sys.argv[1]).ledger_id)"
     )
     processes = [
         subprocess.Popen(
@@ -59,6 +59,9 @@ def test_upgrade_by_many_processes_at_once(new_url: Callable[[bool], str]) -> No
         )
         for _ in range(3)
     ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -185,6 +188,15 @@ def test_a_password_is_never_shown(url: str, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(KafkaEosError) as caught:
             call()
         assert secrets_in(caught.value) == []
+
+
+def test_a_password_that_the_driver_quotes_is_not_shown(url: str) -> None:
+    if url.startswith("sqlite"):
+        return
+    parts = location.parse(url)
+    same = parts.set(password="s3cr3t", database="db-s3cr3t").render_as_string(hide_password=False)
+    with pytest.raises(LedgerUnavailableError, match=r'database "db-\*\*\*" does not exist'):
+        migrate.current(same)
 
 
 def test_an_unreachable_database_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:

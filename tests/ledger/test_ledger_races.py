@@ -19,7 +19,7 @@ from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 
-ROUNDS = 12
+ROUNDS = 8
 WAIT = 60.0
 
 
