@@ -10,8 +10,10 @@ The options are in :mod:`.options`. How PySpark 4.2.1 calls what is here (tried,
   ``write`` or ``commit`` put into ``self`` is gone for the next. So what they must remember is kept in files.
 - ``write`` runs in a Python worker of an executor, once per task attempt, for empty partitions too. A DataFrame
   without partitions gets one empty task.
-- Spark's commit coordinator is used: one attempt per partition is accepted. An attempt that is denied, or killed
-  (the worker process gets a signal), has no say any more: its transaction stays open, and cleanup finds it.
+- Spark's commit coordinator is used (``useCommitCoordinator`` keeps its default, true): one attempt per partition is
+  accepted. An attempt that is denied, or killed with its worker process, has no say any more: its transaction
+  stays open, and cleanup finds it. When the rows before it failed, ``write`` got an EOFError from its iterator or was
+  killed, and a cut input was never taken for its end; the JVM fails such a task in any case.
 - ``commit(messages)`` and ``abort(messages)`` run in further worker processes of the driver. When a task fails for
   good, ``abort`` gets None for each partition without a message. When ``commit`` raises, ``abort`` is called with all
   messages: hence rule 13. When the driver dies, neither is called.

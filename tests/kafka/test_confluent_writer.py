@@ -168,6 +168,15 @@ def test_keys_go_where_javas_client_sends_them(kafka, topic, new_writer):
     assert writer.prepare()[1][0].partition == (-973932308 & 0x7FFFFFFF) % 5
 
 
+def test_the_topics_limit_counts_not_the_clients(topic, new_writer):
+    # librdkafka's own message.max.bytes is 1 MB
+    name = topic(1, config={"max.message.bytes": "3000000"})
+    writer, _ = new_writer({name: TopicLimits(1, 3_000_000)}, default=name)
+    writer.open()
+    writer.write(batch(value=[b"v" * 2_000_000]))
+    assert writer.prepare()[1][0].bytes == 2_000_000
+
+
 def bad_inputs(name):
     small = {name: TopicLimits(2, 2000)}
     return {
