@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from ledger_support import LOAD, sql
+from sqlalchemy import Connection, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
@@ -70,6 +72,24 @@ def test_upgrade_by_many_processes_at_once(new_url: Callable[[bool], str]) -> No
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(set(answers)) == 1
     assert len(sql(url, "SELECT ledger_id FROM kafka_eos_ledger")) == 1
+
+
+def test_an_upgrade_waits_for_the_one_under_way(new_url: Callable[[bool], str]) -> None:
+    url = new_url(False)
+    holder = database.Database(url)
+    thread = threading.Thread(target=migrate.upgrade, args=(url,))
+
+    def hold(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({migrate._ADVISORY_LOCK})"))
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+
+    holder.write(hold)
+    thread.join(60)
+    holder.close()
+    assert migrate.current(url) == migrate.head()
 
 
 def test_tables_and_migrations_agree(url: str) -> None:
@@ -160,12 +180,12 @@ def test_mysql_types_compare_byte_by_byte_and_fit_its_indexes() -> None:
 
 
 def secrets_in(error: BaseException) -> list[str]:
-    text = "".join(traceback.format_exception(error)) + repr(error) + repr(getattr(error, "__dict__", ""))
+    shown = "".join(traceback.format_exception(error)) + repr(error) + repr(getattr(error, "__dict__", ""))
     chain: BaseException | None = error
     while chain is not None:
-        text += str(chain)
+        shown += str(chain)
         chain = chain.__cause__ or chain.__context__
-    return re.findall(r"s3cr3t", text)
+    return re.findall(r"s3cr3t", shown)
 
 
 @pytest.mark.parametrize(
