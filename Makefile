@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 READY := $(VENV)/.ready
 
+# Modules are compiled when first imported, not all 20,000 at install. Some machines forbid it, and then every one of
+# the hundreds of Python processes here compiles Airflow again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup tools demo test lint unit clean
 

@@ -23,7 +23,7 @@ from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.sandbox.process import WATCH
 
 READY_SECONDS = 120.0
-STOP_SECONDS = 20.0
+STOP_SECONDS = 5.0
 
 
 class LocalAirflow:
@@ -57,6 +57,7 @@ class LocalAirflow:
             "PATH": here
             + os.pathsep
             + os.environ.get("PATH", ""),  # airflow and spark-submit of this environment
+            "PYTHONDONTWRITEBYTECODE": "",  # else each of its many processes compiles Airflow again
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

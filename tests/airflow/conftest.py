@@ -11,6 +11,7 @@ import pytest
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.spark import quick_settings
 
 SECRET = "hunter2-correct-horse"
 TOPICS = ("plain", "refused", "killed", "in_worker")
@@ -44,7 +45,7 @@ def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
         },
     }
-    settings = {"TEST_SWITCHES": str(switches), "SPARK_LOCAL_IP": "127.0.0.1"}
+    settings = quick_settings(home / "spark") | {"TEST_SWITCHES": str(switches)}
     with (
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,
         LocalAirflow(

@@ -20,6 +20,7 @@ from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.demo import audit, source
 from airflow_kafka_eos.sandbox.demo.mishaps import Killer, must_have_happened
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 TOPIC = "flights"
@@ -97,7 +98,7 @@ class Demo:
                     "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
                 },
             },
-            settings={"FLIGHTS_SOURCE": str(self.folder / "source"), "SPARK_LOCAL_IP": "127.0.0.1"},
+            settings=quick_settings(self.folder / "spark") | {"FLIGHTS_SOURCE": str(self.folder / "source")},
             log=self.log,
         )
 
