@@ -78,9 +78,11 @@ def read_with_confluent(bootstrap: str, topic: str) -> Counter[int]:
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         values: list[bytes] = []
         ended: set[int] = set()
+        idle = 0
         while len(ended) < len(partitions):
-            messages = consumer.consume(1000, timeout=30)
-            if not messages:
+            messages = consumer.consume(1000, timeout=0.5)  # waits that long for the last, smaller batch
+            idle = 0 if messages else idle + 1
+            if idle > 60:
                 raise SandboxError(f"no end of topic {topic} within 30 s", remedy="Look at the broker's log")
             for message in messages:
                 error = message.error()
