@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos.errors import TerminalError
+from airflow_kafka_eos.errors import ConfigurationError, TerminalError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity
 
@@ -25,6 +25,7 @@ DEFAULT_LOAD_KEY = (
 
 #: dag id and run id may have 250 characters each
 MAX_OWNER = 200
+_MAPPED = "#map_index="
 
 
 class LoadOperator(BaseOperator):
@@ -53,6 +54,7 @@ class LoadOperator(BaseOperator):
         super().__init__(**kwargs)
         self.load_name = load_name
         self.load_key = load_key
+        self._has_own_key = load_key != DEFAULT_LOAD_KEY
         self.namespace = namespace
         self.kafka_conn_id = kafka_conn_id
         self.ledger_conn_id = ledger_conn_id
@@ -61,6 +63,20 @@ class LoadOperator(BaseOperator):
     def load_identity(self) -> LoadIdentity:
         """The load, once the templates are rendered."""
         return LoadIdentity(self.namespace, self.load_name, self.load_key)
+
+    def pre_execute(self, context: Any) -> None:
+        """Refuse mapped loads that would share one identity: the second would be taken for loaded already.
+
+        :raises AirflowFailException: a mapped load has no ``load_key`` of its own.
+        """
+        super().pre_execute(context)
+        if owner_index(context) is not None and not self._has_own_key:
+            with no_retry_of_terminal_errors():
+                raise ConfigurationError(
+                    f"load_key of the mapped load {self.load_name!r} is the default, the same for every map index",
+                    remedy="Set load_key to what tells the mapped loads apart, the topic's name for one",
+                    load=str(self.load_identity),
+                )
 
     @contextmanager
     def open_session(self) -> Iterator[Session]:
@@ -85,9 +101,20 @@ def owner_of(context: Any) -> str:
 
     Short enough for the ledger to keep it whole: cleanup finds a run's own attempts by it.
     """
-    ti = context["ti"]
-    mapped = f"/{ti.map_index}" if ti.map_index is not None and ti.map_index >= 0 else ""
-    owner = f"{ti.dag_id}/{ti.run_id}{mapped}"
+    ti, index = context["ti"], owner_index(context)
+    owner = f"{ti.dag_id}/{ti.run_id}" + ("" if index is None else f"{_MAPPED}{index}")
     if len(owner) <= MAX_OWNER:
         return owner
     return f"{owner[: MAX_OWNER - 17]}#{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
+
+
+def are_siblings(owner: str, other: str) -> bool:
+    """Whether two owners are different map indexes of one run."""
+    run, mapped, _ = owner.rpartition(_MAPPED)
+    return owner != other and bool(mapped) and other.startswith(run + mapped)
+
+
+def owner_index(context: Any) -> int | None:
+    """The map index of a task instance of a mapped group, None elsewhere."""
+    index = context["ti"].map_index
+    return index if index is not None and index >= 0 else None

@@ -29,7 +29,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     template_fields: Sequence[str] = LoadOperator.template_fields
 
     def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
-        kwargs.setdefault("poke_interval", 1.0)
+        kwargs.setdefault("poke_interval", 2.0)
         kwargs.setdefault("timeout", 3600.0)
         super().__init__(**kwargs)
         self.deferrable = deferrable

@@ -1,0 +1,93 @@
+"""The demo's own figures must be able to be wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.cli import main
+from airflow_kafka_eos.sandbox.demo import audit, source
+
+DAY = source.Day("2013-01-01", frozenset({1, 2, 3}), ("id", "1", "2", "3"))
+
+
+def figures(seen: dict[int, int], decision: str = "commit", still_open: int = 0) -> audit.Figures:
+    return audit.count(DAY, DAY.day, Counter(seen), 1, decision, still_open)
+
+
+def test_all_of_a_day_once_is_right() -> None:
+    assert figures({1: 1, 2: 1, 3: 1, 99: 1}).is_right  # 99 is of another day
+
+
+@pytest.mark.parametrize(
+    ("wrong", "missing", "duplicates"),
+    [
+        (figures({1: 1, 2: 1}), 1, 0),
+        (figures({1: 1, 2: 2, 3: 1}), 0, 1),
+        (figures({1: 2, 2: 1}), 1, 1),
+        (figures({1: 1, 2: 1, 3: 1}, decision="abort"), 0, 0),
+        (figures({1: 1, 2: 1, 3: 1}, still_open=1), 0, 0),
+    ],
+)
+def test_anything_else_is_not(wrong: audit.Figures, missing: int, duplicates: int) -> None:
+    assert not wrong.is_right
+    assert (wrong.missing, wrong.duplicates) == (missing, duplicates)
+
+
+def test_a_record_of_no_loaded_day_is_seen() -> None:
+    assert audit.strangers([DAY], Counter({1: 1, 99: 2})) == [99]
+
+
+def test_the_summary_has_the_keys_that_others_read() -> None:
+    assert list(figures({}).as_json()) == [
+        "load",
+        "source_records",
+        "attempts",
+        "decision",
+        "visible_records",
+        "missing",
+        "duplicates",
+        "open_transactions",
+    ]
+
+
+def test_the_source_is_all_flights_of_2013() -> None:
+    days = source.days(365)
+    assert sum(len(d.ids) for d in days) == 336_776
+    assert len(frozenset[int]().union(*(d.ids for d in days))) == 336_776
+    assert [len(d.ids) for d in days[:5]] == [842, 943, 914, 915, 720]
+    assert all(len(d.lines) == len(d.ids) + 1 for d in days)
+
+
+def test_a_late_day_is_written_in_part_and_whole_later(tmp_path: Path) -> None:
+    assert source.deliver(tmp_path, DAY, part=0.5) == 1
+    assert (tmp_path / "2013-01-01.csv").read_text() == "id\n1\n"
+    assert (tmp_path / "2013-01-01.count").read_text() == "3"
+    assert source.deliver(tmp_path, DAY) == 3
+    assert (tmp_path / "2013-01-01.csv").read_text() == "id\n1\n2\n3\n"
+
+
+@pytest.mark.parametrize("days", ["0", "4", "366"])
+def test_the_demo_refuses_a_number_of_days_without_room_for_its_mishaps(
+    days: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--days", days, "--folder", str(tmp_path / "demo")]) == 2
+    assert f"--days {days}" in capsys.readouterr().err
+
+
+def test_the_demo_says_where_its_dags_must_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--folder", str(tmp_path / "demo"), "--dags", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_the_ledger_is_upgraded_and_shown_by_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_KAFKA_EOS_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    assert main(["ledger", "show"]) == 2
+    assert "airflow-kafka-eos ledger upgrade" in capsys.readouterr().err
+    assert main(["ledger", "upgrade"]) == 0
+    assert "empty -> " in capsys.readouterr().out
+    assert main(["ledger", "show"]) == 0
