@@ -12,6 +12,9 @@ _DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
+    # files of some 100 KiB are to be read by more than one task all the same
+    "spark.sql.files.maxPartitionBytes": "65536",
+    "spark.sql.files.openCostInBytes": "0",
 }
 
 
