@@ -6,6 +6,7 @@ believes it only as far as the broker confirms it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -136,6 +137,11 @@ def dump(manifest: Manifest) -> str:
         ],
     }
     return _text(document)
+
+
+def sha256(manifest: Manifest) -> str:
+    """The document's SHA-256, 64 hex digits: equal manifests, and only they, have the same."""
+    return hashlib.sha256(dump(manifest).encode()).hexdigest()
 
 
 def dump_given_up(attempt: AttemptRef, reason: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.ledger.text import for_people
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.manifest import Manifest
 
 Interval = tuple[str, str]
 
@@ -45,15 +46,29 @@ def submit(connection: Connection, load: LoadIdentity, owner: str) -> AttemptRow
     return _set(connection, locked, newest, submitted_at=now(), submitted_by=for_people(owner))
 
 
-def mark_prepared(connection: Connection, ref: AttemptRef, records: int, size: int) -> AttemptRow:
-    """Note that everything is flushed; only of the newest attempt, submitted and undecided."""
+def mark_prepared(connection: Connection, manifest: Manifest, sha256: str) -> AttemptRow:
+    """Note that everything is flushed, and under which names; only of the newest attempt, submitted and undecided.
+
+    :param sha256: the manifest's; computed before the lock is taken.
+    """
+    ref = manifest.attempt
     locked = must_lock(connection, ref.load)
     attempt = locked.attempt(ref.attempt)
-    if attempt.is_prepared and attempt.verdict is not Verdict.ABORT:
+    same = attempt.manifest_sha256 == sha256
+    if attempt.is_prepared and same and attempt.verdict is not Verdict.ABORT:
         return attempt
     problem = why_undecidable(locked, attempt)
     if not problem and not attempt.is_submitted:
         problem = "no application was submitted for it"
+    if not problem and attempt.is_prepared:
+        problem = f"it is, with another manifest (sha256 {attempt.manifest_sha256}, now {sha256})"
+    if not problem:
+        move(connection, locked, LoadState.PREPARED)
+        try:
+            _insert_transactions(connection, locked.attempt_id(ref.attempt), manifest)
+        except IntegrityError:
+            # not raised in here, so that the driver's error stays out; what was written is rolled back
+            problem = "one of its transactional ids belongs to another attempt (rule 4)"
     if problem:
         raise UndecidableError(
             f"the attempt cannot become prepared: {problem}",
@@ -61,8 +76,15 @@ def mark_prepared(connection: Connection, ref: AttemptRef, records: int, size: i
             load=str(ref.load),
             attempt=ref.attempt,
         )
-    move(connection, locked, LoadState.PREPARED)
-    return _set(connection, locked, attempt, prepared_at=now(), records=records, bytes=size)
+    return _set(
+        connection,
+        locked,
+        attempt,
+        prepared_at=now(),
+        records=manifest.records,
+        bytes=manifest.bytes,
+        manifest_sha256=sha256,
+    )
 
 
 def record_swept(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
@@ -173,6 +195,28 @@ def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool
     )
     move(connection, locked, LoadState.PREPARING, newest_attempt=number)
     return attempt
+
+
+def _insert_transactions(connection: Connection, attempt_id: int, manifest: Manifest) -> None:
+    rows = []
+    for entry in manifest.entries:
+        if entry.transaction is None:
+            continue
+        topics = sorted({w.topic for w in entry.writes})
+        rows.append(
+            {
+                "transactional_id": entry.transaction.transactional_id,
+                "attempt_id": attempt_id,
+                "prepared_transaction_state": str(entry.transaction.state),
+                "spark_partition": entry.spark_partition,
+                "records": entry.records,
+                "bytes": sum(w.bytes for w in entry.writes),
+                "writes": json.dumps([asdict(w) for w in entry.writes]),
+                "topic_ids": json.dumps({topic: manifest.topics[topic].topic_id for topic in topics}),
+            }
+        )
+    if rows:
+        connection.execute(insert(t.transactions), rows)
 
 
 def _set(connection: Connection, locked: Locked, attempt: AttemptRow, **columns: Any) -> AttemptRow:

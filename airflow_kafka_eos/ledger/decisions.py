@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import UndecidableError
@@ -15,35 +14,40 @@ from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.ledger.text import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.manifest import AttemptRef
 
 Also = Callable[[Connection], None]
 
 
 def decide_commit(
-    connection: Connection, manifest: Manifest, decided_by: str, also: Also | None
+    connection: Connection, ref: AttemptRef, sha256: str, decided_by: str, also: Also | None
 ) -> AttemptRow:
-    """Decide to commit the newest attempt, prepared and undecided; with its transactions and KIP-939's mapping."""
-    ref = manifest.attempt
+    """Decide to commit the newest attempt, prepared with this manifest and undecided; with KIP-939's mapping.
+
+    :param sha256: the manifest's; computed before the lock is taken.
+    """
     locked = must_lock(connection, ref.load)
     attempt = locked.attempt(ref.attempt)
-    if attempt.verdict is Verdict.COMMIT:
+    same = attempt.manifest_sha256 == sha256
+    if attempt.verdict is Verdict.COMMIT and same:
         return attempt
     problem = why_undecidable(locked, attempt)
     if not problem and not attempt.is_prepared:
         problem = "it is not prepared"
+    if not problem and not same:
+        problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
     if problem:
         raise _undecidable(ref, problem)
     taken = False
     try:
         decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
-        _insert_transactions(connection, locked.attempt_id(ref.attempt), manifest)
+        _fill_mapping(connection, locked.attempt_id(ref.attempt))
     except IntegrityError:
         taken = True
     if taken:
         # the unique indexes are the second line behind the lock; raised here, so that the driver's error stays out
         raise _undecidable(
-            ref, "the load is decided already, or a transactional id belongs to another attempt"
+            ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
         )
     move(connection, locked, LoadState.COMMITTING)
     if also is not None:
@@ -88,14 +92,18 @@ def abort_undecided(
 
 
 def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
-    """Why the attempt can be decided no more, or an empty text."""
+    """Why the attempt can be decided no more (nor prepared), or an empty text.
+
+    Asked of a commit-decided attempt only for another manifest than the decided one.
+    """
     committed, newest = locked.committed, locked.newest
     if committed is not None and committed.number != attempt.number:
         return f"attempt {committed.number} is decided to be committed, by {committed.decided_by}"
     if attempt.verdict is Verdict.ABORT:
         return f"it was aborted by {attempt.decided_by} at {attempt.decided_at}: {attempt.reason}"
     if attempt.verdict is Verdict.COMMIT:
-        return f"it is decided to be committed already, by {attempt.decided_by} at {attempt.decided_at}"
+        by = f"by {attempt.decided_by} at {attempt.decided_at}"
+        return f"it is decided to be committed already, with another manifest, {by}"
     if newest is not None and newest.number != attempt.number:
         return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
     return ""
@@ -124,31 +132,12 @@ def _decide(
     return replace(attempt, verdict=verdict, decided_at=moment, decided_by=person, reason=why)
 
 
-def _insert_transactions(connection: Connection, attempt_id: int, manifest: Manifest) -> None:
-    rows, states = [], []
-    for entry in manifest.entries:
-        if entry.transaction is None:
-            continue
-        state = {
-            "transactional_id": entry.transaction.transactional_id,
-            "prepared_transaction_state": str(entry.transaction.state),
-        }
-        topics = sorted({w.topic for w in entry.writes})
-        states.append(state)
-        rows.append(
-            state
-            | {
-                "attempt_id": attempt_id,
-                "spark_partition": entry.spark_partition,
-                "records": entry.records,
-                "bytes": sum(w.bytes for w in entry.writes),
-                "writes": json.dumps([asdict(w) for w in entry.writes]),
-                "topic_ids": json.dumps({topic: manifest.topics[topic].topic_id for topic in topics}),
-            }
-        )
-    if rows:
-        connection.execute(insert(t.transactions), rows)
-        connection.execute(insert(t.kafka_transaction_state), states)
+def _fill_mapping(connection: Connection, attempt_id: int) -> None:
+    # from what was prepared: KIP-939's mapping cannot name anything else
+    of, state = t.transactions.c, t.kafka_transaction_state
+    columns = ["transactional_id", "prepared_transaction_state"]
+    rows = select(*(of[name] for name in columns)).where(of.attempt_id == attempt_id)
+    connection.execute(insert(state).from_select(columns, rows))
 
 
 def _undecidable(ref: AttemptRef, problem: str) -> UndecidableError:

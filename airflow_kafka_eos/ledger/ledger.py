@@ -21,7 +21,7 @@ from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
 from airflow_kafka_eos.transaction import PreparedTransaction
 
 T = TypeVar("T")
@@ -93,13 +93,17 @@ class Ledger:
         """
         return self._write(lambda c: attempts.submit(c, load, owner))
 
-    def mark_prepared(self, ref: AttemptRef, *, records: int, bytes: int) -> AttemptRow:
-        """Record that all of the attempt's transactions are prepared; the same answer when it is already.
+    def mark_prepared(self, manifest: Manifest) -> AttemptRow:
+        """Record that all of the attempt's transactions are prepared; the same answer for the same manifest again.
 
-        :raises UndecidableError: aborted, superseded, or never submitted.
+        From here on cleanup finds them by name (rule 11), and only this manifest can be decided.
+
+        :raises UndecidableError: aborted, superseded, never submitted, prepared with another manifest, or one of
+            the transactional ids belongs to another attempt.
         """
-        self._check_ours(ref)
-        return self._write(lambda c: attempts.mark_prepared(c, ref, records, bytes))
+        self._check_ours(manifest.attempt)
+        digest = sha256(manifest)
+        return self._write(lambda c: attempts.mark_prepared(c, manifest, digest))
 
     def record_swept(self, load: LoadIdentity, number: int) -> AttemptRow:
         """Close an aborted attempt of which nothing is open any more. Does nothing to a commit-decided one.
@@ -115,13 +119,16 @@ class Ledger:
     ) -> AttemptRow:
         """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
+        :param manifest: the very one that was marked prepared; one that was swapped since then is never decided.
         :param also: runs in the same database transaction, last, and once for a decision that stands (it may run
             again after a rollback). What it raises undoes the decision and is passed on; only lost connections
             and locks are tried again.
-        :raises UndecidableError: aborted, superseded, not prepared, or another attempt is decided.
+        :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
+            attempt is decided.
         """
         self._check_ours(manifest.attempt)
-        return self._write(lambda c: decisions.decide_commit(c, manifest, decided_by, also))
+        digest = sha256(manifest)
+        return self._write(lambda c: decisions.decide_commit(c, manifest.attempt, digest, decided_by, also))
 
     def decide_abort(self, ref: AttemptRef, *, decided_by: str, reason: str) -> bool:
         """Decide to abort the attempt. True: aborted, now or before. False: decided to be committed."""
@@ -187,7 +194,11 @@ class Ledger:
         return self._read(lambda c: queries.load_rows(c, namespace, name))
 
     def transactions(self, load: LoadIdentity, number: int) -> list[TransactionRow]:
-        """Of a commit-decided attempt, by Spark partition; none for any other."""
+        """Of an attempt that was prepared, by Spark partition; none for any other.
+
+        Undecided and aborted attempts have them too: look at the attempt's ``verdict``, or ask
+        :meth:`is_decided_commit`, before ending one.
+        """
         return self._read(lambda c: queries.transaction_rows(c, load, number))
 
     def is_decided_commit(self, transaction: PreparedTransaction) -> bool:

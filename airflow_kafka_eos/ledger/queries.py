@@ -198,6 +198,7 @@ def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
         reason=row.reason or "",
         records=row.records,
         bytes=row.bytes,
+        manifest_sha256=row.manifest_sha256,
     )
 
 

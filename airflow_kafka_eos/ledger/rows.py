@@ -16,7 +16,8 @@ class AttemptRow:
     """An attempt with its decision.
 
     ``owner`` and ``submitted_by`` are for people (dag, run, task, try). ``reason`` is the decision's.
-    ``closed_at``: verified committed, or verified swept. ``records`` and ``bytes`` are known once prepared.
+    ``closed_at``: verified committed, or verified swept. ``records``, ``bytes`` and
+    ``manifest_sha256`` (of :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared.
     """
 
     load: LoadIdentity
@@ -33,6 +34,7 @@ class AttemptRow:
     records: int | None = None
     bytes: int | None = None
     decided_by: str | None = None
+    manifest_sha256: str | None = None
 
     @property
     def is_undecided(self) -> bool:
@@ -65,7 +67,7 @@ class LoadRow:
 
 @dataclass(frozen=True)
 class TransactionRow:
-    """A transaction of a commit-decided attempt.
+    """A transaction of a prepared attempt, whatever was decided about it: the attempt's verdict says that.
 
     ``topic_ids`` maps topic to topic id. No outcome: nobody has looked at the log yet.
     """

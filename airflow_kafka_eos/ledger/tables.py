@@ -92,6 +92,7 @@ attempts = Table(
     Column("prepared_at", _TIME),
     Column("records", BigInteger),
     Column("bytes", BigInteger),
+    Column("manifest_sha256", _varchar(64)),
     Column("closed_at", _TIME),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
@@ -122,6 +123,8 @@ decisions = Table(
     ),
 )
 
+#: Of every attempt that was prepared, so that cleanup can describe them by name (rule 11). That one stands here
+#: says nothing of its being decided: ``decisions`` does.
 transactions = Table(
     "kafka_eos_transactions",
     metadata,

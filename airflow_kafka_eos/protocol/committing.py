@@ -71,7 +71,17 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
     """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting.
 
     :raises InDoubtError: see :func:`commit`.
+    :raises UndecidableError: the attempt is not decided to be committed.
     """
+    row = session.ledger.attempt(load, number)
+    if row is None or row.verdict is not Verdict.COMMIT:
+        # the ledger knows the transactions of undecided and aborted attempts too
+        raise UndecidableError(
+            "the attempt is not decided to be committed, so none of its transactions is (rule 1)",
+            remedy="Run decide first; if the attempt is aborted, clear prepare to start a new one",
+            load=str(load),
+            attempt=number,
+        )
     result = CommitPass()
     todo = [t for t in session.ledger.transactions(load, number) if t.outcome is not Outcome.COMMITTED]
     if todo:

@@ -43,9 +43,10 @@ def submit(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
 def prepared(session: Session, manifest: Manifest) -> AttemptRow:
     """Tell the ledger that the attempt's application has finished and its manifest is whole.
 
-    :raises UndecidableError: a newer attempt was opened, or this one was aborted meanwhile.
+    :raises UndecidableError: a newer attempt was opened, this one was aborted meanwhile, or it was reported
+        with another manifest before.
     """
-    row = session.ledger.mark_prepared(manifest.attempt, records=manifest.records, bytes=manifest.bytes)
+    row = session.ledger.mark_prepared(manifest)
     log.info(
         "%s is prepared: %d records, %d bytes in %d transactions",
         manifest.attempt,

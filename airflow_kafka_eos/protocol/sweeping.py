@@ -1,4 +1,4 @@
-"""Listing-based cleanup: end what attempts left open, and nothing else (FLIP-511, rules 1, 6, 11).
+"""Cleanup by name and by listing: end what attempts left open, and nothing else (FLIP-511, rules 1, 6, 11).
 
 One pass is idempotent and short; whoever waits for a quiet period repeats it.
 """
@@ -36,15 +36,15 @@ class SweepReport:
 def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> SweepReport:
     """One pass over the attempts of a load with number ``up_to`` or below.
 
-    The order is rule 11's: first the ledger makes them undecidable, then Kafka is listed and described, then the
-    ledger is asked who holds each id and whether that very identity is decided, and only then exactly the
-    described identity is ended by EndTxn. A decided load is rolled forward instead.
+    The order is rule 11's: first the ledger makes them undecidable, then Kafka describes the ledger's ids and those
+    that a listing adds, then the ledger is asked who holds each id and whether that very identity is decided, and
+    only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
     """
     report = SweepReport()
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
     if not rows:
         return report
-    for found in _open_transactions(session, load, up_to).values():
+    for found in _open_transactions(session, load, rows).values():
         _end_if_ours(session, load, up_to, found, report)
     # last, for it stops with an error where a person must look, and the sweep must be done by then
     for row in rows:
@@ -77,12 +77,15 @@ def needs_quiet_period(rows: list[AttemptRow]) -> bool:
     return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
 
 
-def _open_transactions(session: Session, load: LoadIdentity, up_to: int) -> dict[str, TransactionDescription]:
-    # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11)
+def _open_transactions(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow]
+) -> dict[str, TransactionDescription]:
+    # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11); what
+    # an attempt closed as swept or committed had open was seen to end: a zombie of its is left to the listing
     known = [
         t.transaction.transactional_id
-        for row in session.ledger.attempts(load)
-        if row.number <= up_to
+        for row in rows
+        if row.closed_at is None
         for t in session.ledger.transactions(load, row.number)
     ]
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))

@@ -48,11 +48,11 @@ def manifest(ledger: Ledger, number: int, load: LoadIdentity = LOAD, *, full: in
     )
 
 
-def prepare(ledger: Ledger, load: LoadIdentity = LOAD) -> AttemptRow:
-    """The load's next attempt, prepared."""
+def prepare(ledger: Ledger, load: LoadIdentity = LOAD, *, full: int = 2) -> AttemptRow:
+    """The load's next attempt, prepared; with ``full`` transactions."""
     ledger.begin(load, owner="begin")
     row = ledger.submit(load, owner="prepare")
-    return ledger.mark_prepared(ref(ledger, row.number, load), records=20, bytes=800)
+    return ledger.mark_prepared(manifest(ledger, row.number, load, full=full))
 
 
 def commit(ledger: Ledger, load: LoadIdentity = LOAD) -> AttemptRow:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql
+from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 
 from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import sha256
 
 DAY = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")
 
@@ -142,9 +145,53 @@ def test_submit_needs_a_load(ledger: Ledger) -> None:
 def test_mark_prepared_twice_gives_the_same_answer(ledger: Ledger) -> None:
     row = prepare(ledger)
     assert (row.records, row.bytes, state(ledger)) == (20, 800, LoadState.PREPARED)
-    assert ledger.mark_prepared(ref(ledger, 1), records=20, bytes=800) == row == ledger.attempt(LOAD, 1)
+    assert ledger.mark_prepared(manifest(ledger, 1)) == row == ledger.attempt(LOAD, 1)
     decided = ledger.decide_commit(manifest(ledger, 1), decided_by="d")
-    assert ledger.mark_prepared(ref(ledger, 1), records=20, bytes=800) == decided
+    assert ledger.mark_prepared(manifest(ledger, 1)) == decided
+
+
+def test_rule_11_a_prepared_attempts_transactions_are_known_by_name(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="x")
+    ledger.submit(LOAD, owner="x")
+    assert ledger.transactions(LOAD, 1) == []
+    document = manifest(ledger, 1)
+    row = ledger.mark_prepared(document)
+    assert row.manifest_sha256 == sha256(document)
+    rows = ledger.transactions(LOAD, 1)
+    assert [(r.spark_partition, r.transaction, r.writes, r.outcome) for r in rows] == [
+        (e.spark_partition, e.transaction, e.writes, None) for e in document.entries if e.transaction
+    ]
+    assert rows[0].topic_ids == {"orders": "id-of-orders"}
+    ledger.decide_abort(ref(ledger, 1), decided_by="cleanup", reason="killed")
+    assert ledger.transactions(LOAD, 1) == rows
+    prepare(ledger)
+    assert [r.transaction for r in ledger.transactions(LOAD, 2)] == [
+        transaction(ledger, 2, p) for p in (0, 1)
+    ]
+
+
+def test_mark_prepared_refuses_another_manifest_of_the_attempt(ledger: Ledger) -> None:
+    row = prepare(ledger)
+    rows = ledger.transactions(LOAD, 1)
+    for other in (manifest(ledger, 1, full=3), replace(manifest(ledger, 1), writer="another")):
+        with pytest.raises(UndecidableError, match="another manifest"):
+            ledger.mark_prepared(other)
+    assert (ledger.attempt(LOAD, 1), ledger.transactions(LOAD, 1)) == (row, rows)
+    ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+    with pytest.raises(UndecidableError, match="another manifest"):
+        ledger.mark_prepared(manifest(ledger, 1, full=3))
+
+
+def test_rule_4_an_id_of_another_attempt_is_refused_whole(ledger: Ledger) -> None:
+    prepare(ledger)
+    ledger.begin(OTHER, owner="x")
+    submitted = ledger.submit(OTHER, owner="x")
+    mixed = (manifest(ledger, 1, OTHER).entries[0], manifest(ledger, 1, LOAD).entries[1])
+    with pytest.raises(UndecidableError, match="belongs to another attempt") as caught:
+        ledger.mark_prepared(replace(manifest(ledger, 1, OTHER), entries=mixed))
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert (ledger.attempt(OTHER, 1), ledger.transactions(OTHER, 1)) == (submitted, [])
+    assert [r.state for r in ledger.loads()] == [LoadState.PREPARED, LoadState.PREPARING]
 
 
 def test_mark_prepared_refuses_what_was_superseded(ledger: Ledger) -> None:
@@ -152,21 +199,21 @@ def test_mark_prepared_refuses_what_was_superseded(ledger: Ledger) -> None:
     ledger.submit(LOAD, owner="x")
     ledger.submit(LOAD, owner="retry")
     with pytest.raises(UndecidableError, match=r"aborted by retry .*superseded by attempt 2"):
-        ledger.mark_prepared(ref(ledger, 1), records=1, bytes=1)
-    assert ledger.mark_prepared(ref(ledger, 2), records=1, bytes=1).is_prepared
+        ledger.mark_prepared(manifest(ledger, 1))
+    assert ledger.mark_prepared(manifest(ledger, 2)).is_prepared
 
 
 def test_mark_prepared_refuses_a_prepared_attempt_that_was_aborted_since(ledger: Ledger) -> None:
     prepare(ledger)
     ledger.decide_abort(ref(ledger, 1), decided_by="cleanup", reason="killed")
     with pytest.raises(UndecidableError, match="killed"):
-        ledger.mark_prepared(ref(ledger, 1), records=20, bytes=800)
+        ledger.mark_prepared(manifest(ledger, 1))
 
 
 def test_mark_prepared_refuses_what_was_never_submitted(ledger: Ledger) -> None:
     ledger.begin(LOAD, owner="x")
     with pytest.raises(UndecidableError, match="submitted"):
-        ledger.mark_prepared(ref(ledger, 1), records=1, bytes=1)
+        ledger.mark_prepared(manifest(ledger, 1))
 
 
 def test_mark_prepared_refuses_what_is_not_the_newest(ledger: Ledger, url: str) -> None:
@@ -175,14 +222,16 @@ def test_mark_prepared_refuses_what_is_not_the_newest(ledger: Ledger, url: str) 
     ledger.submit(LOAD, owner="y")
     sql(url, "DELETE FROM kafka_eos_decisions")  # as if opening had not aborted it
     with pytest.raises(UndecidableError, match="attempt 2, opened by y"):
-        ledger.mark_prepared(ref(ledger, 1), records=1, bytes=1)
+        ledger.mark_prepared(manifest(ledger, 1))
 
 
 def test_an_attempt_of_another_ledger_is_refused(ledger: Ledger) -> None:
     prepare(ledger)
     foreign = ref(ledger, 1).__class__(LOAD, "0" * 10, 1)
+    document = replace(manifest(ledger, 1), attempt=foreign)
     for call in (
-        lambda: ledger.mark_prepared(foreign, records=1, bytes=1),
+        lambda: ledger.mark_prepared(document),
+        lambda: ledger.decide_commit(document, decided_by="x"),
         lambda: ledger.decide_abort(foreign, decided_by="x", reason="x"),
     ):
         with pytest.raises(ConfigurationError, match="ledger 0000000000"):

@@ -38,17 +38,13 @@ def decisions(url: str) -> int:
     return len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions"))
 
 
-def test_commit_records_decision_transactions_and_mapping(ledger: Ledger, url: str) -> None:
+def test_commit_records_decision_and_mapping(ledger: Ledger, url: str) -> None:
     prepare(ledger)
     document = manifest(ledger, 1)
     row = ledger.decide_commit(document, decided_by="dag/run/decide/1")
     assert (row.verdict, row.decided_by) == (Verdict.COMMIT, "dag/run/decide/1")
     assert state(ledger) is LoadState.COMMITTING
-    rows = ledger.transactions(LOAD, 1)
-    assert [(r.spark_partition, r.transaction, r.writes, r.outcome) for r in rows] == [
-        (e.spark_partition, e.transaction, e.writes, None) for e in document.entries if e.transaction
-    ]
-    assert rows[0].topic_ids == {"orders": "id-of-orders"}
+    assert [r.transaction for r in ledger.transactions(LOAD, 1)] == list(document.transactions)
     assert mapping(url) == {t.transactional_id: str(t.state) for t in document.transactions}
 
 
@@ -60,7 +56,7 @@ def test_commit_twice_is_one_decision(ledger: Ledger, url: str) -> None:
 
 
 def test_commit_of_an_empty_load(ledger: Ledger) -> None:
-    prepare(ledger)
+    prepare(ledger, full=0)
     ledger.decide_commit(manifest(ledger, 1, full=0), decided_by="d")
     assert ledger.record_committed(LOAD, 1).closed_at is not None
     assert state(ledger) is LoadState.COMMITTED
@@ -90,7 +86,27 @@ def test_rule_2_an_aborted_attempt_is_never_committed(ledger: Ledger, url: str) 
     with pytest.raises(UndecidableError, match="killed"):
         ledger.decide_commit(manifest(ledger, 1), decided_by="d")
     assert mapping(url) == {}
-    assert ledger.transactions(LOAD, 1) == []
+
+
+def test_a_manifest_that_was_swapped_after_prepare_is_never_decided(ledger: Ledger, url: str) -> None:
+    prepared = prepare(ledger)
+    good = manifest(ledger, 1)
+    first = good.entries[0]
+    other_digest = replace(first, writes=(replace(first.writes[0], digest="f" * 32),))
+    for swapped in (
+        manifest(ledger, 1, full=1),
+        manifest(ledger, 1, full=3),
+        replace(good, entries=(other_digest, *good.entries[1:])),
+    ):
+        with pytest.raises(UndecidableError, match="not the one that prepare reported"):
+            ledger.decide_commit(swapped, decided_by="d")
+    assert (ledger.attempt(LOAD, 1), decisions(url), mapping(url)) == (prepared, 0, {})
+    decided = ledger.decide_commit(good, decided_by="d")
+    with pytest.raises(UndecidableError, match="already, with another manifest"):
+        ledger.decide_commit(
+            manifest(ledger, 1, full=3), decided_by="d"
+        )  # it would look decided to its caller
+    assert (ledger.attempt(LOAD, 1), len(mapping(url))) == (decided, 2)
 
 
 def test_rule_2_one_commit_per_load_though_another_attempt_is_decided(ledger: Ledger, url: str) -> None:
@@ -136,15 +152,15 @@ def test_rule_2_the_index_allows_one_decision_per_attempt(ledger: Ledger, url: s
         sql(url, INSERT_DECISION.format("id"), attempt=attempt, verdict="commit")
 
 
-def test_rule_4_an_id_of_another_attempt_is_refused_whole(ledger: Ledger, url: str) -> None:
-    commit(ledger)
-    prepare(ledger, OTHER)
-    stolen = replace(manifest(ledger, 1, OTHER), entries=manifest(ledger, 1, LOAD).entries)
-    with pytest.raises(UndecidableError) as caught:
-        ledger.decide_commit(stolen, decided_by="d")
+def test_rule_4_an_id_that_the_mapping_holds_already_is_refused_whole(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    name = transaction(ledger, 1, 1).transactional_id
+    sql(url, "INSERT INTO kafka_transaction_state VALUES (:name, '7:7')", name=name)  # a stranger's
+    with pytest.raises(UndecidableError, match="kafka_transaction_state") as caught:
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d")
     assert caught.value.__cause__ is None
-    assert decisions(url) == 1
-    attempt = ledger.attempt(OTHER, 1)
+    assert (decisions(url), mapping(url)) == (0, {name: "7:7"})
+    attempt = ledger.attempt(LOAD, 1)
     assert attempt is not None
     assert attempt.is_undecided
 
@@ -243,10 +259,15 @@ def test_rule_4_only_the_very_identity_is_decided(ledger: Ledger) -> None:
     assert not ledger.is_decided_commit(transaction(ledger, 2, 0))
 
 
-def test_rule_4_a_transaction_without_a_commit_decision_is_not_decided(ledger: Ledger, url: str) -> None:
+def test_rule_4_a_transaction_without_a_commit_decision_is_not_decided(ledger: Ledger) -> None:
+    prepare(ledger)
+    identity = ledger.transactions(LOAD, 1)[0].transaction
+    assert not ledger.is_decided_commit(identity)  # prepared, undecided
+    ledger.decide_abort(ref(ledger, 1), decided_by="x", reason="x")
+    assert not ledger.is_decided_commit(identity)
     commit(ledger)
-    sql(url, "UPDATE kafka_eos_decisions SET verdict = 'abort', committed_load_id = NULL")
-    assert not ledger.is_decided_commit(transaction(ledger, 1, 0))
+    assert not ledger.is_decided_commit(identity)  # another attempt is
+    assert ledger.is_decided_commit(ledger.transactions(LOAD, 2)[0].transaction)
 
 
 def finish(ledger: Ledger) -> None:
@@ -305,16 +326,20 @@ def test_committed_is_final(ledger: Ledger) -> None:
 
 def test_outcomes_belong_to_a_commit_decision(ledger: Ledger) -> None:
     prepare(ledger)
-    for call in (
-        lambda: ledger.record_outcome(LOAD, 1, "x", Outcome.COMMITTED),
+    name = transaction(ledger, 1, 0).transactional_id
+    calls = (
+        lambda: ledger.record_outcome(LOAD, 1, name, Outcome.COMMITTED),
         lambda: ledger.record_committed(LOAD, 1),
         lambda: ledger.record_in_doubt(LOAD, 1, "x"),
-    ):
+    )
+    for call in calls:
         with pytest.raises(UndecidableError, match="undecided"):
             call()
     ledger.decide_abort(ref(ledger, 1), decided_by="x", reason="x")
-    with pytest.raises(UndecidableError, match="aborted"):
-        ledger.record_committed(LOAD, 1)
+    for call in calls:
+        with pytest.raises(UndecidableError, match="aborted"):
+            call()
+    assert [t.outcome for t in ledger.transactions(LOAD, 1)] == [None, None]
 
 
 def test_an_unknown_transaction_has_no_outcome(ledger: Ledger) -> None:
@@ -345,11 +370,12 @@ def test_in_doubt_stops_for_a_person_and_can_be_mended(ledger: Ledger) -> None:
 
 
 def test_writes_of_a_thousand_partitions_fit(ledger: Ledger, url: str) -> None:
-    prepare(ledger)
+    ledger.begin(LOAD, owner="x")
+    ledger.submit(LOAD, owner="x")
     document = manifest(ledger, 1, full=1)
     one = document.entries[0]
     many = tuple(replace(one.writes[0], partition=p) for p in range(1000))
     document = replace(document, entries=(replace(one, writes=many), document.entries[1]))
-    ledger.decide_commit(document, decided_by="d")
+    ledger.mark_prepared(document)
     assert ledger.transactions(LOAD, 1)[0].writes == many
     assert len(json.loads(sql(url, "SELECT writes FROM kafka_eos_transactions")[0][0])) == 1000

@@ -17,6 +17,7 @@ from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import Manifest
 
 LOADS = st.sampled_from([LOAD, OTHER])
 NUMBERS = st.integers(1, 4)
@@ -34,6 +35,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.raw = sqlite3.connect(self.home / "ledger.db")
         self.seen: dict[tuple[LoadIdentity, int], AttemptRow] = {}
         self.handed_out: set[tuple[LoadIdentity, int]] = set()
+        self.prepared: dict[tuple[LoadIdentity, int], Manifest] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "home"):
@@ -62,10 +64,14 @@ class LedgerMachine(RuleBasedStateMachine):
             self.handed_out.add((load, rows[0].number))
 
     @rule(load=LOADS, number=NUMBERS)
-    def mark_prepared(self, load: LoadIdentity, number: int) -> None:
-        self.attempt_to(
-            lambda: self.ledger.mark_prepared(ref(self.ledger, number, load), records=20, bytes=800)
-        )
+    def mark_prepared(self, load: LoadIdentity, number: int, full: int = 2) -> None:
+        document = manifest(self.ledger, number, load, full=full)
+        if self.attempt_to(lambda: self.ledger.mark_prepared(document)):
+            assert self.prepared.setdefault((load, number), document) == document
+
+    @rule(load=LOADS, number=NUMBERS)
+    def mark_prepared_otherwise(self, load: LoadIdentity, number: int) -> None:
+        self.mark_prepared(load, number, full=3)
 
     @rule(load=LOADS)
     def prepare_newest(self, load: LoadIdentity) -> None:
@@ -74,12 +80,12 @@ class LedgerMachine(RuleBasedStateMachine):
         if rows:
             self.mark_prepared(load, rows[-1].number)
 
-    @rule(load=LOADS, number=NUMBERS)
-    def decide_commit(self, load: LoadIdentity, number: int) -> None:
+    @rule(load=LOADS, number=NUMBERS, full=st.sampled_from([2, 2, 2, 3]))
+    def decide_commit(self, load: LoadIdentity, number: int, full: int) -> None:
         before = self.ledger.attempt(load, number)
-        if self.attempt_to(
-            lambda: self.ledger.decide_commit(manifest(self.ledger, number, load), decided_by="d")
-        ):
+        document = manifest(self.ledger, number, load, full=full)
+        if self.attempt_to(lambda: self.ledger.decide_commit(document, decided_by="d")):
+            assert self.prepared[load, number] == document
             assert before is not None
             assert before.is_prepared
             assert before.verdict is not Verdict.ABORT
@@ -102,19 +108,28 @@ class LedgerMachine(RuleBasedStateMachine):
         rows = self.ledger.transactions(load, number)
         if rows:
             name = rows[partition].transaction.transactional_id
-            now = self.ledger.record_outcome(load, number, name, outcome)
-            assert now is (Outcome.COMMITTED if rows[partition].outcome is Outcome.COMMITTED else outcome)
+            now: list[Outcome] = []
+            done = self.attempt_to(
+                lambda: now.append(self.ledger.record_outcome(load, number, name, outcome))
+            )
+            assert done is self.is_committed(load, number)
+            expected = Outcome.COMMITTED if rows[partition].outcome is Outcome.COMMITTED else outcome
+            assert now in ([], [expected])
 
     @rule(load=LOADS, number=NUMBERS)
     def record_committed(self, load: LoadIdentity, number: int) -> None:
         done = self.attempt_to(lambda: self.ledger.record_committed(load, number))
         rows = self.ledger.transactions(load, number)
-        assert done is (bool(rows) and all(r.outcome is Outcome.COMMITTED for r in rows))
+        assert done is (self.is_committed(load, number) and all(r.outcome is Outcome.COMMITTED for r in rows))
+
+    def is_committed(self, load: LoadIdentity, number: int) -> bool:
+        row = self.ledger.attempt(load, number)
+        return row is not None and row.verdict is Verdict.COMMIT
 
     @rule(load=LOADS, number=NUMBERS)
     def finish(self, load: LoadIdentity, number: int) -> None:
         rows = self.ledger.transactions(load, number)
-        if rows:
+        if self.is_committed(load, number):
             names = [r.transaction.transactional_id for r in rows]
             self.ledger.record_outcomes(load, number, dict.fromkeys(names, Outcome.COMMITTED))
 
@@ -149,9 +164,13 @@ class LedgerMachine(RuleBasedStateMachine):
             self.state_fits(load, row.state, rows)
             for r in rows:
                 self.decided_never_changes(r)
-                outcomes = [t.outcome for t in self.ledger.transactions(load, r.number)]
-                assert bool(outcomes) is (r.verdict is Verdict.COMMIT)
-                unverified += len(outcomes) if row.state is not LoadState.COMMITTED else 0
+                known = self.ledger.transactions(load, r.number)
+                prepared = self.prepared[load, r.number].transactions if r.is_prepared else ()
+                assert [t.transaction for t in known] == list(prepared), "rule 11: known by name"
+                decided = r.verdict is Verdict.COMMIT
+                assert all(self.ledger.is_decided_commit(t.transaction) is decided for t in known)
+                assert decided or all(t.outcome is None for t in known)
+                unverified += len(known) if decided and row.state is not LoadState.COMMITTED else 0
         assert self.raw.execute("SELECT count(*) FROM kafka_transaction_state").fetchone() == (unverified,)
 
     def decided_never_changes(self, row: AttemptRow) -> None:

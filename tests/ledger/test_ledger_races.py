@@ -72,7 +72,8 @@ def test_two_deciders(ledger: Ledger, url: str) -> None:
         assert (len(hooks), len(ledger.transactions(load, 1))) == (1, 2)
 
 
-def test_decider_against_cleanup(ledger: Ledger) -> None:
+def test_decider_against_cleanup(ledger: Ledger, url: str) -> None:
+    mapped = 0
     for seed, load in enumerate(loads()):
         prepare(ledger, load)
         decided, rows = race(
@@ -83,7 +84,9 @@ def test_decider_against_cleanup(ledger: Ledger) -> None:
         assert rows == ledger.attempts(load)
         won = rows[0].verdict is Verdict.COMMIT
         assert won is not isinstance(decided, UndecidableError)
-        assert len(ledger.transactions(load, 1)) == (2 if won else 0)
+        mapped += 2 if won else 0
+        assert sql(url, "SELECT count(*) FROM kafka_transaction_state") == [(mapped,)]
+        assert [ledger.is_decided_commit(t.transaction) for t in ledger.transactions(load, 1)] == [won, won]
         row = ledger.load(load)
         assert row is not None
         assert row.state is (LoadState.COMMITTING if won else LoadState.ABORTING)
@@ -114,6 +117,19 @@ def test_two_begins_open_one_attempt(ledger: Ledger) -> None:
         rows = race(seed, *(lambda load=load: ledger.begin(load, owner="b") for _ in range(3)))
         assert rows[0] == rows[1] == rows[2]
         assert ledger.attempts(load) == [rows[0]]
+
+
+def test_two_manifests_of_one_attempt(ledger: Ledger) -> None:
+    for seed, load in enumerate(loads()):
+        ledger.begin(load, owner="b")
+        ledger.submit(load, owner="s")
+        documents = [manifest(ledger, 1, load, full=n) for n in (1, 3)]
+        answers = race(seed, *(lambda d=d: ledger.mark_prepared(d) for d in documents))
+        refused = [isinstance(a, UndecidableError) for a in answers]
+        assert sorted(refused) == [False, True]
+        won = documents[refused.index(False)]
+        assert [t.transaction for t in ledger.transactions(load, 1)] == list(won.transactions)
+        assert ledger.decide_commit(won, decided_by="d").verdict is Verdict.COMMIT
 
 
 def test_opening_against_decider(ledger: Ledger) -> None:

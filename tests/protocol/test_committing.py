@@ -67,6 +67,17 @@ def test_without_a_decision_nothing_is_committed(world: World) -> None:
     assert world.visible() == []
 
 
+def test_rule_1_a_pass_ends_nothing_that_is_not_decided_to_be_committed(world: World) -> None:
+    ref = world.prepare(["a"]).attempt
+    before = world.open_ids()
+    with pytest.raises(UndecidableError, match="not decided"):
+        commit_pass(world.session, world.load, 1)
+    world.session.ledger.decide_abort(ref, decided_by="dag/run", reason="killed")
+    with pytest.raises(UndecidableError, match="not decided"):
+        commit_pass(world.session, world.load, 1)
+    assert (len(before), world.open_ids(), world.visible()) == (1, before, [])
+
+
 def test_rule_10_committed_is_written_only_when_every_marker_is_there(world: World) -> None:
     manifest = world.prepare(["a"], ["b"])
     world.decide(manifest)

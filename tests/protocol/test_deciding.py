@@ -122,6 +122,14 @@ def test_rule_4_what_the_broker_does_not_confirm_is_aborted(world: World, change
     assert _verdict(world, 1) is Verdict.ABORT
 
 
+def test_a_manifest_swapped_since_prepare_is_not_decided_though_the_broker_confirms_it(world: World) -> None:
+    manifest = world.prepare(["a"])
+    with pytest.raises(UndecidableError, match="not the one that prepare reported"):
+        world.decide(dataclasses.replace(manifest, writer="another"))
+    assert _verdict(world, 1) is None
+    world.decide(manifest)
+
+
 def test_a_transaction_that_somebody_ended_is_not_decided(world: World) -> None:
     manifest = world.prepare(["a"], ["b"])
     world.session.coordinator.end(manifest.transactions[0], Verdict.ABORT)

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import begin, reference, submit
+from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
 from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
 from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.transaction import TransactionDescription
 from tests.protocol.world import RUN, World, foreign_transaction
+
+
+class HidingCoordinator(Coordinator):
+    """It is just moving: every listing is empty, though its transactions are open."""
+
+    described: frozenset[str] = frozenset()
+
+    def list_open(self, prefix: str) -> list[str]:
+        return []
+
+    def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        self.described |= (asked := frozenset(ids))
+        return super().describe(asked)
+
+
+@pytest.fixture
+def hiding(world: World, settings: KafkaSettings) -> Iterator[HidingCoordinator]:
+    with Wire(settings, timeout_s=60) as wire:
+        yield HidingCoordinator(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
 
 
 def test_a_killed_prepare_is_found_by_listing_and_aborted(world: World) -> None:
@@ -48,6 +73,39 @@ def test_rule_11_a_newer_attempt_is_not_touched(world: World) -> None:
         pass
     assert world.open_ids() == [entry.transaction.transactional_id]  # type: ignore[union-attr]
     assert world.session.ledger.attempt(world.load, newer.number).is_undecided  # type: ignore[union-attr]
+
+
+def test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended(
+    world: World, hiding: HidingCoordinator
+) -> None:
+    manifest = world.prepare(["a"], ["b"])
+    names = [t.transactional_id for t in manifest.transactions]
+    assert world.open_ids() == sorted(names)
+    report = sweep(replace(world.session, coordinator=hiding), world.load, up_to=1, by=RUN)
+    assert sorted(report.aborted) == sorted(names)
+    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+    assert (world.open_ids(), world.visible()) == ([], [])
+
+
+def test_rule_11_known_ids_of_a_newer_attempt_are_not_touched(
+    world: World, hiding: HidingCoordinator
+) -> None:
+    first, second = world.prepare(["a"]), world.prepare(["b"])
+    assert sweep(replace(world.session, coordinator=hiding), world.load, up_to=1, by=RUN).aborted == []
+    assert hiding.described == {t.transactional_id for t in first.transactions}
+    assert world.open_ids() == [t.transactional_id for t in second.transactions]
+
+
+def test_closed_attempts_are_not_described_again(world: World, hiding: HidingCoordinator) -> None:
+    world.prepare(["a"])
+    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+    second = world.prepare(["b"])
+    assert sweep(replace(world.session, coordinator=hiding), world.load, up_to=2, by=RUN).aborted
+    assert hiding.described == {t.transactional_id for t in second.transactions}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +147,7 @@ def test_rule_4_a_sibling_task_attempt_of_a_decided_load_is_aborted(world: World
     accepted = world.write(ref, ["a"])
     world.write(ref, ["a"])  # the speculative copy: flushed, never reported
     manifest = world.manifest(ref, [accepted])
-    world.session.ledger.mark_prepared(ref, records=1, bytes=2)
+    prepared(world.session, manifest)
     world.decide(manifest)
     world.commit()
     poll = CleanPoll(world.load, owner=RUN, quiet_s=0)

@@ -68,6 +68,7 @@ def upgrade() -> None:
         sa.Column("prepared_at", time),
         sa.Column("records", sa.BigInteger),
         sa.Column("bytes", sa.BigInteger),
+        sa.Column("manifest_sha256", _varchar(64)),
         sa.Column("closed_at", time),
         sa.UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
     )
