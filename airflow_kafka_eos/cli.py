@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_kafka_eos import __version__
-from airflow_kafka_eos.errors import KafkaEosError
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 
@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.run(arguments))
     except KafkaEosError as e:
-        print(f"airflow-kafka-eos: {type(e).__name__}: {e}", file=sys.stderr)
+        # a driver's message or the tail of a broker's log may have several lines
+        lines = [line.strip() for line in f"{type(e).__name__}: {e}".splitlines()]
+        print("airflow-kafka-eos:", " | ".join(filter(None, lines)), file=sys.stderr)
         return 2
 
 
@@ -62,10 +64,18 @@ def _ledger_url(arguments: argparse.Namespace) -> str:
 
     if arguments.conn_id:
         from airflow.sdk import BaseHook
+        from airflow.sdk.exceptions import AirflowNotFoundException
 
         from airflow_kafka_eos.hooks.kafka_eos import ledger_url
 
-        return ledger_url(BaseHook.get_connection(arguments.conn_id))
+        try:
+            connection = BaseHook.get_connection(arguments.conn_id)
+        except AirflowNotFoundException as e:
+            raise ConfigurationError(
+                f"--conn-id {arguments.conn_id!r}: Airflow has no such connection here",
+                remedy=f"Name one that `airflow connections list` shows, or set {LEDGER_VARIABLE} to the ledger's URL",
+            ) from e
+        return ledger_url(connection)
     return os.environ.get(LEDGER_VARIABLE) or default_url()
 
 

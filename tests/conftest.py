@@ -8,12 +8,20 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.secured import Secured, secured_broker
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka]:
     """One 4.4.0 broker. A test that kills brokers or changes their settings starts its own."""
     with LocalKafka(version="4.4.0") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """One broker that asks for a login; see :class:`tests.secured.Secured`."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as running:
         yield running
 
 

@@ -45,11 +45,16 @@ def check_broker(wire: Wire) -> None:
 
     :raises BrokerTooOldError: naming the broker and every request that it lacks.
     """
-    problems = missing_requests(wire.api_versions())
+    check_offered(wire.api_versions(), wire.settings.bootstrap_servers)
+
+
+def check_offered(offered: Mapping[int, tuple[int, int]], bootstrap_servers: str) -> None:
+    """The same of an ApiVersions answer, see :func:`missing_requests`. No I/O."""
+    problems = missing_requests(offered)
     if problems:
         raise BrokerTooOldError(
-            f"the brokers at {wire.settings.bootstrap_servers} lack what exactly-once needs: {'; '.join(problems)}",
-            remedy="Kafka 3.9 or newer is needed",
+            f"the brokers at {bootstrap_servers} lack what exactly-once needs: {'; '.join(problems)}",
+            remedy="Kafka 3.9 or newer is needed: upgrade, or name another cluster in bootstrap.servers",
         )
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, RecordError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors, owner_of
@@ -86,12 +87,16 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared."""
+        from airflow_kafka_eos.manifest import AttemptRef
         from airflow_kafka_eos.protocol.opening import prepared, reference, submit
 
-        resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
-        store = manifest_store(self.manifest_dir)
         with no_retry_of_terminal_errors():
-            spec = self._spec(store)  # before an attempt is taken: a typing error needs none
+            resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
+            store = manifest_store(self.manifest_dir)
+            spec = self._spec(store)
+            spec(
+                AttemptRef(self.load_identity, "0" * 10, 1)
+            )  # before one is taken: a typing error needs none
             with resolved.session(self.namespace) as session:
                 row = submit(session, self.load_identity, owner=owner_of(context))
                 if row.verdict is Verdict.COMMIT:
@@ -99,7 +104,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 ref = reference(session, row)
             self.log.info("load %s attempt %d: submitting to Spark", row.load, row.number)
             self._application(spec(ref))
-            with _environment(resolved.settings, self._is_local()):
+            with _environment(resolved.settings, self._is_local()), _own_error_first():
                 SparkSubmitOperator.execute(self, context)
             manifest = store.read(ref)
             with resolved.session(self.namespace) as session:
@@ -156,6 +161,25 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
 
     home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
     return ManifestStore(manifest_dir or os.path.join(home, "kafka_eos_manifests"))
+
+
+@contextmanager
+def _own_error_first() -> Iterator[None]:
+    """Say what the application said, before spark-submit's command line and the tail of its output.
+
+    An error that the next attempt would meet too ends the task without retries.
+    """
+    from airflow_kafka_eos.spark.errortext import printed_error
+
+    try:
+        yield
+    except AirflowException as e:
+        found = printed_error(str(e))
+        if found is None:
+            raise
+        kind, message = found
+        final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
+        raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
 
 
 @contextmanager

@@ -97,6 +97,13 @@ def _check_claim(options: WriteOptions) -> None:
             load=str(ref.load),
             attempt=ref.attempt,
         )
+    if store.is_written(ref):
+        raise UndecidableError(
+            "this application has written the attempt once already, or given it up",
+            remedy="Write one DataFrame per application (union them), or make each a load of its own",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
 
 
 class KafkaEosWriter(DataSourceArrowWriter):

@@ -9,6 +9,7 @@ import re
 
 from airflow_kafka_eos import errors
 
+_PRINTED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+): (.+)")
 
 
@@ -24,3 +25,9 @@ def own_error(exception: BaseException) -> str | None:
     if not found:
         return None
     return ": ".join((terminal or found)[-1])
+
+
+def printed_error(text: str) -> tuple[type[errors.KafkaEosError], str] | None:
+    """Class and message of our error that the packaged application printed on a line of its own; the last one."""
+    found = [(name, message) for name, message in _PRINTED.findall(text) if name in errors.__all__]
+    return (getattr(errors, found[-1][0]), found[-1][1].strip()) if found else None

@@ -75,6 +75,10 @@ class ManifestStore:
                 attempt=ref.attempt,
             )
 
+    def is_written(self, ref: AttemptRef) -> bool:
+        """True when the attempt has its manifest, or was given up: it takes no further write."""
+        return self._file(ref, "json").exists()
+
     def give_up(self, ref: AttemptRef, reason: str) -> bool:
         """Put a tombstone in the manifest's place, so that no manifest can follow (rule 13).
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
@@ -29,17 +25,9 @@ from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
+from tests.secured import PASSWORD, Secured, free_port
 
 pytestmark = pytest.mark.broker
-
-PASSWORD = "t0p-secret"
-
-
-def free_port() -> int:
-    with socket.socket() as probing:
-        probing.bind(("127.0.0.1", 0))
-        return int(probing.getsockname()[1])
-
 
 # -- a plain broker ----------------------------------------------------------------------------------------------
 
@@ -111,87 +99,46 @@ def test_one_wire_outlives_the_death_of_a_coordinator_and_leader() -> None:
 # -- a secured broker --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A broker with a second listener for SASL/PLAIN and with ACLs; alice may log in, and nothing else."""
-    folder: Path = tmp_path_factory.mktemp("secured")
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with LocalKafka(broker_settings=settings, data_dir=folder) as plain:
-        plain.create_topic("orders", partitions=1)
-        address = f"127.0.0.1:{free_port()}"
-        properties = plain.log_file().parent / "server.properties"
-        lines = []
-        for line in properties.read_text().splitlines():
-            key = line.partition("=")[0]
-            if key in ("listeners", "advertised.listeners"):
-                line += f",LOGIN://{address}"
-            if key == "listener.security.protocol.map":
-                line += ",LOGIN:SASL_PLAINTEXT"
-            lines.append(line)
-        lines += [
-            "listener.name.login.sasl.enabled.mechanisms=PLAIN",
-            "listener.name.login.plain.sasl.jaas.config="
-            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";',
-        ]
-        properties.write_text("\n".join(lines) + "\n")
-        plain.restart()
-        yield {"plain": plain, "address": address}
-
-
-def login(secured: dict[str, Any], **changes: str) -> KafkaSettings:
-    values = {
-        "bootstrap.servers": secured["address"],
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "alice",
-        "sasl.password": PASSWORD,
-    }
-    return KafkaSettings.from_mapping(values | {k.replace("_", "."): v for k, v in changes.items()})
-
-
 def test_a_right_password_logs_in_and_never_reaches_a_log(
-    secured: dict[str, Any], caplog: pytest.LogCaptureFixture
+    secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG), Wire(login(secured)) as wire:
+    with caplog.at_level(logging.DEBUG), Wire(secured.login()) as wire:
         assert wire.broker_ids() == [1]
     assert caplog.records
     assert PASSWORD not in caplog.text
 
 
-def test_a_wrong_password_is_refused_at_once(secured: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_refused_at_once(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.DEBUG),
-        Wire(login(secured, sasl_password=PASSWORD + "-wrong"), timeout_s=20) as wire,
+        Wire(secured.login(sasl_password=PASSWORD + "-wrong"), timeout_s=20) as wire,
         pytest.raises(AccessError, match=r"refused the login.*sasl\.password") as caught,
     ):
         wire.broker_ids()
-    assert secured["address"] in str(caught.value)
+    assert secured.address in str(caught.value)
     assert PASSWORD not in str(caught.value) + repr(caught.value) + caplog.text
 
 
-def test_a_mechanism_that_the_broker_does_not_have_is_refused(secured: dict[str, Any]) -> None:
-    settings = login(secured, sasl_mechanism="SCRAM-SHA-256")
+def test_a_mechanism_that_the_broker_does_not_have_is_refused(secured: Secured) -> None:
+    settings = secured.login(sasl_mechanism="SCRAM-SHA-256")
     with Wire(settings, timeout_s=20) as wire, pytest.raises(AccessError, match=r"sasl\.mechanism"):
         wire.broker_ids()
 
 
-def test_no_login_where_one_is_needed_names_the_protocol(secured: dict[str, Any]) -> None:
-    settings = KafkaSettings.from_mapping({"bootstrap.servers": secured["address"]})
+def test_no_login_where_one_is_needed_names_the_protocol(secured: Secured) -> None:
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": secured.address})
     with Wire(settings, timeout_s=2) as wire, pytest.raises((AccessError, BrokerUnavailableError)) as caught:
         wire.broker_ids()
     assert "security.protocol" in str(caught.value)
 
 
-def test_a_missing_permission_is_named(secured: dict[str, Any]) -> None:
-    plain = secured["plain"]
+def test_a_missing_permission_is_named(secured: Secured) -> None:
+    plain = secured.plain
     tp = TopicPartition("orders", 0)
     with Wire(settings_of(plain.bootstrap_servers)) as wire:
         txn, last = prepare(coordinator_of(wire), plain.bootstrap_servers, an_id("acl"), {tp: 1})
         ids = {n: i.topic_id for n, i in Partitions(wire).topic_info(["orders"]).items()}
-    with Wire(login(secured), timeout_s=20) as wire:
+    with Wire(secured.login(), timeout_s=20) as wire:
         coordinator, partitions = coordinator_of(wire), Partitions(wire)
         with pytest.raises(AccessError, match=f"DESCRIBE on TransactionalId {txn.transactional_id}"):
             coordinator.describe([txn.transactional_id])

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import ConfigurationError, RecordError
-from airflow_kafka_eos.spark.errortext import own_error
+from airflow_kafka_eos.spark.errortext import own_error, printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
 
@@ -160,3 +160,12 @@ def test_our_error_is_found_in_sparks_text():
     assert own_error(RuntimeError(text)) == "RecordError: a row is bad. [load x]"
     assert own_error(RecordError("x")) == "RecordError: x."
     assert own_error(RuntimeError("other")) is None
+
+
+def test_our_error_is_found_in_what_spark_submit_printed():
+    text = "Cannot execute: x. Error code is: 1.\nLast spark-submit output:\nTopicError: one. Do it.\nWARN: two\n"
+    assert printed_error(text + "RecordError: three: four. [load x]\nException: no") == (
+        RecordError,
+        "three: four. [load x]",
+    )
+    assert printed_error("ValueError: the author's own\n INFO x: RecordError: not at the start") is None

@@ -6,8 +6,6 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Assignment
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ManifestError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
@@ -16,43 +14,15 @@ from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import DIGEST_MODULUS
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.spark.errortext import own_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.spark.writing import failure, visible, write
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 ROWS = "select cast(id as string) key, concat('v', id) value from range(0, 300, 1, 3)"
-
-
-def write(frame, options, mode="append"):
-    frame.write.format("kafka_eos").options(**options).mode(mode).save()
-
-
-def failure(frame, options, mode="append"):
-    """The error of this package that a failing write shows."""
-    with pytest.raises(Exception) as caught:
-        write(frame, options, mode)
-    found = own_error(caught.value)
-    assert found is not None, str(caught.value)
-    return found
-
-
-def visible(kafka, topic, partitions, count):
-    """Records that a read_committed reader sees, as (key, value), until there are ``count``."""
-    consumer = Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "isolation.level": "read_committed"}
-    )
-    consumer.assign([Assignment(topic, p, 0) for p in range(partitions)])
-    found, end = [], time.monotonic() + 20
-    while len(found) < count and time.monotonic() < end:
-        message = consumer.poll(0.2)
-        if message is not None and not message.error():
-            found.append((message.key(), message.value()))
-    consumer.close()
-    return found
 
 
 def test_a_write_leaves_prepared_transactions_and_a_manifest(
@@ -128,6 +98,11 @@ BAD = {
     "unknown column": ("select 'v' value, 'k' keys", {}, "a column 'keys'"),
     "missing topic": ("select 'v' value", {"topic": "nowhere"}, "TopicError: topic nowhere does not exist"),
     "hold time": ("select 'v' value", {"transaction_timeout_ms": "999999999"}, "transaction.max.timeout.ms"),
+    "unknown option": (
+        "select 'v' value",
+        {"transaction_timeout": "60000"},
+        "ConfigurationError: the option transaction.timeout of kafka_eos is unknown. Did you mean",
+    ),
     "secret": ("select 'v' value", {"kafka_sasl_password": "hunter2"}, "AIRFLOW_KAFKA_EOS_KAFKA"),
     "unknown partition": ("select 'v' value, 9 partition", {}, "RecordError: a row asks for partition 9"),
     "null topic": (
@@ -177,6 +152,18 @@ def test_the_same_attempt_is_written_once(spark, topic, options):
     given = options(topic=topic(1))
     write(spark.sql(ROWS), given)
     assert "UndecidableError: the attempt was already claimed" in failure(spark.sql(ROWS), given)
+
+
+def test_one_application_writes_once(spark, topic, options, ref, still_open, tmp_path):
+    # rules 3 and 13: its claim is good for one manifest; a second write could only leave transactions behind
+    ManifestStore(str(tmp_path)).claim(ref, "me")
+    given = options(topic=topic(1), load_claim="me")
+    write(spark.sql(ROWS), given)
+    before = still_open()
+    found = failure(spark.sql(ROWS), given)
+    assert "UndecidableError: this application has written the attempt once already" in found
+    assert "Write one DataFrame per application" in found
+    assert still_open() == before
 
 
 def test_a_write_under_anothers_claim_is_refused(spark, topic, options, ref, tmp_path):

@@ -1,0 +1,291 @@
+"""Bad input as the task log shows it: each operator's own ``execute``, on real connections, ledger, broker and Spark.
+
+Only Airflow's context is made by hand; the runs of whole DAGs are in test_standalone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_kafka_eos import manifest as m
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.spark import quick_settings
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from tests.secured import PASSWORD, Secured, free_port
+
+OWNER = "dag/run"
+CONTEXT: Any = {
+    "ti": SimpleNamespace(dag_id="dag", run_id="run", map_index=-1),
+    "dag_run": SimpleNamespace(logical_date=None, data_interval_start=None, data_interval_end=None),
+}
+LOAD = "a.b/ü %"
+STEPS = ("begin", "prepare", "decide", "commit", "cleanup")
+
+
+def connection(monkeypatch: pytest.MonkeyPatch, name: str, conn_type: str, **fields: Any) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": conn_type} | fields))
+
+
+@pytest.fixture
+def home(kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Airflow's home with an embedded ledger of its own, and good connections to broker and local Spark."""
+    settings = quick_settings(tmp_path / "conf") | {
+        "AIRFLOW_HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap_servers})
+    connection(monkeypatch, "spark_default", "spark", host="local[2]", extra={"deploy-mode": "client"})
+    yield tmp_path
+
+
+def operator(step: str, key: str, **arguments: Any) -> Any:
+    from airflow_kafka_eos.operators.begin import BeginLoadOperator
+    from airflow_kafka_eos.operators.commit import CommitLoadOperator
+    from airflow_kafka_eos.operators.decide import DecideLoadOperator
+    from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+    from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
+
+    if step == "prepare":
+        arguments = {"topics": ["orders"], "sql": "select 'v' value"} | arguments
+    if step == "cleanup":
+        arguments = {"deferrable": False, "quiet_period": timedelta(seconds=1), "poke_interval": 0.2} | arguments
+    kind = dict(zip(STEPS, (BeginLoadOperator, PrepareLoadOperator, DecideLoadOperator, CommitLoadOperator,
+                            CleanupLoadSensor), strict=True))[step]  # fmt: skip
+    return kind(task_id=step, load_name=LOAD, load_key=key, **arguments)
+
+
+def run(step: str, key: str, **arguments: Any) -> Any:
+    return operator(step, key, **arguments).execute(CONTEXT)
+
+
+def refused(step: str, key: str, **arguments: Any) -> str:
+    """The text with which a step fails for good, without retries."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException) as caught:
+        run(step, key, **arguments)
+    return str(caught.value)
+
+
+def session() -> Any:
+    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+
+    return KafkaEosHook().resolve().session("airflow", timeout_s=20)
+
+
+def open_ids(key: str) -> list[str]:
+    with session() as opened:
+        found: list[str] = opened.coordinator.list_open(
+            prefix(LoadIdentity("airflow", LOAD, key), opened.ledger.ledger_id)
+        )
+        return found
+
+
+# -- connections ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kafka_connection_without_servers_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    connection(monkeypatch, "kafka_default", "kafka", extra={"sasl.password": PASSWORD})
+    text = refused(step, "k")
+    assert "Airflow connection 'kafka_default': the Kafka setting bootstrap.servers is ''. Set it to" in text
+    assert PASSWORD not in text
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_ledger_connection_of_a_wrong_type_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    connection(monkeypatch, "web", "http", host="ledger", password=PASSWORD)
+    text = refused(step, "k", ledger_conn_id="web")
+    assert "connection 'web' of type 'http' cannot hold the ledger. Use a connection of one of the types" in text
+    assert PASSWORD not in text
+
+
+@pytest.mark.parametrize("step", STEPS[:-1])  # cleanup waits for a ledger that is away
+def test_a_ledger_that_is_not_upgraded_names_the_command(
+    home: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    from airflow_kafka_eos.errors import LedgerUnavailableError
+
+    connection(monkeypatch, "own", "sqlite", host=str(home / "own.db"))
+    # transient: once the command has run, a retry goes through
+    with pytest.raises(LedgerUnavailableError, match=r"own\.db has not been created.*`airflow-kafka-eos ledger upg"):
+        run(step, "k", ledger_conn_id="own")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_refused_login_ends_the_task_and_names_what_to_check(
+    home: Path, secured: Secured, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    connection(monkeypatch, "kafka_default", "kafka", extra=secured.extra(sasl_password=PASSWORD + "-wrong"))
+    text = refused(step, "k")
+    assert f"AccessError: the Kafka brokers at {secured.address} refused the login" in text
+    assert "Check security.protocol, sasl.mechanism, sasl.username and sasl.password" in text
+    assert PASSWORD not in text
+
+
+def test_a_broker_that_is_not_there_is_named_and_may_be_tried_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_kafka_eos.errors import BrokerUnavailableError
+    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+
+    where = f"127.0.0.1:{free_port()}"
+    connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": where})
+    with (
+        pytest.raises(BrokerUnavailableError, match=f"brokers at {where} cannot be reached.*Check bootstrap.servers"),
+        KafkaEosHook().resolve().session("airflow", timeout_s=1),
+    ):
+        pass
+
+
+# -- prepare -------------------------------------------------------------------------------------------------------
+
+
+def test_both_job_and_sql_take_no_attempt(home: Path) -> None:
+    run("begin", "both")
+    assert "job and sql are both set. Set exactly one" in refused("prepare", "both", job="a.py")
+    with session() as opened:
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "both"))
+    assert row.submitted_by is None
+
+
+@pytest.mark.spark
+def test_what_the_application_refuses_is_the_tasks_own_error(home: Path, topic: Callable[..., str]) -> None:
+    name = topic(config={"max.message.bytes": "4000"})
+    run("begin", "large")
+    rows = "select /*+ COALESCE(1) */ * from (select 'g' value union all select repeat('v', 5000))"
+    text = refused("prepare", "large", topics=[name], sql=rows)
+    wanted = f"RecordError: a record of 5000 bytes (key, value and headers) is too large for topic '{name}'"
+    assert text.startswith(wanted)
+    assert "Make the record smaller, or raise the topic's max.message.bytes" in text
+    run("cleanup", "large")
+    assert open_ids("large") == []
+
+
+@pytest.mark.spark
+def test_names_of_any_characters_go_all_the_way(home: Path, topic: Callable[..., str]) -> None:
+    key, name = "x.y:+ é", topic()
+    run("begin", key)
+    prepared = run("prepare", key, topics=[name])
+    assert (prepared["load"], prepared["records"]) == (f"airflow/{LOAD}/{key}", 1)
+    (listed,) = open_ids(key)
+    found = TransactionalId.parse(listed)
+    assert found is not None
+    assert found.load == LoadIdentity("airflow", LOAD, key)
+    # names that would collide if they were only glued together
+    assert open_ids("y:+ é") == open_ids("x") == open_ids("x.y:+ é.1") == []
+    assert list(run("decide", key)["prepared_transaction_states"]) == [listed]
+    assert run("commit", key)["records"] == 1
+    run("cleanup", key)
+    assert open_ids(key) == []
+
+
+# -- decide --------------------------------------------------------------------------------------------------------
+
+
+def a_prepared_load(home: Path, kafka: LocalKafka, key: str, topic_name: str, records: int) -> tuple[Any, Path]:
+    """Begun, submitted and prepared as Spark would; returns the attempt and where its manifest is."""
+    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
+    from airflow_kafka_eos.kafka.describing import describe_once
+    from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+    from airflow_kafka_eos.protocol.opening import prepared, reference, submit
+
+    run("begin", key)
+    with session() as opened:
+        ref = reference(opened, submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER))
+        topics = opened.partitions.topic_info([topic_name])
+        entry = m.ManifestEntry(0, None, ())
+        if records:
+            import pyarrow as pa
+
+            name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
+            target = WriteTarget(name, {topic_name: TopicLimits(1, 10**6)}, topic_name, 600_000,
+                                 int(time.time() * 1000) + 60_000)  # fmt: skip
+            settings = KafkaEosHook().resolve().settings
+            writer = ConfluentWriter(settings, target, lambda _: describe_once(settings, name))
+            writer.open()
+            writer.write(pa.RecordBatch.from_pydict({"value": ["v"] * records}))
+            entry = m.ManifestEntry(0, *writer.prepare())
+            writer.close()
+        document = m.Manifest(ref, "2026-01-01T00:00:00+00:00", "confluent", 600_000, topics, (entry,))
+        store = ManifestStore(str(home / "kafka_eos_manifests"))
+        store.write(ref, m.dump(document))
+        prepared(opened, document)
+    return ref, Path(store.path(ref))
+
+
+def state(key: str) -> LoadState:
+    with session() as opened:
+        row = opened.ledger.load(LoadIdentity("airflow", LOAD, key))
+        assert row is not None
+        found: LoadState = row.state
+        return found
+
+
+BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "missing": (lambda d: None, "ManifestError: there is no manifest at"),
+    "of another attempt": (
+        lambda d: d | {"attempt": d["attempt"] | {"number": 2}},
+        "ManifestError: the manifest is of airflow/a.b/ü %/of another attempt attempt 2",
+    ),
+    "of an unknown version": (
+        lambda d: d | {"schema_version": 99},
+        "ManifestError: the manifest has schema_version 99, this version of airflow-kafka-eos reads 1. Install",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MANIFESTS)
+def test_a_bad_manifest_decides_nothing_and_cleanup_ends_what_it_would_have_named(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], case: str
+) -> None:
+    edit, wanted = BAD_MANIFESTS[case]
+    _, path = a_prepared_load(home, kafka, case, topic(), 3)
+    document = edit(json.loads(path.read_text()))
+    path.unlink() if document is None else path.write_text(json.dumps(document))
+    assert len(open_ids(case)) == 1
+    text = refused("decide", case)
+    assert wanted in text
+    assert "lear" in text.partition(".")[2], "no remedy"
+    run("cleanup", case)
+    assert open_ids(case) == []
+    assert state(case) is LoadState.ABORTED
+
+
+def test_a_load_of_no_records_is_committed(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> None:
+    a_prepared_load(home, kafka, "empty", topic(), 0)
+    assert run("decide", "empty")["records"] == 0
+    assert run("commit", "empty")["records"] == 0
+    assert state("empty") is LoadState.COMMITTED
+
+
+def test_a_load_of_no_records_is_refused_where_the_author_wants_some(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    a_prepared_load(home, kafka, "few", topic(), 0)
+    assert "CheckFailedError: the load is refused: 0 records, fewer than min_records=1. Mend" in refused(
+        "decide", "few", min_records=1
+    )
+    run("cleanup", "few")
+    assert state("few") is LoadState.ABORTED

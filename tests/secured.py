@@ -1,0 +1,70 @@
+"""A real broker with a second listener, for SASL/PLAIN, and with ACLs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+
+PASSWORD = "t0p-secret"
+
+
+@dataclass(frozen=True)
+class Secured:
+    """``alice`` may log in at ``address``, and nothing else; whoever comes by ``plain``'s own listener may all."""
+
+    plain: LocalKafka
+    address: str
+
+    def extra(self, **changes: str) -> dict[str, str]:
+        """alice's login in librdkafka's keys; dots of names are written as underscores."""
+        return {
+            "bootstrap.servers": self.address,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": PASSWORD,
+        } | {k.replace("_", "."): v for k, v in changes.items()}
+
+    def login(self, **changes: str) -> KafkaSettings:
+        return KafkaSettings.from_mapping(self.extra(**changes))
+
+
+def free_port() -> int:
+    with socket.socket() as probing:
+        probing.bind(("127.0.0.1", 0))
+        return int(probing.getsockname()[1])
+
+
+@contextmanager
+def secured_broker(folder: Path) -> Iterator[Secured]:
+    """Started, with a topic ``orders`` of one partition."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with LocalKafka(broker_settings=settings, data_dir=folder) as plain:
+        plain.create_topic("orders", partitions=1)
+        address = f"127.0.0.1:{free_port()}"
+        properties = plain.log_file().parent / "server.properties"
+        lines = []
+        for line in properties.read_text().splitlines():
+            key = line.partition("=")[0]
+            if key in ("listeners", "advertised.listeners"):
+                line += f",LOGIN://{address}"
+            if key == "listener.security.protocol.map":
+                line += ",LOGIN:SASL_PLAINTEXT"
+            lines.append(line)
+        lines += [
+            "listener.name.login.sasl.enabled.mechanisms=PLAIN",
+            "listener.name.login.plain.sasl.jaas.config="
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";',
+        ]
+        properties.write_text("\n".join(lines) + "\n")
+        plain.restart()
+        yield Secured(plain, address)

@@ -1,0 +1,213 @@
+"""Bad input as whoever reads the packaged application's output meets it: its last line, exit code 1, nothing open.
+
+The cases run in one driver process, one application after the other; logins need a driver of their own, for a
+Spark driver's environment is that of its JVM's start. What the data source refuses by itself is in test_datasource.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos import spark as package
+from airflow_kafka_eos.errors import ManifestError
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.sandbox.spark import quick_settings
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from tests.secured import PASSWORD, free_port
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+APPLICATION = Path(package.__file__).with_name("application.py")
+LEDGER = "00000000cc"
+
+JOBS = """
+def nothing(spark):
+    return None
+
+def broken(spark):
+    raise LookupError("the author's own mistake")
+"""
+
+#: what is prepared -> the last line; the good row of a task comes before the bad one
+GOOD_THEN = "select /*+ COALESCE(1) */ * from (select 'g' value, 0 partition union all {})"
+CASES: dict[str, tuple[dict[str, str], str]] = {
+    "topic missing": (
+        {"sql": "select 'v' value", "topics": "nowhere"},
+        "TopicError: topic nowhere does not exist on 127.0.0.1:",
+    ),
+    "record too large": (
+        {"sql": GOOD_THEN.format("select repeat('v', 5000), 0")},
+        "RecordError: a record of 5000 bytes (key, value and headers) is too large for topic 'TOPIC' partition 0, "
+        "which takes at most 4000 bytes per batch (max.message.bytes)",
+    ),
+    "job file missing": (
+        {"job": "/nowhere/job.py"},
+        "ConfigurationError: the job '/nowhere/job.py' cannot be found: there is no file /nowhere/job.py where the "
+        "Spark driver runs. Use file.py",
+    ),
+    "job without the function": (
+        {"job": "JOBS:lod"},
+        "ConfigurationError: the job 'JOBS:lod' cannot be found: JOBS has no function 'lod'. Use file.py",
+    ),
+    "job returning None": (
+        {"job": "JOBS:nothing"},
+        "ConfigurationError: the job JOBS:nothing returned nothing, not a Spark DataFrame. Return the DataFrame",
+    ),
+    "job raising": ({"job": "JOBS:broken"}, "LookupError: the author's own mistake"),
+}
+
+DRIVER = """
+import contextlib, io, json, sys, traceback
+from airflow_kafka_eos.spark.application import main
+said = {}
+for name, spec in json.load(open(sys.argv[1])).items():
+    lines = io.StringIO()
+    with contextlib.redirect_stdout(lines), contextlib.redirect_stderr(lines):
+        try:
+            code = main(["--spec", spec])
+        except Exception:
+            traceback.print_exc()
+            code = "raised"
+    said[name] = code, lines.getvalue()
+json.dump(said, open(sys.argv[1] + ".said", "w"))
+"""
+
+
+def ref_of(case):
+    return AttemptRef(LoadIdentity("tests", "bad input", case), LEDGER, 1)
+
+
+def a_spec(case, folder, **changes):
+    base = ApplicationSpec(
+        ref_of(case), str(folder / "m"), ("t",), 60_000, int(time.time() * 1000) + 240_000, sql="select 'v' value"
+    )
+    return replace(base, **changes)
+
+
+def environment(folder, settings):
+    return os.environ | quick_settings(folder / "conf") | {
+        "PYTHONPATH": str(APPLICATION.parents[2]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell",
+        SETTINGS_VARIABLE: json.dumps(settings),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("jobs") / "jobs.py"
+    path.write_text(JOBS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def topic_name(kafka):
+    kafka.create_topic("bad-input", partitions=2, config={"max.message.bytes": "4000"})
+    return "bad-input"
+
+
+@pytest.fixture(scope="module")
+def said(kafka, topic_name, jobs, away, tmp_path_factory):
+    """case -> (exit code or "raised", what was printed)."""
+    folder = tmp_path_factory.mktemp("errors")
+    specs = {}
+    for case, (given, _) in CASES.items():
+        job = given.get("job")
+        spec = a_spec(
+            case,
+            folder,
+            sql=given.get("sql"),
+            job=job and job.replace("JOBS", str(jobs)),
+            topics=(given.get("topics", topic_name),),
+        )
+        specs[case] = spec.to_json()
+    (folder / "specs.json").write_text(json.dumps(specs))
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(folder / "specs.json")],
+        env=environment(folder, {"bootstrap.servers": kafka.bootstrap_servers}),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads((folder / "specs.json.said").read_text())
+
+
+def still_open(bootstrap_servers):
+    with Wire(KafkaSettings.from_mapping({"bootstrap.servers": bootstrap_servers})) as wire:
+        return Coordinator(wire, namespace="tests", ledger_id=LEDGER).list_open(namespace_prefix("tests", LEDGER))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_last_line_says_what_is_wrong_and_what_to_do(said, jobs, topic_name, case):
+    folder, cases = said
+    code, printed = cases[case]
+    wanted = CASES[case][1].replace("JOBS", str(jobs)).replace("TOPIC", topic_name)
+    if code == "raised":  # the author's own error, in his own words, with his stack
+        assert wanted in printed
+    else:
+        assert (code, printed.splitlines()[-1][: len(wanted)]) == (1, wanted)
+    with pytest.raises(ManifestError):
+        ManifestStore(str(folder / "m")).read(ref_of(case))
+
+
+def test_nothing_stays_open(said, kafka):
+    # some tasks had sent good rows before
+    end = time.monotonic() + 20
+    while (found := still_open(kafka.bootstrap_servers)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not found
+
+
+def submit(case, folder, settings):
+    """One spark-submit, begun."""
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", str(APPLICATION), "--spec",
+         a_spec(case, folder).to_json()],
+        env=environment(folder, settings), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory):
+    """A spark-submit that asks half a minute for a broker that is not there, while the other tests run."""
+    nowhere, folder = f"127.0.0.1:{free_port()}", tmp_path_factory.mktemp("away")
+    process = submit("away", folder, {"bootstrap.servers": nowhere, "sasl.password": PASSWORD})
+    yield nowhere, process
+    process.kill()
+    process.communicate()
+
+
+def test_a_broker_that_refuses_the_login_is_named(secured, tmp_path):
+    submitted = submit("login", tmp_path, secured.extra(sasl_password=PASSWORD + "-wrong"))
+    out, err = submitted.communicate(timeout=120)
+    last = out.splitlines()[-1]
+    assert last.startswith(f"AccessError: the Kafka brokers at {secured.address} refused the login"), out + err
+    assert "Check security.protocol, sasl.mechanism, sasl.username and sasl.password" in last
+    assert PASSWORD not in out + err
+    assert submitted.returncode == 1
+
+
+def test_a_broker_that_is_not_there_is_named(away):
+    nowhere, submitted = away
+    out, err = submitted.communicate(timeout=120)
+    last = out.splitlines()[-1]
+    assert last.startswith(f"BrokerUnavailableError: the Kafka brokers at {nowhere} cannot be reached"), out + err
+    assert "Check bootstrap.servers" in last
+    assert PASSWORD not in out + err
+    assert submitted.returncode == 1

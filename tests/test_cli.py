@@ -1,0 +1,64 @@
+"""``airflow-kafka-eos``: what goes wrong is one line and exit code 2, whatever it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SECRET = "hunter2-never-shown"
+
+
+def call(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k not in ("AIRFLOW_KAFKA_EOS_LEDGER", "JAVA_HOME")}
+    return subprocess.run(
+        [sys.executable, "-c", "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())", *arguments],
+        env=env | {"AIRFLOW_HOME": str(home)} | environment,
+        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "wanted"),
+    [
+        ("ledger show", {"LEDGER": "sqlite:///<home>/none.db"},
+         "LedgerUnavailableError: the ledger sqlite:///<home>/none.db has not been created yet. "
+         "Run `airflow-kafka-eos ledger upgrade` once"),
+        ("ledger upgrade", {"LEDGER": f"postgresql://u:{SECRET}@127.0.0.1:1/x"},
+         "LedgerUnavailableError: the ledger postgresql+psycopg2://u:***@127.0.0.1:1/x did not answer"),
+        ("ledger upgrade", {"LEDGER": f"oracle://u:{SECRET}@127.0.0.1/x"},
+         "ConfigurationError: the ledger's URL is not an SQLAlchemy URL of SQLite, PostgreSQL or MySQL. Use sqlite:"),
+        ("ledger show --conn-id nowhere", {},
+         "ConfigurationError: --conn-id 'nowhere': Airflow has no such connection here. Name one"),
+        ("ledger show --conn-id web",
+         {"AIRFLOW_CONN_WEB": json.dumps({"conn_type": "http", "host": "x", "password": SECRET})},
+         "ConfigurationError: connection 'web' of type 'http' cannot hold the ledger. Use a connection of one"),
+        ("demo --days 1 --folder <home>/demo", {}, "ConfigurationError: --days 1 is not in 5..365"),
+        ("demo --folder <home>/demo --dags <home>", {}, "ConfigurationError: there is no flights.py in <home>. Run"),
+        ("demo --folder <home>/demo", {"JAVA_HOME": "/nowhere"},
+         "ToolMissingError: A Kafka broker needs Java, and there is none in JAVA_HOME=/nowhere. Install a Java 17"),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_line_and_exit_code_2(
+    tmp_path: Path, arguments: str, environment: dict[str, str], wanted: str
+) -> None:
+    def placed(text: str) -> str:
+        return text.replace("<home>", str(tmp_path))
+
+    names = {"LEDGER": "AIRFLOW_KAFKA_EOS_LEDGER"}
+    settings = {names.get(k, k): placed(v) for k, v in environment.items()}
+    done = call(tmp_path, *placed(arguments).split(), **settings)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"airflow-kafka-eos: {placed(wanted)}")
+    assert SECRET not in done.stderr + done.stdout
+
+
+def test_an_unknown_command_shows_the_usage(tmp_path: Path) -> None:
+    done = call(tmp_path, "ledgr")
+    assert done.returncode == 2
+    assert "usage: airflow-kafka-eos" in done.stderr
