@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import TaskGroup
 
+from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
@@ -43,7 +45,8 @@ class ExactlyOnceLoad(TaskGroup):
     :param min_records: refuse a load with fewer records.
     :param max_records: refuse a load with more records.
     :param check: callable on the manifest; False or a text refuses the load.
-    :param hold_time: how long prepared transactions must be able to wait for their decision.
+    :param hold_time: the time from a Spark task's first record until the load is decided, at most the broker's
+        ``transaction.max.timeout.ms``; a task that writes longer than this fails.
     :param margin: time that decide wants left of it.
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param manifest_dir: a folder that workers and Spark drivers share. (templated)
@@ -79,7 +82,18 @@ class ExactlyOnceLoad(TaskGroup):
         spark_args: Mapping[str, Any] | None = None,
         **group_args: Any,
     ) -> None:
+        if not timedelta(0) <= margin < hold_time:
+            raise ConfigurationError(
+                f"margin={margin} does not fit hold_time={hold_time}",
+                remedy="Set hold_time to more than the margin; both are timedeltas",
+            )
         super().__init__(group_id=group_id, **group_args)
+        if self.dag.dagrun_timeout is not None:
+            warnings.warn(
+                f"DAG {self.dag.dag_id} has a dagrun_timeout: when it passes, Airflow skips all tasks, cleanup too: "
+                "what is prepared stays open until its hold_time; better set execution_timeout on tasks",
+                stacklevel=2,
+            )
         load: dict[str, Any] = {
             "load_name": load_name or f"{self.dag.dag_id}.{self.group_id}",
             "load_key": load_key,
@@ -87,6 +101,8 @@ class ExactlyOnceLoad(TaskGroup):
             "kafka_conn_id": kafka_conn_id,
             "ledger_conn_id": ledger_conn_id,
         }
+        # whatever default_args say: each step stands on the one before
+        after: dict[str, Any] = load | {"trigger_rule": "all_success"}
         with self:
             self.begin = BeginLoadOperator(task_id="begin", **load)
             self.prepare = PrepareLoadOperator(
@@ -98,7 +114,7 @@ class ExactlyOnceLoad(TaskGroup):
                 hold_time=hold_time,
                 manifest_dir=manifest_dir,
                 conn_id=spark_conn_id,
-                **load,
+                **after,
                 **(spark_args or {}),
             )
             self.decide = DecideLoadOperator(
@@ -108,12 +124,14 @@ class ExactlyOnceLoad(TaskGroup):
                 check=check,
                 margin=margin,
                 manifest_dir=manifest_dir,
-                **load,
+                **after,
             )
-            self.commit = CommitLoadOperator(task_id="commit", **load)
+            self.commit = CommitLoadOperator(task_id="commit", **after)
             self.cleanup = CleanupLoadSensor(
                 task_id="cleanup", quiet_period=quiet_period, deferrable=deferrable, **load
             )
-            self.loaded = LoadedSensor(task_id="loaded", deferrable=deferrable, outlets=list(outlets), **load)
+            self.loaded = LoadedSensor(
+                task_id="loaded", deferrable=deferrable, outlets=list(outlets), **after
+            )
         self.begin >> self.prepare >> self.decide >> self.commit >> [self.cleanup, self.loaded]
         self.cleanup.as_teardown(setups=self.begin, on_failure_fail_dagrun=True)

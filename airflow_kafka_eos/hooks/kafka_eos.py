@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.configuration import conf
 
 from airflow_kafka_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.session import Session
 
 #: Airflow's connection types and SQLAlchemy's names for them
@@ -33,6 +35,15 @@ class Resolved:
 
     settings: KafkaSettings
     ledger_url: str
+
+    def ledger(self) -> Ledger:
+        """Open the ledger alone; close it afterwards.
+
+        :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
+        """
+        from airflow_kafka_eos.ledger.ledger import Ledger
+
+        return Ledger.open(self.ledger_url)
 
     @contextmanager
     def session(self, namespace: str, *, timeout_s: float = 60) -> Iterator[Session]:
@@ -86,7 +97,24 @@ class KafkaEosHook(BaseHook):
         except ConfigurationError as e:
             e.message = f"Airflow connection {self.kafka_conn_id!r}: {e.message}"
             raise
+        if ledger is None:
+            _refuse_embedded_ledger_of_many_hosts(conf.get("core", "executor"))
         return Resolved(settings, ledger_url(ledger) if ledger is not None else default_url())
+
+
+def _refuse_embedded_ledger_of_many_hosts(executor: str) -> None:
+    """Two hosts would have two ledgers: a load that is committed in one would be loaded again from the other.
+
+    :raises ConfigurationError: the executor may run tasks on other hosts.
+    """
+    names = {part.strip().rpartition(".")[2].rpartition(":")[2] for part in executor.split(",")}
+    if not names <= {"LocalExecutor", "SequentialExecutor"}:
+        raise ConfigurationError(
+            f"ledger_conn_id is not set, and executor={executor!r} may run tasks on several hosts: each would have a "
+            "ledger of its own in its Airflow home",
+            remedy="Make an Airflow connection to a PostgreSQL, run `airflow-kafka-eos ledger upgrade --conn-id …`, "
+            "and set ledger_conn_id to it",
+        )
 
 
 def ledger_url(connection: Any) -> str:

@@ -21,6 +21,7 @@ from airflow_kafka_eos.errors import (
     BrokerTooOldError,
     BrokerUnavailableError,
     ConfigurationError,
+    KafkaEosError,
 )
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.wire import Wire
@@ -82,8 +83,10 @@ class Coordinator:
 
     # -- list ------------------------------------------------------------------------------------------------------
 
-    def list_open(self, prefix: str) -> list[str]:
+    def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
         """Transactional ids that start with ``prefix`` and hold back readers, sorted.
+
+        :param longer_than_ms: only those that run longer, by the broker's own clock (KIP-994); -1 for all.
 
         A coordinator that moves while we ask can hide ids: describe by name what the ledger knows (rule 11). Ids
         without DESCRIBE permission are left out by the broker without a word.
@@ -94,21 +97,23 @@ class Coordinator:
         def attempt() -> list[str]:
             found: set[str] = set()
             for node_id in self._wire.broker_ids():
-                found.update(self._list_on(node_id, prefix, [s.value for s in OPEN_STATES]))
+                found.update(self._list_on(node_id, prefix, [s.value for s in OPEN_STATES], longer_than_ms))
             return sorted(found)
 
         return self._settle(attempt, what=f"listing the open transactions of {prefix!r}")
 
-    def _list_on(self, node_id: int, prefix: str, states: list[str]) -> list[str]:
+    def _list_on(self, node_id: int, prefix: str, states: list[str], longer_than_ms: int) -> list[str]:
         options: dict[str, Any] = {}
         if (self._wire.api_version(ListTransactionsRequest) or 0) >= _PATTERN_VERSION:
             options["transactional_id_pattern"] = pattern_of(prefix)  # KIP-1152, Kafka 4.1
-        request = ListTransactionsRequest(state_filters=states, producer_id_filters=[], duration_filter=-1, **options)
+        request = ListTransactionsRequest(
+            state_filters=states, producer_id_filters=[], duration_filter=longer_than_ms, **options
+        )
         answer = self._wire.send_to_broker(node_id, request)
         retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
         if answer.unknown_state_filters and states:
             # a broker that renamed a state: ask for all, and keep what is not known to be closed
-            return self._list_on(node_id, prefix, [])
+            return self._list_on(node_id, prefix, [], longer_than_ms)
         return [
             row.transactional_id
             for row in answer.transaction_states
@@ -194,11 +199,24 @@ class Coordinator:
         return self._settle(attempt, what=what, transactional_id=transactional_id)
 
     def end_many(self, transactions: Iterable[PreparedTransaction], verdict: Verdict) -> dict[str, EndAnswer]:
-        """:meth:`end` for each. All ids are guarded before the first request is sent."""
+        """:meth:`end` for each. All ids are guarded before the first request is sent.
+
+        One that fails does not keep the others waiting, for their time is running: the first error is raised after all
+        were tried.
+        """
         every = list(transactions)
         for transaction in every:
             self._guard(transaction.transactional_id)
-        return {t.transactional_id: self.end(t, verdict) for t in every}
+        answers: dict[str, EndAnswer] = {}
+        first: KafkaEosError | None = None
+        for t in every:
+            try:
+                answers[t.transactional_id] = self.end(t, verdict)
+            except KafkaEosError as e:
+                first = first or e
+        if first is not None:
+            raise first
+        return answers
 
     # -- initialise ------------------------------------------------------------------------------------------------
 

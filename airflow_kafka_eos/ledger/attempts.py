@@ -41,7 +41,15 @@ def submit(connection: Connection, load: LoadIdentity, owner: str) -> AttemptRow
     if locked.committed is not None:
         return locked.committed
     newest = locked.newest
-    if newest is None or not newest.is_undecided or newest.is_submitted:
+    if newest is not None and newest.verdict is Verdict.ABORT:
+        # opened here, nobody's cleanup would be left to sweep it: the run's own may be over by now
+        raise UndecidableError(
+            f"the attempt was aborted by {newest.decided_by} at {newest.decided_at}: {newest.reason}",
+            remedy="Clear begin, or prepare together with its setup: begin opens a new attempt",
+            load=str(load),
+            attempt=newest.number,
+        )
+    if newest is None or newest.is_submitted:
         return _open(connection, locked, owner, submitted=True)
     return _set(connection, locked, newest, submitted_at=now(), submitted_by=for_people(owner))
 

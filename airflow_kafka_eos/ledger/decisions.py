@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from airflow_kafka_eos.errors import UndecidableError
+from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -20,7 +21,12 @@ Also = Callable[[Connection], None]
 
 
 def decide_commit(
-    connection: Connection, ref: AttemptRef, sha256: str, decided_by: str, also: Also | None
+    connection: Connection,
+    ref: AttemptRef,
+    sha256: str,
+    decided_by: str,
+    not_after: float | None,
+    also: Also | None,
 ) -> AttemptRow:
     """Decide to commit the newest attempt, prepared with this manifest and undecided; with KIP-939's mapping.
 
@@ -38,6 +44,14 @@ def decide_commit(
         problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
     if problem:
         raise _undecidable(ref, problem)
+    # asked with the lock held: waiting for it may have taken the time that the transactions had left
+    if not_after is not None and time.time() > not_after:
+        raise NotFinishedError(
+            "the ledger's lock came so late that the transactions may have too little time left",
+            remedy="Run decide again: it asks the brokers anew. If this comes often, see who holds the ledger's locks",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
     taken = False
     try:
         decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")

@@ -115,20 +115,27 @@ class Ledger:
     # --- decisions
 
     def decide_commit(
-        self, manifest: Manifest, *, decided_by: str, also: Callable[[Connection], None] | None = None
+        self,
+        manifest: Manifest,
+        *,
+        decided_by: str,
+        not_after: float | None = None,
+        also: Callable[[Connection], None] | None = None,
     ) -> AttemptRow:
         """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
         :param manifest: the very one that was marked prepared; one that was swapped since then is never decided.
+        :param not_after: epoch seconds; past them, with the load's row locked, nothing is decided.
         :param also: runs in the same database transaction, last, and once for a decision that stands (it may run
             again after a rollback). What it raises undoes the decision and is passed on; only lost connections
             and locks are tried again.
         :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
             attempt is decided.
+        :raises NotFinishedError: the lock came after ``not_after``; decide anew.
         """
         self._check_ours(manifest.attempt)
-        digest = sha256(manifest)
-        return self._write(lambda c: decisions.decide_commit(c, manifest.attempt, digest, decided_by, also))
+        ref, digest = manifest.attempt, sha256(manifest)
+        return self._write(lambda c: decisions.decide_commit(c, ref, digest, decided_by, not_after, also))
 
     def decide_abort(self, ref: AttemptRef, *, decided_by: str, reason: str) -> bool:
         """Decide to abort the attempt. True: aborted, now or before. False: decided to be committed."""

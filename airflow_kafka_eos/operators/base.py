@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos.errors import ConfigurationError, TerminalError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    InDoubtError,
+    KafkaEosError,
+    TerminalError,
+    UndecidableError,
+)
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, Verdict
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.session import Session
+
+Final = tuple[type[KafkaEosError], ...]
 
 #: The identity's key when the author gives none: scheduled and backfill runs of one date are one load, whatever
 #: run, try or clear they come from; manual runs have no date, their run id stands for them (design.md, Words).
@@ -23,9 +32,12 @@ DEFAULT_LOAD_KEY = (
     "{{ dag_run.partition_key or (dag_run.logical_date.isoformat() if dag_run.logical_date else run_id) }}"
 )
 
-#: dag id and run id may have 250 characters each
-MAX_OWNER = 200
-_MAPPED = "#map_index="
+#: dag id, run id and group id may have 250 characters each, the ledger keeps 500 of an owner
+MAX_OWNER_PART = 200
+_GROUP, _MAPPED = "#group=", "#map_index="
+#: What ends a decided load's task for good. Anything else, a refused login or a broker in the middle of an upgrade, is
+#: tried again: behind the point of no return giving up loses the load to the broker's timeout.
+FINAL_WHEN_DECIDED = (InDoubtError, UndecidableError)
 
 
 class LoadOperator(BaseOperator):
@@ -79,42 +91,63 @@ class LoadOperator(BaseOperator):
                 )
 
     @contextmanager
-    def open_session(self) -> Iterator[Session]:
-        """Ledger and cluster of this load's connections; terminal errors of ours end the task without retries."""
-        with no_retry_of_terminal_errors():
-            resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
-            with resolved.session(self.namespace) as session:
-                yield session
+    def open_session(self, final: Final = (TerminalError,)) -> Iterator[Session]:
+        """Ledger and cluster of this load's connections; errors that are ``final`` end the task without retries."""
+        with no_retry_of_terminal_errors(final), self._resolve().session(self.namespace) as session:
+            yield session
+
+    def _resolve(self) -> Resolved:
+        return KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
 
 
 @contextmanager
-def no_retry_of_terminal_errors() -> Iterator[None]:
+def no_retry_of_terminal_errors(final: Final = (TerminalError,)) -> Iterator[None]:
     """Trying again cannot help a terminal error: Airflow is told so."""
     try:
         yield
-    except TerminalError as e:
+    except final as e:
         raise AirflowFailException(f"{type(e).__name__}: {e}") from e
 
 
 def owner_of(context: Any) -> str:
-    """The run that a task instance acts for, the same on every try and every clear of it.
+    """The load's group in a run, the same on every try and every clear of it; never two loads of one run.
 
     Short enough for the ledger to keep it whole: cleanup finds a run's own attempts by it.
     """
     ti, index = context["ti"], owner_index(context)
-    owner = f"{ti.dag_id}/{ti.run_id}" + ("" if index is None else f"{_MAPPED}{index}")
-    if len(owner) <= MAX_OWNER:
-        return owner
-    return f"{owner[: MAX_OWNER - 17]}#{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
+    run = _short(f"{ti.dag_id}/{ti.run_id}")
+    group = _short(ti.task_id.rpartition(".")[0])
+    return f"{run}{_GROUP}{group}" + ("" if index is None else f"{_MAPPED}{index}")
 
 
 def are_siblings(owner: str, other: str) -> bool:
-    """Whether two owners are different map indexes of one run."""
-    run, mapped, _ = owner.rpartition(_MAPPED)
-    return owner != other and bool(mapped) and other.startswith(run + mapped)
+    """Whether two owners are different groups or map indexes of one run."""
+    run, of, _ = owner.partition(_GROUP)
+    return owner != other and other.startswith(run + of)
 
 
 def owner_index(context: Any) -> int | None:
     """The map index of a task instance of a mapped group, None elsewhere."""
     index = context["ti"].map_index
     return index if index is not None and index >= 0 else None
+
+
+def refuse_siblings(row: AttemptRow, owner: str) -> None:
+    """Another load of the same run has decided under this identity: its data is not ours, and must not pass for it.
+
+    :raises ConfigurationError: two loads of one run have the same name and key.
+    """
+    other = row.submitted_by or row.owner
+    if row.verdict is Verdict.COMMIT and are_siblings(owner, other):
+        raise ConfigurationError(
+            f"the load was committed by {other}, another load of this run",
+            remedy="Give each load of a DAG a load_name, and each map index a load_key, of its own",
+            load=str(row.load),
+            attempt=row.number,
+        )
+
+
+def _short(text: str) -> str:
+    if len(text) <= MAX_OWNER_PART:
+        return text
+    return f"{text[: MAX_OWNER_PART - 17]}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"

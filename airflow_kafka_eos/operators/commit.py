@@ -5,7 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.operators.base import LoadOperator
+from airflow_kafka_eos.operators.base import (
+    FINAL_WHEN_DECIDED,
+    LoadOperator,
+    no_retry_of_terminal_errors,
+    owner_of,
+    refuse_siblings,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,9 +29,11 @@ class CommitLoadOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Commit; returns what was committed."""
-        from airflow_kafka_eos.protocol.committing import commit
+        from airflow_kafka_eos.protocol.committing import commit, decided_attempt
 
-        with self.open_session() as session:
+        with self.open_session(FINAL_WHEN_DECIDED) as session:
+            with no_retry_of_terminal_errors():
+                refuse_siblings(decided_attempt(session, self.load_identity), owner_of(context))
             row = commit(session, self.load_identity, deadline_s=self.commit_timeout.total_seconds())
         self.log.info("load %s is COMMITTED by attempt %d: %s records", row.load, row.number, row.records)
         return {"load": str(row.load), "attempt": row.number, "records": row.records}

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.errors import TransientError
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+from airflow_kafka_eos.operators.base import LoadOperator, owner_of, refuse_siblings
 from airflow_kafka_eos.operators.prepare import manifest_store
 
 if TYPE_CHECKING:
@@ -61,7 +62,18 @@ class DecideLoadOperator(LoadOperator):
                 manifest = manifest_store(self.manifest_dir).read(reference(session, row))
                 checks = Checks(self.min_records, self.max_records, self.check)
                 row = decide(session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds())
+            refuse_siblings(row, owner)
+            self._roll_forward(session, row)
             return _summary(session, row)
+
+    def _roll_forward(self, session: Session, row: AttemptRow) -> None:
+        """Tell Kafka at once: until commit is scheduled, a paused DAG or a full pool may eat the time that is left."""
+        from airflow_kafka_eos.protocol.committing import commit_pass
+
+        try:
+            commit_pass(session, row.load, row.number)
+        except TransientError as e:
+            self.log.warning("the decision is recorded, commit will finish it: %s", e)
 
 
 def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:

@@ -17,7 +17,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, RecordError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors, owner_of
+from airflow_kafka_eos.operators.base import (
+    LoadOperator,
+    no_retry_of_terminal_errors,
+    owner_of,
+    refuse_siblings,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,7 +47,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     :param sql: instead of a job, a query whose result is the DataFrame. (templated)
     :param job_args: keyword arguments for the job, JSON values; they show in Spark's UI. (templated)
     :param topics: the topics that the load may write to; with one, the DataFrame needs no ``topic`` column. (templated)
-    :param hold_time: how long prepared transactions must be able to wait for their decision
+    :param hold_time: the time from a Spark task's first record until the load is decided
         (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``.
     :param writer_deadline: after this time no writer of this attempt opens a transaction any more (rule 5).
     :param manifest_dir: a folder that this worker and the Spark driver share. (templated)
@@ -76,8 +81,16 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     f"{taken}={kwargs[taken]!r} cannot be set on {type(self).__name__}",
                     remedy="Name your job with job=… and its arguments with job_args=…",
                 )
+        if isinstance(topics, str):
+            raise ConfigurationError(
+                f"topics={topics!r} is a text", remedy=f"Pass a list: topics=[{topics!r}]"
+            )
+        if (job is None) == (sql is None):
+            raise ConfigurationError(
+                f"job={job!r} and sql={sql!r}: one of them must be set", remedy="Set either job=… or sql=…"
+            )
         super().__init__(durable=False, **kwargs)
-        self.topics = list(topics)
+        self.topics = topics
         self.job = job
         self.sql = sql
         self.job_args = dict(job_args or {})
@@ -94,11 +107,11 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
             store = manifest_store(self.manifest_dir)
             spec = self._spec(store)
-            spec(
-                AttemptRef(self.load_identity, "0" * 10, 1)
-            )  # before one is taken: a typing error needs none
+            # tried before an attempt is taken: a typing error needs none
+            spec(AttemptRef(self.load_identity, "0" * 10, 1))
             with resolved.session(self.namespace) as session:
                 row = submit(session, self.load_identity, owner=owner_of(context))
+                refuse_siblings(row, owner_of(context))
                 if row.verdict is Verdict.COMMIT:
                     return {"load": str(row.load), "attempt": row.number, "verdict": row.verdict.value}
                 ref = reference(session, row)
@@ -188,9 +201,10 @@ def _environment(settings: KafkaSettings, local: bool) -> Iterator[None]:
 
     Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
     """
+    from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
     from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
-    wanted = {SETTINGS_VARIABLE: settings.to_json()}
+    wanted = {SETTINGS_VARIABLE: settings.to_json(), PARENT_VARIABLE: identity_of(os.getpid())}
     if "PYSPARK_DRIVER_PYTHON" not in os.environ:
         wanted["PYSPARK_DRIVER_PYTHON"] = (
             sys.executable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, UndecidableError
@@ -90,16 +91,17 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
         log.info(
             "EndTxn(commit) for %s attempt %d: %s", load, number, {k: str(v) for k, v in answers.items()}
         )
-    for t in todo:
-        name = t.transaction.transactional_id
-        outcome = outcome_of(session, t)
+    outcomes = {t.transaction.transactional_id: outcome_of(session, t) for t in todo}
+    if outcomes:
+        session.ledger.record_outcomes(load, number, outcomes)
+    for name, outcome in outcomes.items():
         if outcome is Outcome.OPEN:
             result.open.append(name)
-            continue
-        if outcome is not Outcome.COMMITTED:
-            _stop(session, load, number, t, outcome)
-        session.ledger.record_outcome(load, number, name, outcome)
-        result.newly_committed.append(name)
+        elif outcome is Outcome.COMMITTED:
+            result.newly_committed.append(name)
+    broken = {n: o for n, o in outcomes.items() if o in (Outcome.ABORTED, Outcome.IN_DOUBT)}
+    if broken:
+        _stop(session, load, number, broken)
     if not result.open:
         session.ledger.record_committed(load, number)
     return result
@@ -115,12 +117,15 @@ def outcome_of(session: Session, row: TransactionRow) -> Outcome:
     return judge(found.values())
 
 
-def _stop(session: Session, load: LoadIdentity, number: int, row: TransactionRow, outcome: Outcome) -> None:
-    name = row.transaction.transactional_id
+def _stop(session: Session, load: LoadIdentity, number: int, broken: Mapping[str, Outcome]) -> None:
+    """Every other transaction's outcome is recorded by now: the ledger shows a person what is committed."""
+    name, outcome = next(iter(broken.items()))
     if outcome is Outcome.ABORTED:
         what = f"transaction {name} was aborted although the decision was commit (the broker's timeout, or a hand)"
     else:
         what = f"the logs of transaction {name} do not tell one story"
+    if len(broken) > 1:
+        what += f", and so with {len(broken) - 1} more"
     session.ledger.record_in_doubt(load, number, what)
     raise InDoubtError(
         what,

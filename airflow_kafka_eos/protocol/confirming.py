@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_kafka_eos.kafka.partitions import ProducerState
+from airflow_kafka_eos.kafka.preflight import unfit_topics
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry, TopicInfo
 from airflow_kafka_eos.transaction import CoordinatorState, TopicPartition, TransactionDescription
 
@@ -20,6 +21,10 @@ class Observed:
     descriptions: Mapping[str, TransactionDescription]
     producers: Mapping[TopicPartition, Sequence[ProducerState]]
     topics: Mapping[str, TopicInfo]
+    #: transactional ids that have run so long, by the brokers' clocks, that less than the margin is left
+    overdue: frozenset[str] = frozenset()
+    #: topic -> retention.ms and cleanup.policy; empty where DESCRIBE_CONFIGS is missing
+    retention: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int) -> list[str]:
@@ -34,6 +39,11 @@ def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int)
         now = seen.topics.get(name)
         if now is None or now.topic_id != info.topic_id:
             found.append(f"topic {name} was deleted or recreated since prepare")
+    started = [d.start_time_ms for d in seen.descriptions.values() if d.start_time_ms > 0]
+    for topic in unfit_topics(seen.retention, min(started, default=now_ms), now_ms + margin_ms):
+        found.append(
+            f"topic {topic} keeps records so shortly that the first may be deleted before they are visible"
+        )
     for entry in manifest.entries:
         if entry.transaction is not None:
             found += _of_transaction(entry, seen, now_ms, margin_ms)
@@ -57,7 +67,9 @@ def _of_transaction(entry: ManifestEntry, seen: Observed, now_ms: int, margin_ms
         differs = ", ".join(map(str, sorted(description.partitions ^ written)))
         found.append(f"transaction {name}: broker and manifest disagree on partitions {differs}")
     left = description.time_left_ms(now_ms)
-    if left < margin_ms:
+    if name in seen.overdue:
+        found.append(f"transaction {name} has less than {margin_ms / 1000:g} s left by its broker's clock")
+    elif left < margin_ms:
         found.append(f"transaction {name} has {left / 1000:.1f} s left, {margin_ms / 1000:g} s are required")
     for w in entry.writes:
         identity = (transaction.state.producer_id, transaction.state.producer_epoch)

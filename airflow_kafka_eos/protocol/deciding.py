@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_kafka_eos.errors import CheckFailedError, UndecidableError
+from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.naming import prefix
 from airflow_kafka_eos.protocol.confirming import Observed, problems
 from airflow_kafka_eos.protocol.session import Session
 
@@ -22,8 +23,9 @@ log = logging.getLogger(__name__)
 class Checks:
     """The author's conditions on what prepare wrote.
 
-    ``check`` gets the :class:`~airflow_kafka_eos.manifest.Manifest`; returning False or a text (the reason)
-    refuses the load, anything else accepts it. An exception refuses nothing: it fails the task, which may be retried.
+    ``check`` gets the :class:`~airflow_kafka_eos.manifest.Manifest`. None or True accepts, False or a text (the
+    reason) refuses; anything else is an error, for what it means would be a guess. An exception refuses nothing: it
+    fails the task, which may be retried.
     """
 
     min_records: int | None = None
@@ -38,8 +40,17 @@ class Checks:
             return f"{manifest.records} records, more than max_records={self.max_records}"
         answer = self.check(manifest) if self.check is not None else None
         if isinstance(answer, str):
-            return answer
-        return "the check returned False" if answer is False else ""
+            return answer or "the check returned an empty text"
+        if type(answer).__module__ == "numpy" and type(answer).__name__ in ("bool", "bool_"):
+            answer = bool(answer)  # what comparing a pandas or numpy figure gives
+        if answer is None or isinstance(answer, bool):
+            return "the check returned False" if answer is False else ""
+        raise ConfigurationError(
+            f"the check returned {answer!r} of type {type(answer).__name__}",
+            remedy="Return None or True to accept, False or the reason as a text to refuse",
+            load=str(manifest.attempt.load),
+            attempt=manifest.attempt.attempt,
+        )
 
 
 def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
@@ -98,9 +109,9 @@ def decide(
             attempt=ref.attempt,
         )
     # asked last, so that a check that takes long does not eat the margin
-    found = problems(
-        manifest, _observe(session, manifest), now_ms=time.time_ns() // 10**6, margin_ms=int(margin_s * 1000)
-    )
+    seen = _observe(session, manifest, margin_s)
+    now_s = time.time()
+    found = problems(manifest, seen, now_ms=int(now_s * 1000), margin_ms=int(margin_s * 1000))
     if found:
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
@@ -109,7 +120,8 @@ def decide(
             load=str(ref.load),
             attempt=ref.attempt,
         )
-    row = session.ledger.decide_commit(manifest, decided_by=owner)
+    # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
+    row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=now_s + margin_s / 2)
     log.info(
         "%s is decided: commit %d records in %d transactions",
         ref,
@@ -130,11 +142,19 @@ def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
     log.warning("%s is decided: abort (%s)", ref, reason)
 
 
-def _observe(session: Session, manifest: Manifest) -> Observed:
+def _observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
     ids = [t.transactional_id for t in manifest.transactions]
     partitions = sorted({w.topic_partition for e in manifest.entries for w in e.writes})
+    topics = sorted(manifest.topics)
+    spent_ms = max(0, manifest.transaction_timeout_ms - int(margin_s * 1000))
+    ref = manifest.attempt
     return Observed(
         descriptions=session.coordinator.describe(ids),
         producers=session.partitions.producers(partitions),
-        topics=session.partitions.topic_info(sorted(manifest.topics)),
+        topics=session.partitions.topic_info(topics),
+        # asked of the brokers too, for their clocks are the ones that count
+        overdue=frozenset(
+            session.coordinator.list_open(prefix(ref.load, ref.ledger_id), longer_than_ms=spent_ms)
+        ),
+        retention=session.partitions.topic_config(topics, ["retention.ms", "cleanup.policy"]),
     )

@@ -29,10 +29,17 @@ class CleanPoll:
     """Sweep until nothing of the run's attempts has been open for the quiet period (rule 11)."""
 
     def __init__(
-        self, load: LoadIdentity, *, owner: str, quiet_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        load: LoadIdentity,
+        *,
+        up_to: int,
+        by: str,
+        quiet_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.load = load
-        self.owner = owner
+        self.up_to = up_to
+        self.by = by
         self.quiet_s = quiet_s
         self._clock = clock
         self._quiet_since: float | None = None
@@ -40,11 +47,9 @@ class CleanPoll:
 
     def __call__(self, session: Session) -> str | None:
         rows = session.ledger.attempts(self.load)
-        up_to = own_number(rows, self.owner)
-        if up_to == 0:
-            return None  # this run never opened an attempt: there is nothing of its own to clean
+        up_to = self.up_to
         quiet_s = self.quiet_s if needs_quiet_period([r for r in rows if r.number <= up_to]) else 0.0
-        report = sweep(session, self.load, up_to=up_to, by=self.owner)
+        report = sweep(session, self.load, up_to=up_to, by=self.by)
         self._aborted.update(report.aborted)
         now = self._clock()
         if not report.is_quiet:

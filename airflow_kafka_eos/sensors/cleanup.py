@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.polling import Poll
 
 
@@ -22,11 +24,31 @@ class CleanupLoadSensor(PollingLoadSensor):
     def __init__(self, *, quiet_period: timedelta = timedelta(seconds=10), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.quiet_period = quiet_period
+        self._up_to = 0
+
+    def look_up(self, ledger: Ledger, owner: str) -> None:
+        """Which attempts are this run's own, once: a poll that outlives its task must not touch a later one (rule 11).
+
+        :raises ConfigurationError: the ledger does not know the load that begin has opened: it is another ledger.
+        """
+        from airflow_kafka_eos.protocol.polling import own_number
+
+        if ledger.load(self.load_identity) is None:
+            raise ConfigurationError(
+                f"the ledger {ledger!r} does not know this load, although begin has opened it",
+                remedy="Let all workers use one ledger: set ledger_conn_id to a database that they share",
+                load=str(self.load_identity),
+            )
+        self._up_to = own_number(ledger.attempts(self.load_identity), owner)
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import CleanPoll
 
-        return CleanPoll(self.load_identity, owner=owner, quiet_s=self.quiet_period.total_seconds())
+        return CleanPoll(
+            self.load_identity, up_to=self._up_to, by=owner, quiet_s=self.quiet_period.total_seconds()
+        )
 
     def new_trigger(self, owner: str) -> CleanupTrigger:
-        return CleanupTrigger(**self.trigger_fields(), owner=owner, quiet_s=self.quiet_period.total_seconds())
+        return CleanupTrigger(
+            **self.trigger_fields(), owner=owner, up_to=self._up_to, quiet_s=self.quiet_period.total_seconds()
+        )

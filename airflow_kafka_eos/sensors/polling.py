@@ -8,14 +8,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
 from airflow_kafka_eos.errors import TransientError
-from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+from airflow_kafka_eos.operators.base import (
+    FINAL_WHEN_DECIDED,
+    LoadOperator,
+    no_retry_of_terminal_errors,
+    owner_of,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.polling import Poll
     from airflow_kafka_eos.triggers.polling import PollingTrigger
 
@@ -31,8 +37,13 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
         kwargs.setdefault("poke_interval", 2.0)
         kwargs.setdefault("timeout", 3600.0)
+        # a skipped cleanup or loaded would show a failed load as a successful run, whatever default_args say
+        kwargs |= {"soft_fail": False, "never_fail": False, "silent_fail": False, "mode": "poke"}
         super().__init__(**kwargs)
         self.deferrable = deferrable
+
+    def look_up(self, ledger: Ledger, owner: str) -> None:
+        """What has to be asked of the ledger once, before the first poll."""
 
     def new_poll(self, owner: str) -> Poll:
         """The protocol's poll that this sensor repeats."""
@@ -50,6 +61,8 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Look once; done, or wait."""
         owner = owner_of(context)
+        with no_retry_of_terminal_errors(), self._resolve().ledger() as ledger:
+            self.look_up(ledger, owner)
         poll = self.new_poll(owner)
         give_up = time.monotonic() + self.timeout
         while (waiting_for := self._look(poll)) is not None:
@@ -69,13 +82,28 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def _look(self, poll: Poll) -> str | None:
         try:
-            with self.open_session() as session:
+            with self.open_session(FINAL_WHEN_DECIDED) as session:
                 return poll(session)
         except TransientError as e:
             return f"{type(e).__name__}: {e}"  # a broker that is away is waited for like everything else
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """What the trigger found."""
-        if not event or event.get("status") != "done":
-            raise AirflowFailException(str((event or {}).get("error", "the trigger ended without an event")))
-        return event["summary"]
+        if event and event.get("status") == "done":
+            return event["summary"]
+        error = str((event or {}).get("error", "the trigger ended without an event"))
+        raise AirflowFailException(error) if event and event.get("final") else AirflowException(error)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """At the timeout, say what was waited for: the trigger's own log is elsewhere."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSensorTimeout as e:
+            owner = owner_of(context)
+            with no_retry_of_terminal_errors(), self._resolve().ledger() as ledger:
+                self.look_up(ledger, owner)
+            poll = self.new_poll(owner)
+            waiting_for = self._look(poll)
+            if waiting_for is None:
+                return poll.summary()
+            raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e

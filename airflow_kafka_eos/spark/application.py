@@ -29,7 +29,9 @@ def main(arguments: list[str]) -> int:
     :returns: the exit code. Errors of the author's own code are raised.
     """
     from airflow_kafka_eos.spark.errortext import own_error
+    from airflow_kafka_eos.spark.orphan import end_with_parent
 
+    end_with_parent(os.environ)
     parser = argparse.ArgumentParser(prog="airflow_kafka_eos application")
     parser.add_argument("--spec", required=True, help="ApplicationSpec as JSON, or @file")
     spec = parser.parse_args(arguments).spec

@@ -11,17 +11,22 @@ if TYPE_CHECKING:
 
 
 class CleanupTrigger(PollingTrigger):
-    """:param owner: the run whose attempts it may touch. :param quiet_s: seconds without anything open."""
+    """
+    :param owner: on whose behalf it acts, for the ledger.
+    :param up_to: the newest attempt that it may touch.
+    :param quiet_s: seconds without anything open.
+    """
 
-    def __init__(self, *, owner: str, quiet_s: float, **kwargs: Any) -> None:
+    def __init__(self, *, owner: str, up_to: int, quiet_s: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.owner = owner
+        self.up_to = up_to
         self.quiet_s = quiet_s
 
     def fields(self) -> dict[str, Any]:
-        return super().fields() | {"owner": self.owner, "quiet_s": self.quiet_s}
+        return super().fields() | {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
 
     def new_poll(self) -> Poll:
         from airflow_kafka_eos.protocol.polling import CleanPoll
 
-        return CleanPoll(self.load_identity, owner=self.owner, quiet_s=self.quiet_s)
+        return CleanPoll(self.load_identity, up_to=self.up_to, by=self.owner, quiet_s=self.quiet_s)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_kafka_eos.errors import TerminalError, TransientError
+from airflow_kafka_eos.errors import InDoubtError, TerminalError, TransientError, UndecidableError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity
 
@@ -62,7 +62,8 @@ class PollingTrigger(BaseTrigger):
             try:
                 waiting_for = await asyncio.to_thread(self._once, await hook.aresolve(), poll)
             except TerminalError as e:
-                yield TriggerEvent({"status": "failed", "error": f"{type(e).__name__}: {e}"})  # type: ignore[no-untyped-call]
+                final = isinstance(e, (InDoubtError, UndecidableError))
+                yield TriggerEvent({"status": "failed", "error": f"{type(e).__name__}: {e}", "final": final})  # type: ignore[no-untyped-call]
                 return
             except TransientError as e:
                 waiting_for = f"{type(e).__name__}: {e}"

@@ -93,7 +93,7 @@ def test_spark_gets_the_settings_by_environment_and_it_is_restored(
 
 @pytest.mark.parametrize(
     "trigger",
-    [CleanupTrigger(owner="dag/run", quiet_s=3.0, **NAMES), LoadedTrigger(**NAMES)],  # type: ignore[arg-type]
+    [CleanupTrigger(owner="dag/run", up_to=2, quiet_s=3.0, **NAMES), LoadedTrigger(**NAMES)],  # type: ignore[arg-type]
 )
 def test_a_trigger_serialises_names_only_and_comes_back(trigger: CleanupTrigger | LoadedTrigger) -> None:
     path, fields = trigger.serialize()

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.hooks.kafka_eos import _refuse_embedded_ledger_of_many_hosts
+from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, MAX_OWNER, are_siblings, owner_of
-from airflow_kafka_eos.operators.begin import refuse_siblings_key
+from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, are_siblings, owner_of, refuse_siblings
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -86,26 +89,33 @@ def test_the_readmes_smallest_dag_is_a_dag_of_less_than_15_lines() -> None:
 
 
 class _Instance:
-    def __init__(self, run_id: str = "run", map_index: int = -1) -> None:
-        self.dag_id, self.run_id, self.map_index = "dag", run_id, map_index
+    def __init__(self, run_id: str = "run", map_index: int = -1, task_id: str = "load.begin") -> None:
+        self.dag_id, self.run_id, self.map_index, self.task_id = "dag", run_id, map_index, task_id
 
 
-def test_an_owner_is_the_run_and_the_map_index_never_the_try() -> None:
-    assert owner_of({"ti": _Instance()}) == "dag/run"
-    assert owner_of({"ti": _Instance(map_index=3)}) == "dag/run#map_index=3"
+def _owner(**instance: Any) -> str:
+    return owner_of({"ti": _Instance(**instance)})
 
 
-def test_long_owners_stay_different() -> None:
-    one, two = (owner_of({"ti": _Instance("r" * 250 + end)}) for end in "ab")
-    assert one != two
-    assert max(len(one), len(two)) <= MAX_OWNER
+def test_an_owner_is_the_run_the_group_and_the_map_index_never_the_try() -> None:
+    assert _owner() == _owner(task_id="load.prepare") == "dag/run#group=load"
+    assert _owner(map_index=3) == "dag/run#group=load#map_index=3"
+    assert _owner(task_id="begin") == "dag/run#group="
 
 
-def test_siblings_are_map_indexes_of_one_run() -> None:
-    assert are_siblings("dag/run#map_index=0", "dag/run#map_index=1")
-    assert not are_siblings("dag/run#map_index=0", "dag/run#map_index=0")
-    assert not are_siblings("dag/run", "dag/run2")
-    assert not are_siblings("dag/run#map_index=0", "dag/other#map_index=1")
+def test_long_owners_stay_different_and_siblings() -> None:
+    long = "r" * 250
+    owners = {_owner(run_id=long + end, map_index=n) for end in "ab" for n in (0, 1)}
+    assert len(owners) == 4
+    assert max(map(len, owners)) <= 500
+    assert are_siblings(_owner(run_id=long, map_index=0), _owner(run_id=long, map_index=1))
+
+
+def test_siblings_are_groups_and_map_indexes_of_one_run() -> None:
+    assert are_siblings(_owner(map_index=0), _owner(map_index=1))
+    assert are_siblings(_owner(), _owner(task_id="other.begin"))
+    assert not are_siblings(_owner(), _owner())
+    assert not are_siblings(_owner(), _owner(run_id="run2"))
 
 
 def test_a_mapped_load_without_a_key_of_its_own_is_refused(group: ExactlyOnceLoad) -> None:
@@ -115,18 +125,78 @@ def test_a_mapped_load_without_a_key_of_its_own_is_refused(group: ExactlyOnceLoa
     group.begin.pre_execute({"ti": _Instance()})
 
 
-def test_a_load_that_another_map_index_committed_does_not_pass_for_ours() -> None:
-    row = AttemptRow(
-        LoadIdentity("n", "l", "k"),
-        1,
-        "dag/run#map_index=0",
-        "t",
-        "t",
-        "dag/run#map_index=0",
-        "t",
-        Verdict.COMMIT,
-    )
-    with pytest.raises(ConfigurationError, match="map index"):
-        refuse_siblings_key(row, "dag/run#map_index=1")
-    refuse_siblings_key(row, "dag/run#map_index=0")
-    refuse_siblings_key(row, "dag/another run")
+def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() -> None:
+    by = _owner(map_index=0)
+    row = AttemptRow(LoadIdentity("n", "l", "k"), 1, by, "t", "t", by, "t", Verdict.COMMIT)
+    with pytest.raises(ConfigurationError, match="another load of this run"):
+        refuse_siblings(row, _owner(map_index=1))
+    refuse_siblings(row, by)
+    refuse_siblings(row, _owner(run_id="another run"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        ({"topics": "orders"}, "topics"),
+        ({"job": None}, "job"),
+        ({"sql": "SELECT 1"}, "sql"),
+        ({"margin": timedelta(minutes=15)}, "margin"),
+        ({"margin": timedelta(seconds=-1)}, "margin"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], names: str) -> None:
+    arguments: dict[str, Any] = {"job": "j.py", "topics": ["orders"]} | wrong
+    with DAG("wrong", schedule=None), pytest.raises(ConfigurationError, match=names):
+        ExactlyOnceLoad("load", **arguments)
+
+
+def test_default_args_do_not_soften_the_wiring() -> None:
+    """A skipped cleanup or loaded would show a failed load as a successful run."""
+    soft = {"soft_fail": True, "mode": "reschedule", "trigger_rule": "all_done"}
+    with DAG("soft", schedule=None, default_args=soft):
+        load = ExactlyOnceLoad("load", job="j.py", topics=["t"])
+    assert [(s.soft_fail, s.mode) for s in (load.cleanup, load.loaded)] == [(False, "poke")] * 2
+    after = (load.prepare, load.decide, load.commit, load.loaded)
+    assert {t.trigger_rule for t in after} == {TriggerRule.ALL_SUCCESS}
+    assert load.cleanup.trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
+
+
+def test_a_dagrun_timeout_is_warned_of() -> None:
+    with DAG("short", schedule=None, dagrun_timeout=timedelta(hours=1)), pytest.warns(match="dagrun_timeout"):
+        ExactlyOnceLoad("load", job="j.py", topics=["t"])
+
+
+@pytest.mark.parametrize(
+    "executor", ["CeleryExecutor", "LocalExecutor,KubernetesExecutor", "airflow.providers.x.EdgeExecutor"]
+)
+def test_the_embedded_ledger_is_refused_where_tasks_run_on_several_hosts(executor: str) -> None:
+    """Two hosts would have two ledgers, and a committed load would be loaded again from the other."""
+    with pytest.raises(ConfigurationError, match="ledger_conn_id"):
+        _refuse_embedded_ledger_of_many_hosts(executor)
+
+
+@pytest.mark.parametrize("executor", ["LocalExecutor", "airflow.executors.local_executor.LocalExecutor"])
+def test_the_embedded_ledger_is_fine_on_one_host(executor: str) -> None:
+    _refuse_embedded_ledger_of_many_hosts(executor)
+
+
+def test_cleanup_fails_when_its_ledger_does_not_know_the_load(tmp_path: Path) -> None:
+    sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")
+    with Ledger.open(f"sqlite:///{tmp_path}/other.db", upgrade=True) as ledger:
+        with pytest.raises(ConfigurationError, match="does not know"):
+            sensor.look_up(ledger, "dag/run#group=load")
+        ledger.begin(sensor.load_identity, owner="dag/run#group=load")
+        sensor.look_up(ledger, "dag/run#group=load")
+    assert sensor.new_trigger("dag/run#group=load").up_to == 1
+
+
+def test_rule_11_a_cleanup_keeps_to_the_attempts_that_it_found_first(tmp_path: Path) -> None:
+    """One that outlives its task must not touch the attempt of the retry."""
+    owner = "dag/run#group=load"
+    sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db", upgrade=True) as ledger:
+        ledger.begin(sensor.load_identity, owner=owner)
+        ledger.submit(sensor.load_identity, owner=owner)
+        sensor.look_up(ledger, owner)
+        ledger.submit(sensor.load_identity, owner=owner)  # attempt 2, of the retry
+        assert sensor.new_trigger(owner).up_to == 1

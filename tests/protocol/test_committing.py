@@ -104,6 +104,9 @@ def test_rule_7_a_transaction_lost_after_the_decision_is_in_doubt_never_done(wor
         world.commit()
     assert caught.value.transactional_id == lost.transactional_id
     assert _state(world) is LoadState.IN_DOUBT
+    # a person sees what became of each
+    outcomes = [t.outcome for t in world.session.ledger.transactions(world.load, 1)]
+    assert outcomes == [Outcome.COMMITTED, Outcome.ABORTED]
     with pytest.raises(InDoubtError):
         world.commit()  # stays so
 

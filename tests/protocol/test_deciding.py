@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from airflow_kafka_eos.errors import CheckFailedError, ManifestError, UndecidableError
+from airflow_kafka_eos.errors import (
+    CheckFailedError,
+    ConfigurationError,
+    ManifestError,
+    NotFinishedError,
+    UndecidableError,
+)
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, dump, load
 from airflow_kafka_eos.protocol.deciding import Checks, undecided_attempt
@@ -43,6 +51,8 @@ def test_a_manifest_survives_its_text(world: World) -> None:
         Checks(max_records=1),
         Checks(check=lambda manifest: False),
         Checks(check=lambda manifest: "no good"),
+        Checks(check=lambda manifest: ""),
+        Checks(check=lambda manifest: np.bool_(False)),
     ],
 )
 def test_a_refused_load_is_aborted_and_the_next_attempt_goes_through(world: World, checks: Checks) -> None:
@@ -54,9 +64,17 @@ def test_a_refused_load_is_aborted_and_the_next_attempt_goes_through(world: Worl
     assert world.visible() == ["c", "d"]
 
 
-@pytest.mark.parametrize("answer", [None, True, 0, Checks])
-def test_any_other_answer_of_the_check_accepts(world: World, answer: object) -> None:
+@pytest.mark.parametrize("answer", [None, True, np.bool_(True)])
+def test_none_and_true_accept(world: World, answer: object) -> None:
     world.decide(world.prepare(["a"]), Checks(check=lambda manifest: answer))
+
+
+@pytest.mark.parametrize("answer", [0, 1, [], ["a problem"], Checks])
+def test_an_answer_that_could_mean_anything_decides_nothing(world: World, answer: object) -> None:
+    manifest = world.prepare(["a"])
+    with pytest.raises(ConfigurationError, match="returned"):
+        world.decide(manifest, Checks(check=lambda manifest: answer))
+    assert _verdict(world, 1) is None
 
 
 def test_a_check_that_raises_decides_nothing(world: World) -> None:
@@ -143,6 +161,34 @@ def test_a_transaction_without_time_left_is_not_decided(world: World) -> None:
     manifest = world.prepare(["a"])
     with pytest.raises(UndecidableError, match="s left"):
         world.decide(manifest, margin_s=60)
+
+
+def test_the_brokers_clock_decides_how_much_time_is_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose clock is slow believes that there is time; the broker's own clock is asked too."""
+    world.timeout_ms = 20_000
+    manifest = world.prepare(["a"])
+    now = time.time()
+    monkeypatch.setattr("airflow_kafka_eos.protocol.deciding.time.time", lambda: now - 3600)
+    with pytest.raises(UndecidableError, match="by its broker's clock"):
+        world.decide(manifest, margin_s=20)
+
+
+def test_nothing_is_decided_when_the_ledgers_lock_comes_too_late(world: World) -> None:
+    manifest = world.prepare(["a"])
+    with pytest.raises(NotFinishedError):
+        world.session.ledger.decide_commit(manifest, decided_by=RUN, not_after=time.time() - 1)
+    assert _verdict(world, 1) is None
+    world.decide(manifest)  # a retry of decide
+
+
+def test_a_topic_that_forgets_before_the_load_is_visible_is_refused(
+    world: World, topic: Callable[..., str]
+) -> None:
+    world.topic = topic(partitions=1, config={"retention.ms": "5000"})
+    with pytest.raises(UndecidableError, match="keeps records so shortly"):
+        world.decide(world.prepare(["a"]), margin_s=10)
 
 
 def test_rule_2_a_superseded_attempt_is_not_decided(world: World) -> None:

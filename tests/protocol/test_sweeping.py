@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
@@ -49,7 +50,7 @@ def test_a_killed_prepare_is_found_by_listing_and_aborted(world: World) -> None:
     ]  # nothing is reported to the ledger
     report = sweep(world.session, world.load, up_to=1, by=RUN)
     assert sorted(report.aborted) == sorted(e.transaction.transactional_id for e in entries if e.transaction)
-    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
     assert (world.open_ids(), world.visible()) == ([], [])
@@ -68,7 +69,7 @@ def test_rule_11_a_newer_attempt_is_not_touched(world: World) -> None:
     world.open_attempt("dag/older")
     newer = submit(world.session, world.load, owner="dag/newer")
     entry = world.write(reference(world.session, newer), ["a"])
-    poll = CleanPoll(world.load, owner="dag/older", quiet_s=0)
+    poll = CleanPoll(world.load, up_to=1, by="dag/older", quiet_s=0)
     while poll(world.session) is not None:
         pass
     assert world.open_ids() == [entry.transaction.transactional_id]  # type: ignore[union-attr]
@@ -83,7 +84,7 @@ def test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended(
     assert world.open_ids() == sorted(names)
     report = sweep(replace(world.session, coordinator=hiding), world.load, up_to=1, by=RUN)
     assert sorted(report.aborted) == sorted(names)
-    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
     assert (world.open_ids(), world.visible()) == ([], [])
@@ -100,7 +101,7 @@ def test_rule_11_known_ids_of_a_newer_attempt_are_not_touched(
 
 def test_closed_attempts_are_not_described_again(world: World, hiding: HidingCoordinator) -> None:
     world.prepare(["a"])
-    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
     second = world.prepare(["b"])
@@ -125,7 +126,7 @@ def test_rule_6_foreign_transactions_survive_every_cleanup(world: World, kind: s
     ref = reference(world.session, world.open_attempt())
     world.write(ref, ["ours"])
     begin(world.session, world.load, owner=RUN)  # opens attempt 2, sweeps attempt 1
-    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
     stranger.commit_transaction(30)  # refused, had anybody touched it
@@ -135,7 +136,7 @@ def test_rule_6_foreign_transactions_survive_every_cleanup(world: World, kind: s
 def test_rule_9_a_decided_load_is_rolled_forward_not_swept(world: World) -> None:
     manifest = world.prepare(["a"], ["b", "c"])
     world.decide(manifest)
-    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
     assert (world.visible(), world.open_ids()) == (["a", "b", "c"], [])
@@ -150,16 +151,32 @@ def test_rule_4_a_sibling_task_attempt_of_a_decided_load_is_aborted(world: World
     prepared(world.session, manifest)
     world.decide(manifest)
     world.commit()
-    poll = CleanPoll(world.load, owner=RUN, quiet_s=0)
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
     assert (world.visible(), world.open_ids()) == (["a"], [])
 
 
+def test_a_decided_load_in_doubt_does_not_keep_the_sweep_from_its_siblings(world: World) -> None:
+    ref = reference(world.session, world.open_attempt())
+    accepted = world.write(ref, ["a"])
+    world.write(ref, ["a"])  # the speculative copy
+    manifest = world.manifest(ref, [accepted])
+    world.session.ledger.mark_prepared(manifest)
+    world.decide(manifest)
+    assert accepted.transaction is not None
+    world.session.coordinator.end(accepted.transaction, Verdict.ABORT)  # lost
+    with pytest.raises(InDoubtError):
+        sweep(world.session, world.load, up_to=1, by=RUN)
+    while world.open_ids():
+        with pytest.raises(InDoubtError):
+            sweep(world.session, world.load, up_to=1, by=RUN)
+
+
 def test_a_zombie_that_writes_after_the_sweep_is_found_within_the_quiet_period(world: World) -> None:
     ref = reference(world.session, world.open_attempt())
     now = [0.0]
-    poll = CleanPoll(world.load, owner=RUN, quiet_s=5, clock=lambda: now[0])
+    poll = CleanPoll(world.load, up_to=1, by=RUN, quiet_s=5, clock=lambda: now[0])
     assert poll(world.session) is not None
     now[0] = 4
     world.write(ref, ["late"])
@@ -181,7 +198,7 @@ def test_a_retried_prepare_sweeps_what_its_first_try_left(world: World) -> None:
 
 def test_cleanup_of_a_run_that_opened_nothing_touches_nothing(world: World) -> None:
     manifest = world.prepare(["a"])
-    assert CleanPoll(world.load, owner="dag/other", quiet_s=0)(world.session) is None
+    assert CleanPoll(world.load, up_to=0, by="dag/other", quiet_s=0)(world.session) is None
     world.decide(manifest)
 
 
