@@ -137,6 +137,16 @@ def test_rule_3_submit_after_prepared_opens_the_next(ledger: Ledger) -> None:
     assert state(ledger) is LoadState.PREPARING
 
 
+def test_submit_opens_nothing_behind_an_abort(ledger: Ledger) -> None:
+    """The run's cleanup may be over: nobody would sweep an attempt that a late prepare opens. begin opens it."""
+    ledger.begin(LOAD, owner="a")
+    ledger.make_undecidable(LOAD, up_to=1, decided_by="cleanup", reason="over")
+    with pytest.raises(UndecidableError, match="Clear begin"):
+        ledger.submit(LOAD, owner="a")
+    assert len(ledger.attempts(LOAD)) == 1
+    assert ledger.begin(LOAD, owner="a").number == ledger.submit(LOAD, owner="a").number == 2
+
+
 def test_submit_needs_a_load(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError, match="does not know this load"):
         ledger.submit(LOAD, owner="x")
