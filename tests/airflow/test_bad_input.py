@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos import manifest as m
+from airflow_kafka_eos.errors import AccessError, ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -25,9 +26,9 @@ from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.secured import PASSWORD, Secured, free_port
 
-OWNER = "dag/run"
+OWNER = "dag/run#group=load"
 CONTEXT: Any = {
-    "ti": SimpleNamespace(dag_id="dag", run_id="run", map_index=-1),
+    "ti": SimpleNamespace(dag_id="dag", run_id="run", map_index=-1, task_id="load.step"),
     "dag_run": SimpleNamespace(logical_date=None, data_interval_start=None, data_interval_end=None),
 }
 LOAD = "a.b/ü %"
@@ -78,7 +79,12 @@ def refused(step: str, key: str, **arguments: Any) -> str:
     """The text with which a step fails for good, without retries."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    with pytest.raises(AirflowFailException) as caught:
+    # behind the decision giving up loses the load to the broker's timeout: these are tried again, it may be mended
+    kinds: tuple[type[Exception], ...] = (AirflowFailException,)
+    if step in ("commit", "cleanup"):
+        kinds += (AccessError, ConfigurationError)
+
+    with pytest.raises(kinds) as caught:
         run(step, key, **arguments)
     return str(caught.value)
 
@@ -136,9 +142,11 @@ def test_a_ledger_that_is_not_upgraded_names_the_command(
 def test_a_refused_login_ends_the_task_and_names_what_to_check(
     home: Path, secured: Secured, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    if step == "cleanup":
+        run("begin", "k")
     connection(monkeypatch, "kafka_default", "kafka", extra=secured.extra(sasl_password=PASSWORD + "-wrong"))
     text = refused(step, "k")
-    assert f"AccessError: the Kafka brokers at {secured.address} refused the login" in text
+    assert f"the Kafka brokers at {secured.address} refused the login" in text
     assert "Check security.protocol, sasl.mechanism, sasl.username and sasl.password" in text
     assert PASSWORD not in text
 
@@ -161,9 +169,9 @@ def test_a_broker_that_is_not_there_is_named_and_may_be_tried_again(
 # -- prepare -------------------------------------------------------------------------------------------------------
 
 
-def test_both_job_and_sql_take_no_attempt(home: Path) -> None:
+def test_arguments_that_are_no_json_take_no_attempt(home: Path) -> None:
     run("begin", "both")
-    assert "job and sql are both set. Set exactly one" in refused("prepare", "both", job="a.py")
+    assert "job_args cannot be written as JSON" in refused("prepare", "both", job_args={"day": object()})
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "both"))
     assert row.submitted_by is None

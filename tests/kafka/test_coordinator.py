@@ -128,7 +128,7 @@ def test_a_state_filter_that_the_broker_does_not_know_hides_nothing(
 ) -> None:
     name = topic()
     txn, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name), {TopicPartition(name, 0): 1})
-    assert coordinator._list_on(wire.broker_ids()[0], a_prefix(name), ["PreparePerhaps"]) == [txn.transactional_id]
+    assert coordinator._list_on(wire.broker_ids()[0], a_prefix(name), ["PreparePerhaps"], -1) == [txn.transactional_id]
     assert state_of("PreparePerhaps") is CoordinatorState.UNKNOWN
 
 

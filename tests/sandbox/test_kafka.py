@@ -106,7 +106,7 @@ def test_a_refused_topic_is_a_clear_error(kafka: LocalKafka, topic: Callable[...
     with pytest.raises(ConfigurationError, match=rf"{name}.*exists"):
         kafka.create_topic(name)
     with pytest.raises(ConfigurationError, match=r"no\.such\.setting"):
-        kafka.create_topic("refused", config={"no.such.setting": "1"})
+        kafka.create_topic("refused-by-the-broker", config={"no.such.setting": "1"})
 
 
 def test_readiness_leaves_no_transactional_id_behind(kafka: LocalKafka) -> None:
