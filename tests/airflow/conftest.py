@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from tests.airflow.steps import connection
 
 SECRET = "hunter2-correct-horse"
 TOPICS = ("plain", "refused", "killed", "in_worker")
@@ -53,3 +56,19 @@ def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         ) as airflow,
     ):
         yield Place(airflow, ledger, switches, kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def home(kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Airflow's home with an embedded ledger of its own, and good connections to broker and local Spark."""
+    settings = quick_settings(tmp_path / "conf") | {
+        "AIRFLOW_HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap_servers})
+    connection(monkeypatch, "spark_default", "spark", host="local[2]", extra={"deploy-mode": "client"})
+    yield tmp_path

@@ -1,0 +1,125 @@
+"""Each operator's own ``execute`` on real connections, ledger, broker and Spark; only the context is made by hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_kafka_eos import manifest as m
+from airflow_kafka_eos.errors import AccessError, ConfigurationError
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+OWNER = "dag/run#group=load"
+CONTEXT: Any = {
+    "ti": SimpleNamespace(dag_id="dag", run_id="run", map_index=-1, task_id="load.step"),
+    "dag_run": SimpleNamespace(logical_date=None, data_interval_start=None, data_interval_end=None),
+}
+LOAD = "a.b/ü %"
+STEPS = ("begin", "prepare", "decide", "commit", "cleanup")
+
+
+def connection(monkeypatch: pytest.MonkeyPatch, name: str, conn_type: str, **fields: Any) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": conn_type} | fields))
+
+
+def operator(step: str, key: str, **arguments: Any) -> Any:
+    from airflow_kafka_eos.operators.begin import BeginLoadOperator
+    from airflow_kafka_eos.operators.commit import CommitLoadOperator
+    from airflow_kafka_eos.operators.decide import DecideLoadOperator
+    from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+    from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
+
+    if step == "prepare":
+        arguments = {"topics": ["orders"], "sql": "select 'v' value"} | arguments
+    if step == "cleanup":
+        arguments = {
+            "deferrable": False,
+            "quiet_period": timedelta(seconds=1),
+            "poke_interval": 0.2,
+        } | arguments
+    kind = dict(zip(STEPS, (BeginLoadOperator, PrepareLoadOperator, DecideLoadOperator, CommitLoadOperator,
+                            CleanupLoadSensor), strict=True))[step]  # fmt: skip
+    return kind(task_id=step, load_name=LOAD, load_key=key, **arguments)
+
+
+def run(step: str, key: str, **arguments: Any) -> Any:
+    return operator(step, key, **arguments).execute(CONTEXT)
+
+
+def refused(step: str, key: str, **arguments: Any) -> str:
+    """The text with which a step fails for good, without retries."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    # behind the decision giving up loses the load to the broker's timeout: these are tried again, it may be mended
+    kinds: tuple[type[Exception], ...] = (AirflowFailException,)
+    if step in ("commit", "cleanup"):
+        kinds += (AccessError, ConfigurationError)
+
+    with pytest.raises(kinds) as caught:
+        run(step, key, **arguments)
+    return str(caught.value)
+
+
+def session() -> Any:
+    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+
+    return KafkaEosHook().resolve().session("airflow", timeout_s=20)
+
+
+def open_ids(key: str) -> list[str]:
+    with session() as opened:
+        found: list[str] = opened.coordinator.list_open(
+            prefix(LoadIdentity("airflow", LOAD, key), opened.ledger.ledger_id)
+        )
+        return found
+
+
+def a_prepared_load(
+    home: Path, kafka: LocalKafka, key: str, topic_name: str, records: int
+) -> tuple[Any, Path]:
+    """Begun, submitted and prepared as Spark would; returns the attempt and where its manifest is."""
+    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
+    from airflow_kafka_eos.kafka.describing import describe_once
+    from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+    from airflow_kafka_eos.protocol.opening import prepared, reference, submit
+
+    run("begin", key)
+    with session() as opened:
+        ref = reference(opened, submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER))
+        topics = opened.partitions.topic_info([topic_name])
+        entry = m.ManifestEntry(0, None, ())
+        if records:
+            import pyarrow as pa
+
+            name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
+            target = WriteTarget(name, {topic_name: TopicLimits(1, 10**6)}, topic_name, 600_000,
+                                 int(time.time() * 1000) + 60_000)  # fmt: skip
+            settings = KafkaEosHook().resolve().settings
+            writer = ConfluentWriter(settings, target, lambda _: describe_once(settings, name))
+            writer.open()
+            writer.write(pa.RecordBatch.from_pydict({"value": ["v"] * records}))
+            entry = m.ManifestEntry(0, *writer.prepare())
+            writer.close()
+        document = m.Manifest(ref, "2026-01-01T00:00:00+00:00", "confluent", 600_000, topics, (entry,))
+        store = ManifestStore(str(home / "kafka_eos_manifests"))
+        store.write(ref, m.dump(document))
+        prepared(opened, document)
+    return ref, Path(store.path(ref))
+
+
+def state(key: str) -> LoadState:
+    with session() as opened:
+        row = opened.ledger.load(LoadIdentity("airflow", LOAD, key))
+        assert row is not None
+        found: LoadState = row.state
+        return found
