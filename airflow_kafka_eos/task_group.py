@@ -82,7 +82,7 @@ class ExactlyOnceLoad(TaskGroup):
         spark_args: Mapping[str, Any] | None = None,
         **group_args: Any,
     ) -> None:
-        if not timedelta(0) <= margin < hold_time:
+        if not timedelta(0) < margin < hold_time:
             raise ConfigurationError(
                 f"margin={margin} does not fit hold_time={hold_time}",
                 remedy="Set hold_time to more than the margin; both are timedeltas",

@@ -7,6 +7,7 @@ What a coordinator answers is a hint for the caller; what happened is judged by 
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -54,6 +55,8 @@ _CLOSED = frozenset(
 )
 _TWO_PHASE_VERSION = 6
 _PATTERN_VERSION = 2
+#: How long one of many transactions may take before the next one has its turn.
+FIRST_TRY_S = 2.0
 #: Ids in one DescribeTransactions or FindCoordinator: bounded requests whatever the size of the load.
 _BATCH = 1000
 
@@ -163,8 +166,12 @@ class Coordinator:
 
     # -- end -------------------------------------------------------------------------------------------------------
 
-    def end(self, transaction: PreparedTransaction, verdict: Verdict) -> EndAnswer:
+    def end(
+        self, transaction: PreparedTransaction, verdict: Verdict, *, timeout_s: float | None = None
+    ) -> EndAnswer:
         """End a transaction by its recorded identity (rule 4). Safe to call again.
+
+        :param timeout_s: seconds to keep trying; the wire's own when None.
 
         :raises ConfigurationError: the id is not one of this namespace and ledger (rule 6), or has no identity.
         :raises AccessError: WRITE on the transactional id is missing.
@@ -196,26 +203,32 @@ class Coordinator:
             return EndAnswer.DONE
 
         what = f"ending transaction {transaction} with {verdict.value}"
-        return self._settle(attempt, what=what, transactional_id=transactional_id)
+        return self._settle(attempt, what=what, transactional_id=transactional_id, timeout_s=timeout_s)
 
     def end_many(self, transactions: Iterable[PreparedTransaction], verdict: Verdict) -> dict[str, EndAnswer]:
         """:meth:`end` for each. All ids are guarded before the first request is sent.
 
-        One that fails does not keep the others waiting, for their time is running: the first error is raised after all
-        were tried.
+        One that does not answer must not keep the others waiting, for their time is running: each is tried shortly,
+        then those that are left share the wire's timeout. The first error is raised after all were tried.
         """
         every = list(transactions)
         for transaction in every:
             self._guard(transaction.transactional_id)
         answers: dict[str, EndAnswer] = {}
-        first: KafkaEosError | None = None
-        for t in every:
-            try:
-                answers[t.transactional_id] = self.end(t, verdict)
-            except KafkaEosError as e:
-                first = first or e
-        if first is not None:
-            raise first
+        give_up = time.monotonic() + self._wire.timeout_s
+        left, errors = every, list[KafkaEosError]()
+        for patience_s in (FIRST_TRY_S, self._wire.timeout_s):
+            again, errors = [], []
+            for t in left:
+                try:
+                    timeout_s = max(0.0, min(patience_s, give_up - time.monotonic()))
+                    answers[t.transactional_id] = self.end(t, verdict, timeout_s=timeout_s)
+                except KafkaEosError as e:
+                    errors.append(e)
+                    again.append(t)
+            left = again
+        if errors:
+            raise errors[0]
         return answers
 
     # -- initialise ------------------------------------------------------------------------------------------------
@@ -290,10 +303,16 @@ class Coordinator:
             self._wire.forget_coordinators([transactional_id])
         _check_id(code, operation, transactional_id)
 
-    def _settle(self, attempt: Callable[[], T], *, what: str, transactional_id: str | None = None) -> T:
-        return retry.until_settled(
-            attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
-        )
+    def _settle(
+        self,
+        attempt: Callable[[], T],
+        *,
+        what: str,
+        transactional_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        timeout_s = self._wire.timeout_s if timeout_s is None else timeout_s
+        return retry.until_settled(attempt, what=what, timeout_s=timeout_s, transactional_id=transactional_id)
 
 
 def pattern_of(prefix: str) -> str:

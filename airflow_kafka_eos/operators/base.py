@@ -132,13 +132,18 @@ def owner_index(context: Any) -> int | None:
     return index if index is not None and index >= 0 else None
 
 
-def refuse_siblings(row: AttemptRow, owner: str) -> None:
+def refuse_siblings(row: AttemptRow, context: Any) -> None:
     """Another load of the same run has decided under this identity: its data is not ours, and must not pass for it.
+
+    A group that the DAG no longer has is our own under its former name.
 
     :raises ConfigurationError: two loads of one run have the same name and key.
     """
-    other = row.submitted_by or row.owner
-    if row.verdict is Verdict.COMMIT and are_siblings(owner, other):
+    owner, other = owner_of(context), row.submitted_by or row.owner
+    if row.verdict is not Verdict.COMMIT or not are_siblings(owner, other):
+        return
+    groups = {_short(task_id.rpartition(".")[0]) for task_id in context["dag"].task_ids}
+    if other.partition(_GROUP)[2].partition(_MAPPED)[0] in groups:
         raise ConfigurationError(
             f"the load was committed by {other}, another load of this run",
             remedy="Give each load of a DAG a load_name, and each map index a load_key, of its own",

@@ -20,7 +20,7 @@ class BeginLoadOperator(LoadOperator):
         owner = owner_of(context)
         with self.open_session() as session:
             row = begin(session, self.load_identity, owner=owner, data_interval=_data_interval(context))
-            refuse_siblings(row, owner)
+            refuse_siblings(row, context)
         self.log.info("load %s: attempt %d", row.load, row.number)
         return {
             "load": str(row.load),

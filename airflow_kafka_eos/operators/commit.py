@@ -9,7 +9,6 @@ from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
     LoadOperator,
     no_retry_of_terminal_errors,
-    owner_of,
     refuse_siblings,
 )
 
@@ -33,7 +32,7 @@ class CommitLoadOperator(LoadOperator):
 
         with self.open_session(FINAL_WHEN_DECIDED) as session:
             with no_retry_of_terminal_errors():
-                refuse_siblings(decided_attempt(session, self.load_identity), owner_of(context))
+                refuse_siblings(decided_attempt(session, self.load_identity), context)
             row = commit(session, self.load_identity, deadline_s=self.commit_timeout.total_seconds())
         self.log.info("load %s is COMMITTED by attempt %d: %s records", row.load, row.number, row.records)
         return {"load": str(row.load), "attempt": row.number, "records": row.records}

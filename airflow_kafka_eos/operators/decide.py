@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.errors import TransientError
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import LoadOperator, owner_of, refuse_siblings
+from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, owner_of, refuse_siblings
 from airflow_kafka_eos.operators.prepare import manifest_store
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ class DecideLoadOperator(LoadOperator):
         manifest_dir: str | None = None,
         **kwargs: Any,
     ) -> None:
+        if margin <= timedelta(0):
+            raise ConfigurationError(
+                f"margin={margin} leaves no time to record the decision",
+                remedy="Set it to some seconds or more; half of it may pass while waiting for the ledger",
+            )
         super().__init__(**kwargs)
         self.min_records = min_records
         self.max_records = max_records
@@ -62,7 +67,7 @@ class DecideLoadOperator(LoadOperator):
                 manifest = manifest_store(self.manifest_dir).read(reference(session, row))
                 checks = Checks(self.min_records, self.max_records, self.check)
                 row = decide(session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds())
-            refuse_siblings(row, owner)
+            refuse_siblings(row, context)
             self._roll_forward(session, row)
             return _summary(session, row)
 
@@ -72,7 +77,9 @@ class DecideLoadOperator(LoadOperator):
 
         try:
             commit_pass(session, row.load, row.number)
-        except TransientError as e:
+        except FINAL_WHEN_DECIDED:
+            raise
+        except KafkaEosError as e:
             self.log.warning("the decision is recorded, commit will finish it: %s", e)
 
 

@@ -82,9 +82,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     remedy="Name your job with job=… and its arguments with job_args=…",
                 )
         if isinstance(topics, str):
-            raise ConfigurationError(
-                f"topics={topics!r} is a text", remedy=f"Pass a list: topics=[{topics!r}]"
-            )
+            _names(topics)  # refused already here, unless it comes from another task
         if (job is None) == (sql is None):
             raise ConfigurationError(
                 f"job={job!r} and sql={sql!r}: one of them must be set", remedy="Set either job=… or sql=…"
@@ -93,7 +91,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.topics = topics
         self.job = job
         self.sql = sql
-        self.job_args = dict(job_args or {})
+        self.job_args = job_args
         self.hold_time = hold_time
         self.writer_deadline = writer_deadline
         self.manifest_dir = manifest_dir
@@ -111,7 +109,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
             with resolved.session(self.namespace) as session:
                 row = submit(session, self.load_identity, owner=owner_of(context))
-                refuse_siblings(row, owner_of(context))
+                refuse_siblings(row, context)
                 if row.verdict is Verdict.COMMIT:
                     return {"load": str(row.load), "attempt": row.number, "verdict": row.verdict.value}
                 ref = reference(session, row)
@@ -140,10 +138,10 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             return ApplicationSpec(
                 attempt=ref,
                 manifest_dir=store.base,
-                topics=tuple(self.topics),
+                topics=_names(self.topics),
                 job=self.job,
                 sql=self.sql,
-                job_args=self.job_args,
+                job_args=dict(self.job_args or {}),
                 transaction_timeout_ms=int(self.hold_time.total_seconds() * 1000),
                 deadline_ms=now_ms + int(self.writer_deadline.total_seconds() * 1000),
             ).to_json()
@@ -166,6 +164,12 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
 
     def _is_local(self) -> bool:
         return bool(self._hook and str(self._hook._connection["master"]).startswith("local"))
+
+
+def _names(topics: Any) -> tuple[str, ...]:
+    if isinstance(topics, str):
+        raise ConfigurationError(f"topics={topics!r} is a text", remedy=f"Pass a list: topics=[{topics!r}]")
+    return tuple(topics)
 
 
 def manifest_store(manifest_dir: str | None) -> ManifestStore:

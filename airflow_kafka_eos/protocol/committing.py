@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.evidence import Outcome, judge
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
@@ -85,14 +85,22 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
         )
     result = CommitPass()
     todo = [t for t in session.ledger.transactions(load, number) if t.outcome is not Outcome.COMMITTED]
+    failed: KafkaEosError | None = None
     if todo:
         # the answers are hints (rule 7): a refused EndTxn may be one that went through before
-        answers = session.coordinator.end_many([t.transaction for t in todo], Verdict.COMMIT)
-        log.info(
-            "EndTxn(commit) for %s attempt %d: %s", load, number, {k: str(v) for k, v in answers.items()}
-        )
-    outcomes = {t.transaction.transactional_id: outcome_of(session, t) for t in todo}
+        try:
+            session.coordinator.end_many([t.transaction for t in todo], Verdict.COMMIT)
+        except KafkaEosError as e:
+            failed = e
+    outcomes: dict[str, Outcome] = {}
+    for t in todo:
+        try:
+            outcomes[t.transaction.transactional_id] = outcome_of(session, t)
+        except KafkaEosError as e:
+            failed = failed or e
+    log.info("commit of %s attempt %d: %s", load, number, {n: o.value for n, o in outcomes.items()})
     if outcomes:
+        # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
         session.ledger.record_outcomes(load, number, outcomes)
     for name, outcome in outcomes.items():
         if outcome is Outcome.OPEN:
@@ -102,6 +110,8 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
     broken = {n: o for n, o in outcomes.items() if o in (Outcome.ABORTED, Outcome.IN_DOUBT)}
     if broken:
         _stop(session, load, number, broken)
+    if failed is not None and len(result.newly_committed) < len(todo):
+        raise failed
     if not result.open:
         session.ledger.record_committed(load, number)
     return result

@@ -94,7 +94,7 @@ def decide(
 ) -> AttemptRow:
     """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
 
-    :param margin_s: seconds that each transaction must have left before the broker may time it out.
+    :param margin_s: seconds, above 0, that each transaction must have left before the broker may time it out.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
     """
@@ -109,9 +109,9 @@ def decide(
             attempt=ref.attempt,
         )
     # asked last, so that a check that takes long does not eat the margin
+    asked_s = time.time()
     seen = _observe(session, manifest, margin_s)
-    now_s = time.time()
-    found = problems(manifest, seen, now_ms=int(now_s * 1000), margin_ms=int(margin_s * 1000))
+    found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
     if found:
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
@@ -121,7 +121,7 @@ def decide(
             attempt=ref.attempt,
         )
     # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
-    row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=now_s + margin_s / 2)
+    row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=asked_s + margin_s / 2)
     log.info(
         "%s is decided: commit %d records in %d transactions",
         ref,

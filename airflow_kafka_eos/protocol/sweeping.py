@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
@@ -45,7 +45,7 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
     if not rows:
         return report
-    doubt = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
+    failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
     for found in _open_transactions(session, load, rows).values():
         _end_if_ours(session, load, up_to, found, report)
     log.info(
@@ -54,17 +54,17 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
         up_to,
         *(ids or "none" for ids in (report.aborted, report.committed, report.still_open, report.left_alone)),
     )
-    if doubt is not None:
-        raise doubt  # a person must look; what could be swept is swept
+    if failed is not None:
+        raise failed  # after what could be swept is swept
     return report
 
 
-def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport) -> InDoubtError | None:
+def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
     for row in rows:
         if row.verdict is Verdict.COMMIT:
             try:
                 result = commit_pass(session, row.load, row.number)
-            except InDoubtError as e:
+            except KafkaEosError as e:
                 return e
             report.committed += result.newly_committed
             report.still_open += result.open

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.operators.base import are_siblings, no_retry_of_terminal_errors
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
 
@@ -26,6 +27,11 @@ class CleanupLoadSensor(PollingLoadSensor):
         self.quiet_period = quiet_period
         self._up_to = 0
 
+    def before_polling(self, owner: str) -> None:
+        """See :meth:`look_up`."""
+        with no_retry_of_terminal_errors(), self._resolve().ledger() as ledger:
+            self.look_up(ledger, owner)
+
     def look_up(self, ledger: Ledger, owner: str) -> None:
         """Which attempts are this run's own, once: a poll that outlives its task must not touch a later one (rule 11).
 
@@ -39,7 +45,14 @@ class CleanupLoadSensor(PollingLoadSensor):
                 remedy="Let all workers use one ledger: set ledger_conn_id to a database that they share",
                 load=str(self.load_identity),
             )
-        self._up_to = own_number(ledger.attempts(self.load_identity), owner)
+        rows = ledger.attempts(self.load_identity)
+        self._up_to = own_number(rows, owner)
+        if self._up_to == 0 and any(are_siblings(owner, r.submitted_by or r.owner) for r in rows):
+            raise ConfigurationError(
+                f"this run's attempts are of {rows[-1].submitted_by or rows[-1].owner}, cleanup is of {owner}",
+                remedy="Put begin, prepare, decide, commit and cleanup of a load into one task group",
+                load=str(self.load_identity),
+            )
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import CleanPoll

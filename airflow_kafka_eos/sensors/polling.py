@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
-from airflow_kafka_eos.errors import TransientError
+from airflow_kafka_eos.errors import KafkaEosError, TransientError
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
     LoadOperator,
-    no_retry_of_terminal_errors,
     owner_of,
 )
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.polling import Poll
     from airflow_kafka_eos.triggers.polling import PollingTrigger
 
@@ -42,16 +41,16 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         super().__init__(**kwargs)
         self.deferrable = deferrable
 
-    def look_up(self, ledger: Ledger, owner: str) -> None:
-        """What has to be asked of the ledger once, before the first poll."""
+    def before_polling(self, owner: str) -> None:
+        """What has to be asked once, before the first poll. Nothing here."""
 
+    @abstractmethod
     def new_poll(self, owner: str) -> Poll:
         """The protocol's poll that this sensor repeats."""
-        raise NotImplementedError  # pragma: no cover
 
+    @abstractmethod
     def new_trigger(self, owner: str) -> PollingTrigger:
         """The trigger that repeats the same poll in the triggerer."""
-        raise NotImplementedError  # pragma: no cover
 
     def trigger_fields(self) -> dict[str, Any]:
         """What every trigger of ours needs: rendered names and connection ids."""
@@ -61,10 +60,17 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Look once; done, or wait."""
         owner = owner_of(context)
-        with no_retry_of_terminal_errors(), self._resolve().ledger() as ledger:
-            self.look_up(ledger, owner)
-        poll = self.new_poll(owner)
         give_up = time.monotonic() + self.timeout
+        while True:
+            try:
+                self.before_polling(owner)
+                break
+            except TransientError as e:  # not deferred: what the trigger is to be told is not known yet
+                if time.monotonic() >= give_up:
+                    raise
+                self.log.info("%s: %s", type(e).__name__, e)
+                time.sleep(self.poke_interval)
+        poll = self.new_poll(owner)
         while (waiting_for := self._look(poll)) is not None:
             self.log.info("%s", waiting_for)
             if self.deferrable:
@@ -100,10 +106,12 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowSensorTimeout as e:
             owner = owner_of(context)
-            with no_retry_of_terminal_errors(), self._resolve().ledger() as ledger:
-                self.look_up(ledger, owner)
-            poll = self.new_poll(owner)
-            waiting_for = self._look(poll)
+            try:
+                self.before_polling(owner)
+                poll = self.new_poll(owner)
+                waiting_for = self._look(poll)
+            except (KafkaEosError, AirflowFailException) as look:
+                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {look}") from e
             if waiting_for is None:
                 return poll.summary()
             raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e

@@ -28,7 +28,10 @@ def is_alive(identity: str) -> bool:
     """Whether that very process still runs."""
     pid, _, started = identity.partition(":")
     if started:
-        return _started(int(pid)) == started
+        try:
+            return _started(int(pid)) == started
+        except OSError:
+            return True  # out of file descriptors, say: not being able to look is no proof of death
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -39,9 +42,13 @@ def is_alive(identity: str) -> bool:
 
 
 def end_with_parent(environment: Mapping[str, str]) -> None:
-    """Watch the submitting process from a thread, and leave at once when it is gone; nothing without the variable."""
+    """Watch the submitting process from a thread, and leave at once when it is gone.
+
+    Nothing is watched without the variable, nor where that process cannot be seen from here to begin with: behind
+    another PID namespace, or as another user with hidepid.
+    """
     identity = environment.get(PARENT_VARIABLE)
-    if identity:
+    if identity and is_alive(identity):
         threading.Thread(target=_watch, args=(identity,), name="end-with-parent", daemon=True).start()
 
 
@@ -57,6 +64,6 @@ def _started(pid: int) -> str | None:
     """The process's start time in clock ticks since boot (proc(5), field 22); None when it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] == "Z" else fields[19]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,9 @@ class PollingTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", self.fields()
 
+    @abstractmethod
     def new_poll(self) -> Poll:
-        raise NotImplementedError  # pragma: no cover
+        """The protocol's poll that this trigger repeats."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         hook = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,10 +129,18 @@ def test_a_mapped_load_without_a_key_of_its_own_is_refused(group: ExactlyOnceLoa
 def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() -> None:
     by = _owner(map_index=0)
     row = AttemptRow(LoadIdentity("n", "l", "k"), 1, by, "t", "t", by, "t", Verdict.COMMIT)
+    dag = SimpleNamespace(task_ids=["load.begin", "load.prepare"])
+
+    def context(**instance: Any) -> Any:
+        return {"ti": _Instance(**instance), "dag": dag}
+
     with pytest.raises(ConfigurationError, match="another load of this run"):
-        refuse_siblings(row, _owner(map_index=1))
-    refuse_siblings(row, by)
-    refuse_siblings(row, _owner(run_id="another run"))
+        refuse_siblings(row, context(map_index=1))
+    refuse_siblings(row, context(map_index=0))
+    refuse_siblings(row, context(run_id="another run"))
+    # the group was renamed since: the DAG has no "load" any more, so it can only be this one
+    dag.task_ids = ["renamed.begin"]
+    refuse_siblings(row, context(task_id="renamed.begin", map_index=0))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,7 @@ def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() 
         ({"job": None}, "job"),
         ({"sql": "SELECT 1"}, "sql"),
         ({"margin": timedelta(minutes=15)}, "margin"),
-        ({"margin": timedelta(seconds=-1)}, "margin"),
+        ({"margin": timedelta(0)}, "margin"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], names: str) -> None:
@@ -187,7 +196,9 @@ def test_cleanup_fails_when_its_ledger_does_not_know_the_load(tmp_path: Path) ->
             sensor.look_up(ledger, "dag/run#group=load")
         ledger.begin(sensor.load_identity, owner="dag/run#group=load")
         sensor.look_up(ledger, "dag/run#group=load")
-    assert sensor.new_trigger("dag/run#group=load").up_to == 1
+        assert sensor.new_trigger("dag/run#group=load").up_to == 1
+        with pytest.raises(ConfigurationError, match="one task group"):
+            sensor.look_up(ledger, "dag/run#group=elsewhere")
 
 
 def test_rule_11_a_cleanup_keeps_to_the_attempts_that_it_found_first(tmp_path: Path) -> None:

@@ -60,3 +60,13 @@ def test_a_process_that_ended_is_gone() -> None:
 def test_without_a_parent_nothing_is_watched() -> None:
     code = f"import os; os.environ.pop({PARENT_VARIABLE!r}, None)\n{CHILD.replace('time.sleep(60)', '')}"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_parent_that_cannot_be_seen_to_begin_with_is_not_watched() -> None:
+    """Another PID namespace, or hidepid: a healthy application must not end itself."""
+    code = CHILD.replace("time.sleep(60)", "time.sleep(2)")
+    invisible = f"{identity_of(os.getpid())}9"
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=60, env=os.environ | {PARENT_VARIABLE: invisible}
+    )
+    assert done.returncode == 0
