@@ -41,7 +41,8 @@ def format_storage(java: str, jars: Path, nodes: Sequence[Node], cluster_id: str
         if (node.data / "meta.properties").exists():
             continue
         command = java_command(java, jars, STORAGE_TOOL, QUICK_JVM)
-        command += ["format", "--cluster-id", cluster_id, "--config", str(node.properties)]
+        # with "=": one in 64 random ids begins with a dash, and would be taken for an option
+        command += ["format", f"--cluster-id={cluster_id}", "--config", str(node.properties)]
         runs.append(
             (node, subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         )

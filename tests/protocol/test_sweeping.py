@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.errors import InDoubtError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
+from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -19,7 +19,7 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
 from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
 from airflow_kafka_eos.protocol.sweeping import sweep
-from airflow_kafka_eos.transaction import TransactionDescription
+from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
 from tests.protocol.world import RUN, World, foreign_transaction
 
 
@@ -28,7 +28,7 @@ class HidingCoordinator(Coordinator):
 
     described: frozenset[str] = frozenset()
 
-    def list_open(self, prefix: str) -> list[str]:
+    def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
         return []
 
     def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
@@ -88,6 +88,61 @@ def test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended(
     while poll(world.session) is not None:
         pass
     assert (world.open_ids(), world.visible()) == ([], [])
+
+
+def test_rule_11_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted(world: World) -> None:
+    world.open_attempt("dag/older")
+    newer = reference(world.session, submit(world.session, world.load, owner="dag/newer"))
+    entry = world.write(newer, ["a"])
+    world.session.ledger.decide_abort(newer, decided_by="dag/newer", reason="refused")
+    sweep(world.session, world.load, up_to=1, by="dag/older")
+    assert world.open_ids() == [entry.transaction.transactional_id]  # type: ignore[union-attr]
+
+
+class LooseCoordinator(Coordinator):
+    """Its listing shows more than was asked for, as a broker's own filter may."""
+
+    def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
+        return super().list_open("")
+
+
+def test_rule_6_a_listing_that_shows_too_much_ends_nothing_of_another_load(
+    world: World, settings: KafkaSettings
+) -> None:
+    other = replace(world, load=LoadIdentity("test", "orders", world.load.key + "-other"))
+    ref = reference(other.session, other.open_attempt())
+    entry = other.write(ref, ["theirs"])
+    other.session.ledger.decide_abort(ref, decided_by=RUN, reason="refused")
+    world.open_attempt()
+    with Wire(settings, timeout_s=60) as wire:
+        loose = LooseCoordinator(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
+        report = sweep(replace(world.session, coordinator=loose), world.load, up_to=9, by=RUN)
+    assert entry.transaction is not None
+    assert entry.transaction.transactional_id in report.left_alone
+    assert world.open_ids() == [entry.transaction.transactional_id]
+
+
+class DeafCoordinator(Coordinator):
+    """No EndTxn(commit) gets through just now."""
+
+    def end_many(self, transactions: Iterable[PreparedTransaction], verdict: Verdict) -> dict[str, EndAnswer]:
+        if verdict is Verdict.COMMIT:
+            raise BrokerUnavailableError("the coordinator does not answer")
+        return super().end_many(transactions, verdict)
+
+
+def test_rule_9_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted(
+    world: World, settings: KafkaSettings
+) -> None:
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    with Wire(settings, timeout_s=60) as wire:
+        deaf = DeafCoordinator(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
+        with pytest.raises(BrokerUnavailableError):
+            sweep(replace(world.session, coordinator=deaf), world.load, up_to=9, by=RUN)
+    assert world.open_ids() == [t.transactional_id for t in manifest.transactions]
+    world.commit()
+    assert world.visible() == ["a"]
 
 
 def test_rule_11_known_ids_of_a_newer_attempt_are_not_touched(

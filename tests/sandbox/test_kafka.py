@@ -254,3 +254,11 @@ def test_the_broker_ends_with_whoever_started_it(end: str) -> None:
     assert wait_until(lambda: not answers(address))
     if end == "exit":
         assert not Path(folder).exists()
+
+
+def test_a_cluster_id_that_begins_with_a_dash_is_no_option(tmp_path: Path) -> None:
+    """One in 64 random ids does."""
+    (tmp_path / "cluster-id").write_text("-a32nNJUQdmJbjE_U2IaGg")
+    with LocalKafka(data_dir=tmp_path) as kafka:
+        assert (tmp_path / "cluster-id").read_text() == "-a32nNJUQdmJbjE_U2IaGg"
+        assert kafka.bootstrap_servers
