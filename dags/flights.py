@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
+import pendulum
 from airflow.sdk import DAG
 
 from airflow_kafka_eos import ExactlyOnceLoad
@@ -25,8 +26,8 @@ def arrived_completely(manifest):
 with DAG(
     "flights",
     schedule="@daily",
-    start_date=datetime(2013, 1, 1),
-    end_date=datetime(2013, 12, 31),
+    start_date=pendulum.datetime(2013, 1, 1, tz="UTC"),
+    end_date=pendulum.datetime(2013, 12, 31, tz="UTC"),
     catchup=False,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=2)},
     tags=["kafka", "exactly-once"],
