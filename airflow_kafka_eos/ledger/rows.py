@@ -47,6 +47,11 @@ class AttemptRow:
         return self.submitted_at is not None
 
     @property
+    def responsible(self) -> str:
+        """Who answers for it: whoever submitted its application, else whoever opened it."""
+        return self.submitted_by or self.owner
+
+    @property
     def is_prepared(self) -> bool:
         """True once its manifest was accepted."""
         return self.prepared_at is not None

@@ -139,7 +139,7 @@ def refuse_siblings(row: AttemptRow, context: Any) -> None:
 
     :raises ConfigurationError: two loads of one run have the same name and key.
     """
-    owner, other = owner_of(context), row.submitted_by or row.owner
+    owner, other = owner_of(context), row.responsible
     if row.verdict is not Verdict.COMMIT or not are_siblings(owner, other):
         return
     groups = {_short(task_id.rpartition(".")[0]) for task_id in context["dag"].task_ids}

@@ -81,8 +81,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     f"{taken}={kwargs[taken]!r} cannot be set on {type(self).__name__}",
                     remedy="Name your job with job=… and its arguments with job_args=…",
                 )
-        if isinstance(topics, str):
-            _names(topics)  # refused already here, unless it comes from another task
+        _refuse_text(topics)  # and again when rendered: they may come from another task
         if (job is None) == (sql is None):
             raise ConfigurationError(
                 f"job={job!r} and sql={sql!r}: one of them must be set", remedy="Set either job=… or sql=…"
@@ -132,13 +131,14 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def _spec(self, store: ManifestStore) -> Any:
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
+        _refuse_text(self.topics)
         now_ms = time.time_ns() // 10**6
 
         def of(ref: Any) -> str:
             return ApplicationSpec(
                 attempt=ref,
                 manifest_dir=store.base,
-                topics=_names(self.topics),
+                topics=tuple(self.topics),
                 job=self.job,
                 sql=self.sql,
                 job_args=dict(self.job_args or {}),
@@ -166,10 +166,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         return bool(self._hook and str(self._hook._connection["master"]).startswith("local"))
 
 
-def _names(topics: Any) -> tuple[str, ...]:
+def _refuse_text(topics: Any) -> None:
     if isinstance(topics, str):
         raise ConfigurationError(f"topics={topics!r} is a text", remedy=f"Pass a list: topics=[{topics!r}]")
-    return tuple(topics)
 
 
 def manifest_store(manifest_dir: str | None) -> ManifestStore:

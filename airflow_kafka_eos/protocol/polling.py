@@ -86,4 +86,4 @@ def own_number(rows: list[AttemptRow], owner: str) -> int:
 
     Asked of the ledger, not of XCom: a prepare that was killed has pushed nothing.
     """
-    return max((r.number for r in rows if (r.submitted_by or r.owner) == owner), default=0)
+    return max((r.number for r in rows if r.responsible == owner), default=0)

@@ -47,9 +47,9 @@ class CleanupLoadSensor(PollingLoadSensor):
             )
         rows = ledger.attempts(self.load_identity)
         self._up_to = own_number(rows, owner)
-        if self._up_to == 0 and any(are_siblings(owner, r.submitted_by or r.owner) for r in rows):
+        if self._up_to == 0 and any(are_siblings(owner, r.responsible) for r in rows):
             raise ConfigurationError(
-                f"this run's attempts are of {rows[-1].submitted_by or rows[-1].owner}, cleanup is of {owner}",
+                f"this run's attempts are of {rows[-1].responsible}, cleanup is of {owner}",
                 remedy="Put begin, prepare, decide, commit and cleanup of a load into one task group",
                 load=str(self.load_identity),
             )
