@@ -12,13 +12,14 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test lint unit clean
+.PHONY: help setup tools demo test lint unit bench bench-quick clean
 
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
 	@echo "make test   set everything up, then lint and all tests, on a real broker"
 	@echo "make lint   ruff, mypy, import directions"
 	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
+	@echo "make bench  benchmarks against peers, about half an hour on a quiet machine (bench-quick: some minutes)"
 	@echo "make clean  remove what these commands made"
 
 tools:
@@ -51,6 +52,17 @@ lint: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -m "not broker and not spark and not airflow"
 
+# what it writes and which knobs it has: docs/benchmarks.md
+bench: tools $(READY)
+	@$(BIN)/python -m bench
+
+bench-quick: export ROUNDS ?= 1
+bench-quick: export RECORDS ?= 1000000
+bench-quick: export WARM_UP ?= 250000
+bench-quick: export CASES ?= small-none,large-none
+bench-quick: export COLD ?= 0
+bench-quick: bench
+
 clean:
-	rm -rf $(VENV) .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .bench .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

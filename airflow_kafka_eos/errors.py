@@ -5,6 +5,7 @@
     │   ├── ConfigurationError       a setting, a column or an argument is wrong
     │   │   ├── InvalidNameError     a name cannot become part of a transactional id
     │   │   ├── TopicError           a topic or partition is missing or does not fit
+    │   │   ├── SchemaRefusedError       the registry refuses the values' schema, or the columns do not fit it
     │   │   └── ToolMissingError     a program on the machine is missing or too old
     │   ├── AccessError              the broker refuses the credentials or the operation
     │   ├── BrokerTooOldError        the broker lacks a request that exactly-once needs
@@ -17,6 +18,7 @@
     │   └── InDoubtError             what happened cannot be told or mended by program (rule 7)
     └── TransientError               the same call may succeed later; nothing was lost by failing now
         ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
+        ├── RegistryUnavailableError no schema registry answered
         ├── LedgerUnavailableError   the metadata DB is locked, gone or not upgraded yet
         └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
 
@@ -25,6 +27,9 @@ names the load, the attempt and the transactional id.
 """
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 __all__ = [
     "AccessError",
@@ -40,7 +45,9 @@ __all__ = [
     "NotFinishedError",
     "ProducerFencedError",
     "RecordError",
+    "RegistryUnavailableError",
     "SandboxError",
+    "SchemaRefusedError",
     "TerminalError",
     "ToolMissingError",
     "TopicError",
@@ -113,6 +120,10 @@ class TopicError(ConfigurationError):
     """A topic or partition is missing, or does not fit the load."""
 
 
+class SchemaRefusedError(ConfigurationError):
+    """The schema registry refuses the values' schema, has none where one must be, or the columns do not fit it."""
+
+
 class ToolMissingError(ConfigurationError):
     """A program on this machine (Java, Maven) is missing or too old."""
 
@@ -157,9 +168,18 @@ class BrokerUnavailableError(TransientError):
     """No broker, coordinator or leader answered before the deadline."""
 
 
+class RegistryUnavailableError(TransientError):
+    """The schema registry did not answer, or answered that it cannot now."""
+
+
 class LedgerUnavailableError(TransientError):
     """The metadata DB is locked, unreachable or of another schema revision."""
 
 
 class NotFinishedError(TransientError):
     """A wait (for markers, for readers, for a quiet period) passed its deadline."""
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """What may have been meant by a name that nobody knows: for remedies."""
+    return next(iter(difflib.get_close_matches(given.lower(), list(known), n=1)), None)

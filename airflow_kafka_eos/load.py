@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
-from airflow_kafka_eos.errors import InvalidNameError, UndecidableError
+from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError, nearest
 
 DEFAULT_NAMESPACE = "airflow"
 
@@ -51,6 +52,54 @@ class Verdict(str, Enum):
 
     COMMIT = "commit"
     ABORT = "abort"
+
+
+class Choice(str, Enum):
+    """A setting with a few values that an author writes as a text."""
+
+    @classmethod
+    def read(cls, field: str, text: object) -> Self:
+        """The value that a text names.
+
+        :raises ConfigurationError: naming the field, the text, and the value that is nearest to it.
+        """
+        known = [choice.value for choice in cls]
+        if text in known:
+            return cls(text)
+        near = nearest(str(text), known)
+        raise ConfigurationError(
+            f"{field} is {text!r}, it can be {', '.join(known)}",
+            remedy=f"Did you mean {near}" if near else f"Set {field} to one of them",
+        )
+
+
+class TransactionScope(Choice):
+    """What one Kafka transaction covers (design.md, Two transaction scopes)."""
+
+    #: one transaction per Spark task attempt: Spark may retry and speculate
+    TASK = "task"
+    #: one transaction for the whole load, written by all tasks together: one EndTxn decides all of it
+    LOAD = "load"
+
+
+class TwoPhaseCommit(Choice):
+    """Whether transactions are initialised with KIP-939's Enable2Pc: the broker never ends them by itself."""
+
+    #: where the broker grants it; else a timeout
+    AUTO = "auto"
+    #: or nothing is written
+    REQUIRED = "required"
+    #: never asked for
+    OFF = "off"
+
+
+class WriterName(Choice):
+    """What writes to Kafka."""
+
+    #: arrow, unless the broker or the Kafka settings do not allow it
+    AUTO = "auto"
+    ARROW = "arrow"
+    CONFLUENT = "confluent"
 
 
 class LoadState(str, Enum):

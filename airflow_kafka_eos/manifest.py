@@ -1,7 +1,8 @@
 """The manifest: what prepare hands to decide. A versioned JSON document; this module does no I/O.
 
-One entry per Spark partition (an empty one has no transaction), with what was written where. ``decide``
-believes it only as far as the broker confirms it.
+One entry per Spark partition (an empty one has no transaction), with what was written where. In scope ``load`` all
+of them share one transaction: :attr:`Manifest.prepared` has each transaction once, whatever the scope. ``decide``
+believes the manifest only as far as the broker confirms it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError
-from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope
+from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.transaction import (
+    TWO_PHASE_TIMEOUT_MS,
+    PreparedTransaction,
+    PreparedTxnState,
+    TopicPartition,
+)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DIGEST_MODULUS = 2**128
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -39,9 +45,9 @@ class AttemptRef:
 class PartitionWrites:
     """What one transaction wrote to one Kafka partition.
 
-    ``bytes`` counts keys, values and headers before compression. ``digest`` is the sum, modulo 2**128, of a
-    128-bit hash of each record (order does not matter), as 32 hex digits. Offsets are those of the first and the
-    last record.
+    ``bytes`` counts keys, values and headers before compression. ``digest`` is a hash of the records, as 32 hex digits;
+    how it is made, the manifest says (``digest_algorithm``). Offsets are those of the first and the last record.
+    ``oldest_timestamp_ms`` is the earliest of the records' own times: retention goes by it.
     """
 
     topic: str
@@ -51,6 +57,7 @@ class PartitionWrites:
     first_offset: int
     last_offset: int
     digest: str
+    oldest_timestamp_ms: int
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -71,8 +78,25 @@ class ManifestEntry:
 
 
 @dataclass(frozen=True)
+class TransactionWrites:
+    """One transaction and all that was written in it. No Spark partition: all of them wrote it (scope ``load``)."""
+
+    transaction: PreparedTransaction
+    spark_partition: int | None
+    writes: tuple[PartitionWrites, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(w.records for w in self.writes)
+
+    @property
+    def bytes(self) -> int:
+        return sum(w.bytes for w in self.writes)
+
+
+@dataclass(frozen=True)
 class TopicInfo:
-    """A topic as prepare saw it: a recreated or widened topic is noticed (design.md, traps)."""
+    """A topic as prepare saw it. Writers notice when it is widened, decide when it is recreated (design.md, traps)."""
 
     topic_id: str
     partitions: int
@@ -80,18 +104,54 @@ class TopicInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that one attempt has prepared."""
+    """All that one attempt has prepared.
+
+    ``transaction_timeout_ms`` is what the coordinator shows: with ``two_phase_commit`` the broker never ends a
+    transaction by itself, and shows 2147483647. ``digest_algorithm`` names the hash behind the digests.
+    """
 
     attempt: AttemptRef
     created_at: str
     writer: str
+    scope: TransactionScope
+    two_phase_commit: bool
     transaction_timeout_ms: int
+    digest_algorithm: str
     topics: Mapping[str, TopicInfo]
     entries: tuple[ManifestEntry, ...]
 
     @property
+    def prepared(self) -> tuple[TransactionWrites, ...]:
+        """Each transaction once, in the order of its first Spark partition, with the writes of all of them."""
+        found: dict[PreparedTransaction, list[ManifestEntry]] = {}
+        for entry in self.entries:
+            if entry.transaction is not None:
+                found.setdefault(entry.transaction, []).append(entry)
+        return tuple(
+            TransactionWrites(
+                transaction,
+                None if self.scope is TransactionScope.LOAD else entries[0].spark_partition,
+                tuple(w for e in entries for w in e.writes),
+            )
+            for transaction, entries in found.items()
+        )
+
+    @property
     def transactions(self) -> tuple[PreparedTransaction, ...]:
-        return tuple(e.transaction for e in self.entries if e.transaction is not None)
+        """Each transaction once."""
+        return tuple(p.transaction for p in self.prepared)
+
+    @property
+    def how(self) -> str:
+        """How it was written, for people."""
+        count = len(self.transactions)
+        until = (
+            "two-phase commit" if self.two_phase_commit else f"timeout {self.transaction_timeout_ms / 1000:g} s"
+        )
+        return (
+            f"{count} transaction{'' if count == 1 else 's'} (scope {self.scope.value}, {until}, "
+            f"writer {self.writer})"
+        )
 
     @property
     def records(self) -> int:
@@ -120,7 +180,10 @@ def dump(manifest: Manifest) -> str:
         | asdict(manifest.attempt.load),
         "created_at": manifest.created_at,
         "writer": manifest.writer,
+        "scope": manifest.scope.value,
+        "two_phase_commit": manifest.two_phase_commit,
         "transaction_timeout_ms": manifest.transaction_timeout_ms,
+        "digest_algorithm": manifest.digest_algorithm,
         "topics": {name: asdict(info) for name, info in manifest.topics.items()},
         "entries": [
             {
@@ -188,7 +251,10 @@ def load(text: str, expected: AttemptRef) -> Manifest:
             attempt=found,
             created_at=str(document["created_at"]),
             writer=str(document["writer"]),
+            scope=TransactionScope(document["scope"]),
+            two_phase_commit=bool(document["two_phase_commit"]),
             transaction_timeout_ms=int(document["transaction_timeout_ms"]),
+            digest_algorithm=str(document["digest_algorithm"]),
             topics={name: TopicInfo(**info) for name, info in document["topics"].items()},
             entries=tuple(_entry(e) for e in document["entries"]),
         )
@@ -214,7 +280,7 @@ def _entry(part: Mapping[str, Any]) -> ManifestEntry:
     if txn is not None:
         state = PreparedTxnState.parse(txn["prepared_transaction_state"])
         transaction = PreparedTransaction(txn["transactional_id"], state)
-    numbers = ("partition", "records", "bytes", "first_offset", "last_offset")
+    numbers = ("partition", "records", "bytes", "first_offset", "last_offset", "oldest_timestamp_ms")
     writes = tuple(PartitionWrites(**{**w, **{n: int(w[n]) for n in numbers}}) for w in part["writes"])
     return ManifestEntry(int(part["spark_partition"]), transaction, writes)
 
@@ -224,32 +290,59 @@ def _inconsistency(manifest: Manifest) -> str:
     partitions = [e.spark_partition for e in manifest.entries]
     if partitions != list(range(len(partitions))):
         return f"the manifest must have one entry per Spark partition, 0 to n-1 in order; it has {partitions}"
+    if manifest.two_phase_commit != (manifest.transaction_timeout_ms == TWO_PHASE_TIMEOUT_MS):
+        return (
+            f"two_phase_commit={manifest.two_phase_commit} and transaction_timeout_ms="
+            f"{manifest.transaction_timeout_ms} contradict each other"
+        )
     for entry in manifest.entries:
-        if entry.transaction is None:
-            if entry.writes:
-                return f"Spark partition {entry.spark_partition} has records but no transaction"
-            continue
-        text = entry.transaction.transactional_id
-        parsed = TransactionalId.parse(text)
-        ref = manifest.attempt
-        if parsed is None or (parsed.load, parsed.ledger_id, parsed.attempt) != (ref.load, ref.ledger_id, ref.attempt):
-            return f"transactional id {text!r} was not leased to this attempt"
-        # and so no id stands there twice
-        if parsed.spark_partition != entry.spark_partition:
-            return f"transactional id {text!r} stands at Spark partition {entry.spark_partition}"
-        if entry.transaction.state.is_empty or not entry.writes:
-            return f"transaction {text!r} has no PreparedTxnState or no records"
-        keys = [w.topic_partition for w in entry.writes]
-        if len(set(keys)) != len(keys):
-            return f"transaction {text!r} lists a partition twice"
+        problem = _entry_problem(manifest, entry)
+        if problem:
+            return problem
+    return _shared_problem(manifest) if manifest.scope is TransactionScope.LOAD else ""
+
+
+def _entry_problem(manifest: Manifest, entry: ManifestEntry) -> str:
+    if entry.transaction is None:
+        return f"Spark partition {entry.spark_partition} has records but no transaction" if entry.writes else ""
+    text = entry.transaction.transactional_id
+    parsed = TransactionalId.parse(text)
+    ref = manifest.attempt
+    if parsed is None or (parsed.load, parsed.ledger_id, parsed.attempt) != (ref.load, ref.ledger_id, ref.attempt):
+        return f"transactional id {text!r} was not leased to this attempt"
+    if parsed.role is not (IdRole.LOAD if manifest.scope is TransactionScope.LOAD else IdRole.TASK):
+        return f"transactional id {text!r} is not one of scope {manifest.scope.value}"
+    # and so no id of scope task stands there twice
+    if parsed.role is IdRole.TASK and parsed.spark_partition != entry.spark_partition:
+        return f"transactional id {text!r} stands at Spark partition {entry.spark_partition}"
+    if entry.transaction.state.is_empty or not entry.writes:
+        return f"transaction {text!r} has no PreparedTxnState or no records"
+    keys = [w.topic_partition for w in entry.writes]
+    if len(set(keys)) != len(keys):
+        return f"transaction {text!r} lists a partition twice"
+    for w in entry.writes:
+        if not _possible(w, manifest.topics.get(w.topic)):
+            return f"transaction {text!r} has impossible figures for {w.topic_partition}: {w}"
+    return ""
+
+
+def _shared_problem(manifest: Manifest) -> str:
+    """Scope ``load``: one transaction, and of each Kafka partition one owner, for sequence numbers have one source."""
+    if len(manifest.prepared) > 1:
+        return f"scope load has one transaction, the manifest names {', '.join(map(str, manifest.transactions))}"
+    owners: dict[TopicPartition, int] = {}
+    for entry in manifest.entries:
         for w in entry.writes:
-            if not _possible(w, manifest.topics.get(w.topic)):
-                return f"transaction {text!r} has impossible figures for {w.topic_partition}: {w}"
+            owner = owners.setdefault(w.topic_partition, entry.spark_partition)
+            if owner != entry.spark_partition:
+                return f"Spark partitions {owner} and {entry.spark_partition} have both written {w.topic_partition}"
     return ""
 
 
 def _possible(w: PartitionWrites, topic: TopicInfo | None) -> bool:
     if topic is None or not 0 <= w.partition < topic.partitions or _DIGEST.fullmatch(w.digest) is None:
+        return False
+    if w.oldest_timestamp_ms < 0:
         return False
     # there may be more offsets than records, never fewer: another transaction may write in between
     return w.records >= 1 and w.bytes >= 0 and 0 <= w.first_offset <= w.last_offset - w.records + 1

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import TaskGroup
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, TransactionScope, TwoPhaseCommit, WriterName
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
@@ -46,8 +46,17 @@ class ExactlyOnceLoad(TaskGroup):
     :param max_records: refuse a load with more records.
     :param check: callable on the manifest; False or a text refuses the load.
     :param hold_time: the time from a Spark task's first record until the load is decided, at most the broker's
-        ``transaction.max.timeout.ms``; a task that writes longer than this fails.
+        ``transaction.max.timeout.ms``; a task that writes longer than this fails. Two-phase commit has no such limit.
     :param margin: time that decide wants left of it.
+    :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
+        decides all of it. Then each Kafka partition is written by one Spark task, and a task that fails fails prepare.
+    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.4 with
+        ``transaction.two.phase.commit.enable``), no transaction ever times out, and ``hold_time`` does not count;
+        ``required``: prepare fails where it is not granted; ``off``: never asked for.
+    :param writer: ``arrow``, ``confluent`` (every authentication that librdkafka has, row by row), or ``auto``.
+    :param value_format: ``raw``, ``string``, ``json``, ``confluent-avro`` or ``confluent-json``, or a mapping; see
+        :class:`~airflow_kafka_eos.spark.formats.settings.ValueFormat`.
+    :param registry_conn_id: connection of type ``http`` to the schema registry, for the formats ``confluent-*``.
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param manifest_dir: a folder that workers and Spark drivers share. (templated)
     :param deferrable: let cleanup and loaded wait in the triggerer.
@@ -76,6 +85,11 @@ class ExactlyOnceLoad(TaskGroup):
         hold_time: timedelta = DEFAULT_HOLD_TIME,
         margin: timedelta = timedelta(seconds=60),
         quiet_period: timedelta = timedelta(seconds=10),
+        scope: str = TransactionScope.TASK.value,
+        two_phase_commit: str = TwoPhaseCommit.AUTO.value,
+        writer: str = WriterName.AUTO.value,
+        value_format: Mapping[str, str] | str = "raw",
+        registry_conn_id: str | None = None,
         manifest_dir: str | None = None,
         deferrable: bool = True,
         outlets: Sequence[Any] = (),
@@ -91,7 +105,8 @@ class ExactlyOnceLoad(TaskGroup):
         if self.dag.dagrun_timeout is not None:
             warnings.warn(
                 f"DAG {self.dag.dag_id} has a dagrun_timeout: when it passes, Airflow skips all tasks, cleanup too: "
-                "what is prepared stays open until its hold_time; better set execution_timeout on tasks",
+                "what is prepared stays open until its hold_time, with two-phase commit until begin or cleanup of this "
+                "load runs again; better set execution_timeout on tasks",
                 stacklevel=2,
             )
         load: dict[str, Any] = {
@@ -112,6 +127,11 @@ class ExactlyOnceLoad(TaskGroup):
                 job_args=job_args,
                 topics=topics,
                 hold_time=hold_time,
+                scope=scope,
+                two_phase_commit=two_phase_commit,
+                writer=writer,
+                value_format=value_format,
+                registry_conn_id=registry_conn_id,
                 manifest_dir=manifest_dir,
                 conn_id=spark_conn_id,
                 **after,

@@ -15,6 +15,10 @@ from airflow_kafka_eos.errors import ConfigurationError
 
 MAX_PRODUCER_ID = 2**63 - 1
 MAX_PRODUCER_EPOCH = 2**15 - 1
+#: Sequence numbers of a producer in a partition wrap from here to 0 (KIP-98).
+SEQUENCE_MODULUS = 2**31
+#: What a coordinator shows as the timeout of a transaction that was initialised with Enable2Pc (KIP-939): none.
+TWO_PHASE_TIMEOUT_MS = 2**31 - 1
 _CANONICAL = re.compile(r"(0|[1-9][0-9]{0,18}):(0|[1-9][0-9]{0,4})", re.ASCII)
 
 
@@ -136,6 +140,11 @@ class TransactionDescription:
         """True while it holds back readers."""
         return self.coordinator_state in OPEN_STATES
 
+    @property
+    def is_two_phase(self) -> bool:
+        """True when the broker never aborts it by itself (KIP-939)."""
+        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
+
     def time_left_ms(self, now_ms: int) -> int:
-        """Milliseconds until the broker aborts it by itself; negative when overdue."""
+        """Milliseconds until the broker aborts it by itself; negative when overdue. Means nothing in two phases."""
         return self.start_time_ms + self.timeout_ms - now_ms

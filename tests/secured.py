@@ -1,9 +1,9 @@
-"""A real broker with a second listener, for SASL/PLAIN, and with ACLs."""
+"""Real brokers with further listeners, for logins, and with ACLs."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,23 @@ def free_port() -> int:
         return int(probing.getsockname()[1])
 
 
+def add_listeners(plain: LocalKafka, protocols: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
+    """Restart a broker with further listeners (name -> security protocol); returns their addresses."""
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in protocols}
+    properties = plain.log_file().parent / "server.properties"
+    lines = []
+    for line in properties.read_text().splitlines():
+        key = line.partition("=")[0]
+        if key in ("listeners", "advertised.listeners"):
+            line += "".join(f",{name}://{address}" for name, address in addresses.items())
+        if key == "listener.security.protocol.map":
+            line += "".join(f",{name}:{protocol}" for name, protocol in protocols.items())
+        lines.append(line)
+    properties.write_text("\n".join([*lines, *settings]) + "\n")
+    plain.restart()
+    return addresses
+
+
 @contextmanager
 def secured_broker(folder: Path) -> Iterator[Secured]:
     """Started, with a topic ``orders`` of one partition."""
@@ -50,21 +67,10 @@ def secured_broker(folder: Path) -> Iterator[Secured]:
     }
     with LocalKafka(broker_settings=settings, data_dir=folder) as plain:
         plain.create_topic("orders", partitions=1)
-        address = f"127.0.0.1:{free_port()}"
-        properties = plain.log_file().parent / "server.properties"
-        lines = []
-        for line in properties.read_text().splitlines():
-            key = line.partition("=")[0]
-            if key in ("listeners", "advertised.listeners"):
-                line += f",LOGIN://{address}"
-            if key == "listener.security.protocol.map":
-                line += ",LOGIN:SASL_PLAINTEXT"
-            lines.append(line)
-        lines += [
+        login = [
             "listener.name.login.sasl.enabled.mechanisms=PLAIN",
             "listener.name.login.plain.sasl.jaas.config="
             f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";',
         ]
-        properties.write_text("\n".join(lines) + "\n")
-        plain.restart()
-        yield Secured(plain, address)
+        addresses = add_listeners(plain, {"LOGIN": "SASL_PLAINTEXT"}, login)
+        yield Secured(plain, addresses["LOGIN"])

@@ -104,6 +104,13 @@ def test_the_probe_sees_what_it_is_there_to_see() -> None:
     assert "loaded: kafka" in seen
 
 
+def test_the_data_source_is_light_to_import() -> None:
+    """Spark imports it in a new process for each of writer(), write(), commit() and abort()."""
+    seen = _probe(["airflow_kafka_eos.spark.datasource"])
+    assert "imports pyspark" in seen
+    assert [line for line in seen.splitlines() if "pyspark" not in line] == []
+
+
 def test_libraries_are_imported_in_their_own_rooms_only() -> None:
     wrong = []
     for path in PYTHON_FILES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from airflow_kafka_eos import manifest as m
 from airflow_kafka_eos.errors import ManifestError
-from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope
+from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
 from tests.values import ledger_ids, loads, states
 
 REF = m.AttemptRef(LoadIdentity("airflow", "orders", "2013-01-01"), "0123456789", 3)
@@ -23,35 +24,52 @@ REF = m.AttemptRef(LoadIdentity("airflow", "orders", "2013-01-01"), "0123456789"
 
 @st.composite
 def manifests(draw: st.DrawFn) -> m.Manifest:
-    """Manifests as prepare writes them: some Spark partitions empty, each other one with one transaction."""
+    """Manifests as prepare writes them: some Spark partitions empty, the others with a transaction each, or a share."""
     ref = m.AttemptRef(draw(loads), draw(ledger_ids), draw(st.integers(1, 999_999_999)))
     infos = st.builds(m.TopicInfo, st.text(), st.integers(1, 99))
     topics = draw(st.dictionaries(st.text(min_size=1, max_size=9), infos, min_size=1))
+    scope = draw(st.sampled_from(TransactionScope))
+    of_all = TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD)
+    shared = PreparedTransaction(str(of_all), draw(states))
+    owned: set[tuple[str, int]] = set()
     entries = []
     for spark_partition in range(draw(st.integers(0, 4))):
         transaction, writes = None, []
         if draw(st.booleans()):
-            tid = TransactionalId(ref.load, ref.ledger_id, ref.attempt, spark_partition, draw(st.integers(0, 10**18)))
-            transaction = PreparedTransaction(str(tid), draw(states))
             for topic in draw(st.sets(st.sampled_from(sorted(topics)), min_size=1)):
+                partition = draw(st.integers(0, topics[topic].partitions - 1))
+                if scope is TransactionScope.LOAD and (topic, partition) in owned:
+                    continue
+                owned.add((topic, partition))
                 records, first = draw(st.integers(1, 10**9)), draw(st.integers(0, 10**15))
                 writes.append(
                     m.PartitionWrites(
                         topic=topic,
-                        partition=draw(st.integers(0, topics[topic].partitions - 1)),
+                        partition=partition,
                         records=records,
                         bytes=draw(st.integers(0, 10**15)),
                         first_offset=first,
                         last_offset=first + records - 1 + draw(st.integers(0, 10**6)),
                         digest=f"{draw(st.integers(0, 2**128 - 1)):032x}",
+                        oldest_timestamp_ms=draw(st.integers(0, 2**62)),
                     )
                 )
+        if writes and scope is TransactionScope.LOAD:
+            transaction = shared
+        elif writes:
+            tid = TransactionalId(ref.load, ref.ledger_id, ref.attempt, spark_partition, draw(st.integers(0, 10**18)))
+            transaction = PreparedTransaction(str(tid), draw(states))
         entries.append(m.ManifestEntry(spark_partition, transaction, tuple(writes)))
-    return m.Manifest(ref, draw(st.text()), draw(st.text()), draw(st.integers(1, 2**31 - 1)), topics, tuple(entries))
+    two_phase = draw(st.booleans())
+    timeout_ms = TWO_PHASE_TIMEOUT_MS if two_phase else draw(st.integers(1, TWO_PHASE_TIMEOUT_MS - 1))
+    return m.Manifest(
+        ref, draw(st.text()), draw(st.text()), scope, two_phase, timeout_ms, draw(st.text()), topics, tuple(entries)
+    )
 
 
 def _writes(topic: str, partition: int, records: int, first: int, digest: int) -> m.PartitionWrites:
-    return m.PartitionWrites(topic, partition, records, records * 10, first, first + records - 1, f"{digest:032x}")
+    last = first + records - 1
+    return m.PartitionWrites(topic, partition, records, records * 10, first, last, f"{digest:032x}", 1_700_000_000_000)
 
 
 def _example() -> m.Manifest:
@@ -64,12 +82,30 @@ def _example() -> m.Manifest:
         attempt=REF,
         created_at="2013-01-02T00:00:00+00:00",
         writer="confluent-kafka",
+        scope=TransactionScope.TASK,
+        two_phase_commit=False,
         transaction_timeout_ms=60_000,
+        digest_algorithm="sum of something",
         topics={"orders": m.TopicInfo("AAAAAAAAAAAAAAAAAAAAAQ", 2), "audit": m.TopicInfo("AAAAAAAAAAAAAAAAAAAAAg", 1)},
         entries=(
             entry(0, _writes("orders", 0, 5, 0, 7), _writes("audit", 0, 1, 9, 2**128 - 1)),
             m.ManifestEntry(1, None, ()),
             entry(2, _writes("orders", 0, 2, 5, 11)),
+        ),
+    )
+
+
+def _shared() -> m.Manifest:
+    """The example's records, written in scope load."""
+    name = str(TransactionalId(REF.load, REF.ledger_id, REF.attempt, role=IdRole.LOAD))
+    transaction = PreparedTransaction(name, PreparedTxnState(1000, 0))
+    return replace(
+        _example(),
+        scope=TransactionScope.LOAD,
+        entries=(
+            m.ManifestEntry(0, transaction, (_writes("orders", 0, 5, 0, 7), _writes("audit", 0, 1, 9, 2**128 - 1))),
+            m.ManifestEntry(1, None, ()),
+            m.ManifestEntry(2, transaction, (_writes("orders", 1, 2, 5, 11),)),
         ),
     )
 
@@ -101,17 +137,44 @@ def test_digests_add_up_in_any_order(digests: list[int], random: Any) -> None:
 
 def test_a_load_of_no_records_is_a_manifest_too() -> None:
     example = _example()
-    empty = m.Manifest(REF, example.created_at, example.writer, 60_000, {}, ())
-    assert m.load(m.dump(empty), REF).records == 0
+    for scope in TransactionScope:
+        empty = replace(example, scope=scope, topics={}, entries=())
+        assert m.load(m.dump(empty), REF).records == 0
+        assert m.load(m.dump(empty), REF).prepared == ()
 
 
-def test_the_schema_of_version_1_is_pinned() -> None:
+@given(manifests())
+def test_each_transaction_is_named_once_with_all_of_its_writes(manifest: m.Manifest) -> None:
+    assert len({p.transaction for p in manifest.prepared}) == len(manifest.prepared)
+    assert {w for p in manifest.prepared for w in p.writes} == {w for e in manifest.entries for w in e.writes}
+    full = [e for e in manifest.entries if e.transaction is not None]
+    if manifest.scope is TransactionScope.LOAD:
+        assert len(manifest.prepared) == (1 if full else 0)
+        assert all(p.spark_partition is None for p in manifest.prepared)
+    else:
+        assert [(p.transaction, p.spark_partition, p.writes) for p in manifest.prepared] == [
+            (e.transaction, e.spark_partition, e.writes) for e in full
+        ]
+
+
+def test_one_transaction_of_many_spark_partitions() -> None:
+    shared = _shared()
+    assert m.load(m.dump(shared), REF) == shared
+    (prepared,) = shared.prepared
+    assert (prepared.spark_partition, prepared.records, prepared.bytes) == (None, 8, 80)
+    assert [str(w.topic_partition) for w in prepared.writes] == ["orders-0", "audit-0", "orders-1"]
+    assert shared.how == "1 transaction (scope load, timeout 60 s, writer confluent-kafka)"
+
+
+def test_the_schema_of_version_2_is_pinned() -> None:
     # Spark and Airflow may have different versions of this package: a new shape needs a new number
     document = json.loads(m.dump(_example()))
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert sorted(document) == sorted(
-        ["schema_version", "attempt", "created_at", "writer", "transaction_timeout_ms", "topics", "entries"]
-    )
+        ["schema_version", "attempt", "created_at", "writer", "scope", "two_phase_commit", "transaction_timeout_ms",
+         "digest_algorithm", "topics", "entries"]
+    )  # fmt: skip
+    assert (document["scope"], document["two_phase_commit"]) == ("task", False)
     assert document["attempt"] == {
         "ledger_id": "0123456789", "namespace": "airflow", "name": "orders", "key": "2013-01-01", "number": 3,
     }  # fmt: skip
@@ -124,7 +187,7 @@ def test_the_schema_of_version_1_is_pinned() -> None:
         "writes": [
             {
                 "topic": "orders", "partition": 0, "records": 2, "bytes": 20, "first_offset": 5, "last_offset": 6,
-                "digest": f"{11:032x}",
+                "digest": f"{11:032x}", "oldest_timestamp_ms": 1_700_000_000_000,
             }
         ],
     }  # fmt: skip
@@ -210,6 +273,7 @@ INCONSISTENT: list[tuple[str, str, Edit]] = [
     ("more records than offsets", "impossible figures", _set(*FIRST, "records", 6)),
     ("negative bytes", "impossible figures", _set(*FIRST, "bytes", -1)),
     ("a negative offset", "impossible figures", _set(*FIRST, "first_offset", -1)),
+    ("a negative time", "impossible figures", _set(*FIRST, "oldest_timestamp_ms", -1)),
     ("a short digest", "impossible figures", _set(*FIRST, "digest", "7")),
     ("a digest that is no number", "impossible figures", _set(*FIRST, "digest", "x" * 32)),
     ("a digest that is no text", "malformed", _set(*FIRST, "digest", 7)),
@@ -223,12 +287,41 @@ INCONSISTENT: list[tuple[str, str, Edit]] = [
     ("no topics", "malformed", _set("topics", None)),
     ("a topic without partitions", "malformed", _set("topics", "orders", "partitions", "many")),
     ("an invalid load name", "malformed", _set("attempt", "name", "")),
+    ("an unknown scope", "malformed", _set("scope", "job")),
+    ("the other scope", "not one of scope load", _set("scope", "load")),
+    ("two phases with a timeout", "contradict", _set("two_phase_commit", True)),
+    ("one phase without a timeout", "contradict", _set("transaction_timeout_ms", TWO_PHASE_TIMEOUT_MS)),
+    ("two phases as a number", "malformed", _set("two_phase_commit", 0)),
+]  # fmt: skip
+INCONSISTENT_IN_SCOPE_LOAD: list[tuple[str, str, Edit]] = [
+    ("a Kafka partition with two owners", "Spark partitions 0 and 2 have both written orders-0",
+     _set("entries", 2, "writes", 0, "partition", 0)),
+    ("a second identity", "one transaction, the manifest names",
+     _set("entries", 2, "transaction", "prepared_transaction_state", "1000:1")),
+    ("a task's own id", "not one of scope load",
+     _set("entries", 2, "transaction", "transactional_id", "airflow.0123456789.orders.2013-01-01.3-2-42")),
+    ("the probing id", "not one of scope load",
+     _set("entries", 2, "transaction", "transactional_id", "airflow.0123456789.orders.2013-01-01.3-probe")),
+    ("another attempt's id", "not leased",
+     _set("entries", 2, "transaction", "transactional_id", "airflow.0123456789.orders.2013-01-01.2-load")),
+    ("the other scope", "not one of scope task", _set("scope", "task")),
+    ("records without a transaction", "records but no transaction", _set("entries", 2, "transaction", None)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("says", "edit"), [c[1:] for c in INCONSISTENT], ids=[c[0] for c in INCONSISTENT])
 def test_a_manifest_at_odds_with_itself_is_refused(says: str, edit: Edit) -> None:
     document = json.loads(m.dump(_example()))
+    edit(document)
+    with pytest.raises(ManifestError, match=says):
+        m.load(json.dumps(document), REF)
+
+
+@pytest.mark.parametrize(
+    ("says", "edit"), [c[1:] for c in INCONSISTENT_IN_SCOPE_LOAD], ids=[c[0] for c in INCONSISTENT_IN_SCOPE_LOAD]
+)
+def test_a_shared_transaction_at_odds_with_itself_is_refused(says: str, edit: Edit) -> None:
+    document = json.loads(m.dump(_shared()))
     edit(document)
     with pytest.raises(ManifestError, match=says):
         m.load(json.dumps(document), REF)
@@ -252,7 +345,7 @@ def test_a_manifest_without_any_one_of_its_fields_is_refused() -> None:
     m.load(json.dumps(document), REF)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
+@pytest.mark.parametrize("version", [0, 1, 3, "2", None, [2]])
 def test_an_unknown_schema_version_is_refused_and_named(version: object) -> None:
     document = json.loads(m.dump(_example())) | {"schema_version": version}
     with pytest.raises(ManifestError, match="schema_version") as refused:

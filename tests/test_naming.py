@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import InvalidNameError
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.naming import MAX_LENGTH, TransactionalId, check_length, namespace_prefix, prefix
+from airflow_kafka_eos.naming import (
+    MAX_LENGTH,
+    IdRole,
+    TransactionalId,
+    check_length,
+    namespace_prefix,
+    prefix,
+)
 from tests.values import ledger_ids, loads, names, transactional_ids
 
 LEDGER = "0123456789"
@@ -19,6 +26,9 @@ LOAD = LoadIdentity("airflow", "orders", "2013-01-01")
 
 def test_an_id_looks_as_documented() -> None:
     assert str(TransactionalId(LOAD, LEDGER, 3, 7, 42)) == "airflow.0123456789.orders.2013-01-01.3-7-42"
+    of_all = TransactionalId(LOAD, LEDGER, 3, role=IdRole.LOAD)
+    assert (str(of_all), of_all.spark_partition) == ("airflow.0123456789.orders.2013-01-01.3-load", None)
+    assert str(TransactionalId(LOAD, LEDGER, 3, role=IdRole.PROBE)) == "airflow.0123456789.orders.2013-01-01.3-probe"
 
 
 @given(transactional_ids)
@@ -82,6 +92,14 @@ def test_a_changed_id_is_another_id_or_none(tid: TransactionalId, data: st.DataO
         "airflow.0123456789.orders.2013.1-0--1",
         "airflow.0123456789.orders.2013.\u0661-0-0",
         "airflow.0123456789.orders.2013.1-0-0\n",
+        "airflow.0123456789.orders.2013.0-load",
+        "airflow.0123456789.orders.2013.01-load",
+        "airflow.0123456789.orders.2013.1-Load",
+        "airflow.0123456789.orders.2013.1-load-0",
+        "airflow.0123456789.orders.2013.1-load\n",
+        "airflow.0123456789.orders.2013.1-task",
+        "airflow.0123456789.orders.2013.1-",
+        "airflow.0123456789.orders.2013.1",
         "airflow.012345678.orders.2013.1-0-0",  # no ledger id
         "airflow.0123456789a.orders.2013.1-0-0",
         "airflow.012345678X.orders.2013.1-0-0",
@@ -101,6 +119,16 @@ def test_a_changed_id_is_another_id_or_none(tid: TransactionalId, data: st.DataO
 )
 def test_a_foreign_id_is_nobody_s_error(text: str) -> None:
     assert TransactionalId.parse(text) is None
+
+
+@pytest.mark.parametrize("role", [IdRole.LOAD, IdRole.PROBE])
+def test_an_id_of_the_whole_attempt_belongs_to_no_spark_partition(role: IdRole) -> None:
+    for numbers in ((0, 0), (None, 0), (0, None)):
+        with pytest.raises(InvalidNameError, match="do not fit"):
+            TransactionalId(LOAD, LEDGER, 1, *numbers, role=role)
+    for missing in ((None, None), (None, 0), (0, None)):
+        with pytest.raises(InvalidNameError, match="do not fit"):
+            TransactionalId(LOAD, LEDGER, 1, *missing)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, MAX_PRODUCER_ID, PreparedTxnState
 
 #: every Unicode text that a database takes: no NUL, no lone surrogates
@@ -16,12 +16,22 @@ names = st.one_of(any_text, tricky_text)
 
 loads = st.builds(LoadIdentity, names, names, names)
 ledger_ids = st.text("0123456789abcdef", min_size=10, max_size=10)
-transactional_ids = st.builds(
-    TransactionalId,
-    load=loads,
-    ledger_id=ledger_ids,
-    attempt=st.integers(1, 10**9 - 1),
-    spark_partition=st.integers(0, 10**10 - 1),
-    task_attempt_id=st.integers(0, 10**19 - 1),
+attempts = st.integers(1, 10**9 - 1)
+transactional_ids = st.one_of(
+    st.builds(
+        TransactionalId,
+        load=loads,
+        ledger_id=ledger_ids,
+        attempt=attempts,
+        spark_partition=st.integers(0, 10**10 - 1),
+        task_attempt_id=st.integers(0, 10**19 - 1),
+    ),
+    st.builds(
+        TransactionalId,
+        load=loads,
+        ledger_id=ledger_ids,
+        attempt=attempts,
+        role=st.sampled_from([IdRole.LOAD, IdRole.PROBE]),
+    ),
 )
 states = st.builds(PreparedTxnState, st.integers(0, MAX_PRODUCER_ID), st.integers(0, MAX_PRODUCER_EPOCH))

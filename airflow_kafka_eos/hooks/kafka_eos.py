@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.kafka.settings import KafkaSettings
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.session import Session
+    from airflow_kafka_eos.spark.formats.settings import RegistrySettings
 
 #: Airflow's connection types and SQLAlchemy's names for them
 _DIALECTS = {
@@ -115,6 +116,28 @@ def _refuse_embedded_ledger_of_many_hosts(executor: str) -> None:
             remedy="Make an Airflow connection to a PostgreSQL, run `airflow-kafka-eos ledger upgrade --conn-id …`, "
             "and set ledger_conn_id to it",
         )
+
+
+def registry_settings(conn_id: str) -> RegistrySettings:
+    """The schema registry that an Airflow connection of type ``http`` names.
+
+    :raises ConfigurationError: the connection lacks what it needs; names the connection and the key.
+    """
+    from airflow_kafka_eos.spark.formats.settings import RegistrySettings
+
+    found = BaseHook.get_connection(conn_id)
+    try:
+        return RegistrySettings.from_connection(
+            host=found.host,
+            schema=found.schema,
+            port=found.port,
+            login=found.login,
+            password=found.password,
+            extra=found.extra_dejson,
+        )
+    except ConfigurationError as e:
+        e.message = f"Airflow connection {conn_id!r}: {e.message}"
+        raise
 
 
 def ledger_url(connection: Any) -> str:

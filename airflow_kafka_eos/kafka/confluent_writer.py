@@ -3,7 +3,7 @@
 Seen with confluent-kafka 2.16.1 (librdkafka 2.16.0):
 
 - ``Producer.close()`` aborts the open transaction; dropping the object does not. So ``close`` here drops it.
-- A delivery report carries no headers: the digest is made before a row is handed over.
+- A delivery report carries no headers: the row is kept until it is delivered.
 - ``eos`` in the statistics shows the producer id, the epoch and ``epoch_cnt``, how many were assigned in its life.
 - An unknown partition fails only that record, and the transaction could go on without it: every failed delivery
   must be looked at.
@@ -26,19 +26,22 @@ from airflow_kafka_eos.errors import (
     BrokerUnavailableError,
     KafkaEosError,
     ProducerFencedError,
-    UndecidableError,
 )
 from airflow_kafka_eos.kafka.confluent_errors import translate
-from airflow_kafka_eos.kafka.digest import record_bytes, record_digest
-from airflow_kafka_eos.kafka.rows import Row, rows, too_large
+from airflow_kafka_eos.kafka.deadline import left_ms
+from airflow_kafka_eos.kafka.digest import record_bytes
+from airflow_kafka_eos.kafka.identity import confirm
+from airflow_kafka_eos.kafka.refusals import already_prepared, too_large
+from airflow_kafka_eos.kafka.rows import Row, rows
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.tally import Tally
+from airflow_kafka_eos.kafka.topics import refuse_changed
 from airflow_kafka_eos.kafka.writer import WriteTarget
-from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.manifest import PartitionWrites, TopicInfo
 from airflow_kafka_eos.transaction import (
-    CoordinatorState,
     PreparedTransaction,
     PreparedTxnState,
+    TopicPartition,
     TransactionDescription,
 )
 
@@ -50,6 +53,7 @@ _log = logging.getLogger(__name__)
 #: Asks the coordinator how it sees a transactional id; None when it knows no such id.
 Describe = Callable[[str], TransactionDescription | None]
 
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _POLL_S = 0.05
 _STATISTICS_MS = 100
 _ANSWER_S = 60.0
@@ -62,6 +66,7 @@ class ConfluentWriter:
     """A :class:`~airflow_kafka_eos.kafka.writer.TransactionWriter` over confluent-kafka.
 
     :param describe: confirms the identity before it is reported (rule 4).
+    :param topics_now: asks the brokers what the target's topics are, before the same; None: they are not asked.
     :param now_ms: the clock that the deadline is read from, milliseconds since the epoch.
     """
 
@@ -70,12 +75,14 @@ class ConfluentWriter:
         settings: KafkaSettings,
         target: WriteTarget,
         describe: Describe,
+        topics_now: Callable[[], Mapping[str, TopicInfo]] | None = None,
         *,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._settings = settings
         self._target = target
         self._describe = describe
+        self._topics_now = topics_now
         self._now_ms = now_ms
         self._id = str(target.transactional_id)
         self._producer: Producer | None = None
@@ -84,20 +91,16 @@ class ConfluentWriter:
         self._eos_count = 0
         self._tally = Tally()
         self._sent = 0
+        self._prepared = False
         self._failed: KafkaEosError | None = None
+        self._purged_from = ""
         self._last_error: KafkaError | None = None
 
     # -- the writer's interface ----------------------------------------------------------------------------------
 
     def open(self) -> PreparedTxnState:
         """See the interface. ``init_transactions`` is called here and nowhere else (rule 8)."""
-        left_ms = self._target.deadline_ms - self._now_ms()
-        if left_ms <= 0:
-            raise UndecidableError(
-                f"the deadline for opening transactions passed {-left_ms} ms ago (rule 5)",
-                remedy="Clear prepare: it opens a new attempt. If this comes often, give the load a longer deadline",
-                transactional_id=self._id,
-            )
+        left_s = left_ms(self._target.deadline_ms, self._now_ms(), self._id) / 1000
         self._producer = Producer(
             _configuration(self._settings, self._target),
             stats_cb=self._statistics,
@@ -106,7 +109,7 @@ class ConfluentWriter:
         )
         try:
             # librdkafka sends InitProducerId again by itself: never beyond the deadline
-            self._producer.init_transactions(min(_ANSWER_S, left_ms / 1000))
+            self._producer.init_transactions(min(_ANSWER_S, left_s))
             self._producer.begin_transaction()
         except KafkaException as e:
             error = self._translate(e, "opening a transaction")
@@ -117,6 +120,9 @@ class ConfluentWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See the interface. Blocks while librdkafka's queue is full."""
+        self._opened()
+        if self._prepared:
+            raise already_prepared(self._target)
         for row in rows(batch, self._target):
             self._produce(row)
             self._sent += 1
@@ -127,13 +133,16 @@ class ConfluentWriter:
         producer = self._opened()
         while self._serve(producer.flush, 1.0):
             pass
+        self._prepared = True  # nothing is written behind what is reported
         if self._tally.records != self._sent:
             raise BrokerUnavailableError(
                 f"{self._sent} records were sent, {self._tally.records} were acknowledged",
                 remedy="Clear prepare to write again",
                 transactional_id=self._id,
             )
-        self._confirm(self._assigned())
+        if self._topics_now is not None:
+            refuse_changed(self._target.topics, self._topics_now(), self._id)
+        confirm(self._describe(self._id), self._assigned(), self._tally.partitions, self._id)
         return PreparedTransaction(self._id, self._state), self._tally.writes()
 
     def abort(self) -> None:
@@ -165,18 +174,26 @@ class ConfluentWriter:
     def _produce(self, row: Row) -> None:
         producer = self._opened()
         size = record_bytes(row.key, row.value, row.headers)
-        report = partial(self._delivered, size, record_digest(row.key, row.value, row.headers))
+        report = partial(self._delivered, row, size)
         place = -1 if row.partition is None else row.partition  # -1: the partitioner chooses
         headers: list[tuple[str, str | bytes | None]] = [*row.headers]
         while True:
             try:
-                producer.produce(row.topic, row.value, row.key, place, report, headers=headers)
+                producer.produce(
+                    row.topic,
+                    row.value,
+                    row.key,
+                    place,
+                    on_delivery=report,
+                    timestamp=row.timestamp_ms,
+                    headers=headers,
+                )
                 return
             except BufferError:
                 self._serve(producer.poll, _POLL_S)  # the queue is full: let acknowledgements make room
             except KafkaException as e:
                 self._raise_failed()  # the first failure says more than "erroneous state" after it
-                raise self._write_error(e.args[0], row.topic, row.partition, size) from None
+                raise self._write_error(e.args[0], row.topic, row.partition, size, row.key) from None
 
     def _serve(self, call: Callable[[float], int], seconds: float) -> int:
         """Let callbacks run, and raise what went wrong."""
@@ -192,28 +209,47 @@ class ConfluentWriter:
         return left
 
     def _fatal(self) -> KafkaEosError:
-        try:
-            self._opened().begin_transaction()  # never succeeds here, and says which fatal error there was
-        except KafkaException as e:
-            return self._translate(e, "writing")
-        return BrokerUnavailableError("librdkafka failed and did not say why", transactional_id=self._id)
+        found = self._why_given_up("writing")
+        return found or BrokerUnavailableError("librdkafka failed and did not say why", transactional_id=self._id)
 
-    def _delivered(self, size: int, digest: int, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, row: Row, size: int, error: KafkaError | None, message: Message) -> None:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if error is None and topic is not None and partition is not None and offset is not None:
-            self._tally.add(topic, partition, offset, size, digest)
+            # reports come in the order of the partition's log
+            found = self._tally.of(TopicPartition(topic, partition))
+            found.records += 1
+            found.bytes += size
+            found.digest.update(row.key, row.value, row.headers)
+            found.date(message.timestamp()[1])
+            found.acknowledge(1, offset, offset)
         elif error is not None and self._failed is None:
-            self._failed = self._write_error(error, topic or "", partition, size)
+            self._failed = self._write_error(error, topic or "", partition, size, row.key)
+            if error.code() in _PURGED:
+                self._purged_from = f"writing to topic {topic!r} partition {partition}"
 
-    def _write_error(self, error: KafkaError, topic: str, partition: int | None, size: int) -> KafkaEosError:
+    def _write_error(
+        self, error: KafkaError, topic: str, partition: int | None, size: int, key: bytes | None
+    ) -> KafkaEosError:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return too_large(topic, partition, size, self._target)
+            return too_large(topic, partition, size, self._target, key)
         where = "" if partition is None else f" partition {partition}"
         return translate(error, f"writing a record of {size} bytes to topic {topic!r}{where}", self._id)
 
     def _raise_failed(self) -> None:
-        if self._failed is not None:
-            raise self._failed
+        if self._failed is None:
+            return
+        if self._purged_from:
+            # librdkafka gave the transaction up and reports its records as purged: why, only the transaction knows
+            reason, self._purged_from = self._why_given_up(self._purged_from), ""
+            self._failed = reason or self._failed
+        raise self._failed
+
+    def _why_given_up(self, doing: str) -> KafkaEosError | None:
+        try:
+            self._opened().begin_transaction()  # never succeeds here
+        except KafkaException as e:
+            return None if e.args[0].code() == KafkaError._STATE else self._translate(e, doing)
+        return None
 
     def _translate(self, exception: KafkaException, doing: str) -> KafkaEosError:
         error = exception.args[0]
@@ -248,27 +284,6 @@ class ConfluentWriter:
             )
         return found
 
-    def _confirm(self, state: PreparedTxnState) -> None:
-        """Have the coordinator say the same: still open, same identity, same partitions (rule 4)."""
-        seen = self._describe(self._id)
-        written = self._tally.partitions
-        if (
-            seen is None
-            or seen.coordinator_state is not CoordinatorState.ONGOING
-            or seen.state != state
-            or seen.partitions != written
-        ):
-            shown = (
-                "no such transaction"
-                if seen is None
-                else (f"{seen.coordinator_state.value}, {seen.state}, {len(seen.partitions)} partitions")
-            )
-            raise ProducerFencedError(
-                f"the coordinator shows {shown}; written were {len(written)} partitions as {state}",
-                remedy="Someone ended the transaction, or its timeout has passed; clear prepare to write again",
-                transactional_id=self._id,
-            )
-
 
 def _configuration(settings: KafkaSettings, target: WriteTarget) -> dict[str, Any]:
     """librdkafka's configuration: the user's own, ours where he has none, and what exactly-once fixes."""
@@ -278,14 +293,17 @@ def _configuration(settings: KafkaSettings, target: WriteTarget) -> dict[str, An
         "linger.ms": "20",
         "partitioner": "murmur2_random",  # as the Java client, and so Spark's own sink, places keys
         "message.max.bytes": str(min(max(largest, 1000), 1_000_000_000)),
-        # batches of many records must fit the strictest topic
-        "batch.size": str(max(1, min(1_000_000, *limits) - _OVERHEAD)),
         "queue.buffering.max.kbytes": str(max(_QUEUE_KB, 2 * largest // 1024)),
     }
+    given = settings.for_librdkafka()
+    # batches of many records must fit the strictest topic, also where the user would have larger ones
+    fitting = max(1, min(limits) - _OVERHEAD)
+    wanted = given.get("batch.size", "1000000")
     fixed = {
+        "batch.size": str(min(int(wanted), fitting)) if wanted.isdecimal() else wanted,
         "transactional.id": str(target.transactional_id),
         "transaction.timeout.ms": str(target.transaction_timeout_ms),
         "statistics.interval.ms": str(_STATISTICS_MS),
         "allow.auto.create.topics": "false",
     }
-    return ours | settings.for_librdkafka() | fixed
+    return ours | given | fixed

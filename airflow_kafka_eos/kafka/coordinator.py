@@ -7,14 +7,12 @@ What a coordinator answers is a hint for the caller; what happened is judged by 
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from enum import Enum
 from typing import Any, TypeVar
 
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import (
@@ -22,9 +20,10 @@ from airflow_kafka_eos.errors import (
     BrokerTooOldError,
     BrokerUnavailableError,
     ConfigurationError,
-    KafkaEosError,
 )
 from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka.end_txn import EndAnswer
+from airflow_kafka_eos.kafka.ending import batches, end_all
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import (
@@ -42,9 +41,6 @@ TRANSACTIONAL_ID_NOT_FOUND = 105
 INVALID_TRANSACTION_TIMEOUT = 50
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 UNSUPPORTED_VERSION = 35
-INVALID_TXN_STATE = 48
-#: INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
-_FENCED = frozenset({47, 49, 90})
 _CLOSED = frozenset(
     {
         CoordinatorState.EMPTY,
@@ -55,21 +51,6 @@ _CLOSED = frozenset(
 )
 _TWO_PHASE_VERSION = 6
 _PATTERN_VERSION = 2
-#: How long one of many transactions may take before the next one has its turn.
-FIRST_TRY_S = 2.0
-#: Ids in one DescribeTransactions or FindCoordinator: bounded requests whatever the size of the load.
-_BATCH = 1000
-
-
-class EndAnswer(str, Enum):
-    """What EndTxn was answered. A hint, never evidence (rule 7): v4 after an end by v5 answers FENCED too."""
-
-    #: this call ended it, or it had been ended with the same verdict
-    DONE = "done"
-    #: it has no such transaction open; often: it was ended with the opposite verdict
-    WRONG_STATE = "wrong state"
-    #: another producer id or epoch holds the transactional id by now
-    FENCED = "fenced"
 
 
 class Coordinator:
@@ -136,7 +117,7 @@ class Coordinator:
         def attempt() -> None:
             nonlocal left
             again, reason = [], ""
-            for batch in _batches(left):
+            for batch in batches(left):
                 for node_id, mine in _by_value(self._wire.coordinators(batch)).items():
                     answer = self._wire.send_to_broker(node_id, DescribeTransactionsRequest(transactional_ids=mine))
                     for row in answer.transaction_states:
@@ -177,59 +158,27 @@ class Coordinator:
         :raises AccessError: WRITE on the transactional id is missing.
         :raises BrokerUnavailableError: no final answer in time. The transaction may have been ended.
         """
-        transactional_id, state = transaction.transactional_id, transaction.state
-        self._guard(transactional_id)
-        if state.is_empty:
-            raise ConfigurationError(
-                "a transaction without producer id and epoch cannot be ended",
-                remedy="End it by the identity that the ledger recorded (rule 4)",
-                transactional_id=transactional_id,
-            )
-
-        def attempt() -> EndAnswer:
-            request = EndTxnRequest(
-                transactional_id=transactional_id,
-                producer_id=state.producer_id,
-                producer_epoch=state.producer_epoch,
-                committed=verdict is Verdict.COMMIT,
-                min_version=3,
-            )
-            code = self._wire.send_to_coordinator(transactional_id, request).error_code
-            if code == INVALID_TXN_STATE:
-                return EndAnswer.WRONG_STATE
-            if code in _FENCED:
-                return EndAnswer.FENCED
-            self._check(code, "WRITE", transactional_id)
-            return EndAnswer.DONE
-
-        what = f"ending transaction {transaction} with {verdict.value}"
-        return self._settle(attempt, what=what, transactional_id=transactional_id, timeout_s=timeout_s)
+        self._guard_identity(transaction)
+        timeout_s = self._wire.timeout_s if timeout_s is None else timeout_s
+        endings = end_all(self._wire, [transaction], verdict, timeout_s=timeout_s)
+        for error in endings.errors.values():
+            raise error
+        return endings.answers[transaction]
 
     def end_many(self, transactions: Iterable[PreparedTransaction], verdict: Verdict) -> dict[str, EndAnswer]:
-        """:meth:`end` for each. All ids are guarded before the first request is sent.
+        """:meth:`end` for each, in parallel. All ids are guarded before the first request is sent.
 
-        One that does not answer must not keep the others waiting, for their time is running: each is tried shortly,
-        then those that are left share the wire's timeout. The first error is raised after all were tried.
+        One that does not answer does not keep the others waiting, for their time is running. All share the wire's
+        timeout. The first error, in the order given, is raised after all were tried.
         """
         every = list(transactions)
         for transaction in every:
-            self._guard(transaction.transactional_id)
-        answers: dict[str, EndAnswer] = {}
-        give_up = time.monotonic() + self._wire.timeout_s
-        left, errors = every, list[KafkaEosError]()
-        for patience_s in (FIRST_TRY_S, self._wire.timeout_s):
-            again, errors = [], []
-            for t in left:
-                try:
-                    timeout_s = max(0.0, min(patience_s, give_up - time.monotonic()))
-                    answers[t.transactional_id] = self.end(t, verdict, timeout_s=timeout_s)
-                except KafkaEosError as e:
-                    errors.append(e)
-                    again.append(t)
-            left = again
-        if errors:
-            raise errors[0]
-        return answers
+            self._guard_identity(transaction)
+        endings = end_all(self._wire, every, verdict, timeout_s=self._wire.timeout_s)
+        for transaction in every:
+            if transaction in endings.errors:
+                raise endings.errors[transaction]
+        return {t.transactional_id: endings.answers[t] for t in every}
 
     # -- initialise ------------------------------------------------------------------------------------------------
 
@@ -240,12 +189,14 @@ class Coordinator:
         *,
         enable_2pc: bool = False,
         keep_prepared: bool = False,
+        before_sending: Callable[[], object] = lambda: None,
     ) -> PreparedTxnState:
         """Initialise a transactional id; whatever is open under it is aborted first (also a 2PC transaction).
 
         :param timeout_ms: the broker aborts the transaction after that; not used with ``enable_2pc``.
         :param enable_2pc: the broker never aborts by itself (KIP-939).
         :param keep_prepared: KIP-939's KeepPreparedTxn. No released broker supports it.
+        :param before_sending: called before each request, which its exception keeps from being sent (rule 5).
         :returns: the producer id and epoch that the transaction will have (rule 4).
         :raises ConfigurationError: the id is not ours (rule 6), or the timeout is above the broker's limit.
         :raises BrokerTooOldError: the broker does not take part in two-phase commit.
@@ -264,6 +215,8 @@ class Coordinator:
                 keep_prepared_txn=keep_prepared,
                 min_version=_TWO_PHASE_VERSION if enable_2pc or keep_prepared else 2,
             )
+            self._wire.coordinators([transactional_id])  # finding it may take a while
+            before_sending()
             answer = self._wire.send_to_coordinator(transactional_id, request)
             error = init_refusal(answer.error_code, transactional_id, timeout_ms, enable_2pc)
             if error is not None:
@@ -298,6 +251,15 @@ class Coordinator:
                 transactional_id=transactional_id,
             )
 
+    def _guard_identity(self, transaction: PreparedTransaction) -> None:
+        self._guard(transaction.transactional_id)
+        if transaction.state.is_empty:
+            raise ConfigurationError(
+                "a transaction without producer id and epoch cannot be ended",
+                remedy="End it by the identity that the ledger recorded (rule 4)",
+                transactional_id=transaction.transactional_id,
+            )
+
     def _check(self, code: int, operation: str, transactional_id: str) -> None:
         if code == retry.NOT_COORDINATOR:
             self._wire.forget_coordinators([transactional_id])
@@ -309,10 +271,10 @@ class Coordinator:
         *,
         what: str,
         transactional_id: str | None = None,
-        timeout_s: float | None = None,
     ) -> T:
-        timeout_s = self._wire.timeout_s if timeout_s is None else timeout_s
-        return retry.until_settled(attempt, what=what, timeout_s=timeout_s, transactional_id=transactional_id)
+        return retry.until_settled(
+            attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
+        )
 
 
 def pattern_of(prefix: str) -> str:
@@ -375,10 +337,6 @@ def _check_id(code: int, operation: str, transactional_id: str) -> None:
         resource=f"TransactionalId {transactional_id}",
         transactional_id=transactional_id,
     )
-
-
-def _batches(items: list[str]) -> Iterable[list[str]]:
-    return (items[i : i + _BATCH] for i in range(0, len(items), _BATCH))
 
 
 def _by_value(mapping: dict[str, int]) -> dict[int, list[str]]:

@@ -1,37 +1,73 @@
-"""An order-independent digest of records: equal sets of records have equal digests, whatever their order.
+"""A digest of the records that one transaction wrote to one Kafka partition, in their order.
 
-Each record is hashed on its own, and the hashes are added modulo 2**128 (``manifest.DIGEST_MODULUS``). Adding, not
-xor: a record written twice must show. This guards against our own mistakes, not against someone who forges records.
+Four streams are hashed with XXH3-128 (a published, stable hash), and then their hashes:
+
+- lengths: for each record its key length, value length and header section length, as little-endian int32; -1 is null
+- all keys, all values, and all header sections (as Kafka's record format has them), each one after the other
+
+The lengths make it unambiguous, and columns can be hashed as they are: 15 ns a record, where hashing each record on
+its own takes 180 ns in Python, a fifth of all that a record may cost (docs/adr/0009). This guards against our own
+mistakes, not against someone who forges records.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from hashlib import blake2b
+from typing import Any
+
+from xxhash import xxh3_128
+
+from airflow_kafka_eos.kafka.varints import zig_zag
+
+#: Names the way of hashing in manifests: digests of different names cannot be compared.
+ALGORITHM = "xxh3-128-columns"
 
 #: A header as Kafka has it: a name and a value that may be null.
 Header = tuple[str, bytes | None]
 
-_LENGTH = struct.Struct(">q").pack
-_NULL = _LENGTH(-1)
+_LENGTHS = struct.Struct("<3i").pack
 
 
-def _encode(value: bytes | None) -> bytes:
-    # length first, -1 for null: no two different records have one encoding
-    return _NULL if value is None else _LENGTH(len(value)) + value
+class PartitionDigest:
+    """Feed it the records in the order of the partition's log."""
+
+    def __init__(self) -> None:
+        self._lengths, self._keys, self._values, self._headers = (xxh3_128() for _ in range(4))
+
+    def update_columns(self, lengths: Any, keys: Any, values: Any, headers: Any) -> None:
+        """Several records. All parameters are buffers.
+
+        :param lengths: three little-endian int32 for each record, see above.
+        """
+        self._lengths.update(lengths)
+        for stream, data in ((self._keys, keys), (self._values, values), (self._headers, headers)):
+            stream.update(data)
+
+    def update(self, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> None:
+        """One record."""
+        section = header_section(headers)
+        self.update_columns(
+            _LENGTHS(-1 if key is None else len(key), -1 if value is None else len(value), len(section)),
+            key or b"",
+            value or b"",
+            section,
+        )
+
+    def hexdigest(self) -> str:
+        """32 hex digits."""
+        streams = (self._lengths, self._keys, self._values, self._headers)
+        return xxh3_128(b"".join(s.digest() for s in streams)).hexdigest()
 
 
-def record_digest(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
-    """128-bit blake2b over key, value and headers, as a whole number.
-
-    Each field is its length (8 bytes, big endian, -1 for null) and its bytes; the headers follow as their number,
-    then name and value of each, in order. Topic, partition, offset and timestamp are not part of it.
-    """
-    hasher = blake2b(_encode(key) + _encode(value) + _LENGTH(len(headers)), digest_size=16)
-    for name, content in headers:
-        hasher.update(_encode(name.encode()) + _encode(content))
-    return int.from_bytes(hasher.digest(), "big")
+def header_section(headers: Sequence[Header]) -> bytes:
+    """Headers as a record ends with them: their count, then each name and value behind its length (varints)."""
+    out = bytearray(zig_zag(len(headers)))
+    for name, value in headers:
+        encoded = name.encode()
+        out += zig_zag(len(encoded)) + encoded
+        out += zig_zag(-1) if value is None else zig_zag(len(value)) + value
+    return bytes(out)
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:

@@ -145,7 +145,7 @@ class Partitions:
     # -- producers -------------------------------------------------------------------------------------------------
 
     def producers(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
-        """The producers that each partition's leader remembers (KIP-664).
+        """The producers that each partition's leader remembers, by producer id (KIP-664).
 
         :raises AccessError: READ on a topic is missing.
         """
@@ -159,7 +159,7 @@ class Partitions:
         def states(row: Any) -> list[ProducerState]:
             return [
                 ProducerState(p.producer_id, p.producer_epoch, p.last_sequence, p.current_txn_start_offset)
-                for p in row.active_producers
+                for p in sorted(row.active_producers, key=lambda p: p.producer_id)
             ]
 
         return self._ask_leaders(tps, request, states, "READ", "describing the producers")

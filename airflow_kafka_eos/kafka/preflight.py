@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, TopicError
 from airflow_kafka_eos.kafka.partitions import Partitions
@@ -10,6 +10,8 @@ from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.manifest import TopicInfo
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
+#: The topic settings that :func:`oldest_kept_ms` reads.
+RETENTION = ("retention.ms", "cleanup.policy", "message.timestamp.type")
 
 #: api key -> (name, lowest version that we send, what it is for)
 NEEDED: Mapping[int, tuple[str, int, str]] = {
@@ -90,16 +92,21 @@ def check_topics(partitions: Partitions, names: Sequence[str]) -> dict[str, Topi
 def fits_retention(config: Mapping[str, str], oldest_timestamp_ms: int, visible_at_ms: int) -> bool:
     """False when the oldest record may be deleted before it becomes visible: retention goes by record time.
 
-    :param config: the topic's ``retention.ms`` and ``cleanup.policy``; what is missing counts as no limit.
+    :param config: see :func:`oldest_kept_ms`.
+    """
+    return oldest_timestamp_ms >= oldest_kept_ms(config, visible_at_ms)
+
+
+def oldest_kept_ms(config: Mapping[str, str], visible_at_ms: int) -> int:
+    """The earliest record timestamp that a topic still keeps at a moment; 0 when it keeps all.
+
+    :param config: the topic's ``retention.ms``, ``cleanup.policy`` and ``message.timestamp.type``; what is missing
+        counts as no limit.
+    :param visible_at_ms: the moment, milliseconds since the epoch.
     """
     if "delete" not in config.get("cleanup.policy", "delete").split(","):
-        return True
+        return 0
     retention = int(config.get("retention.ms", "-1"))
-    return retention < 0 or visible_at_ms - oldest_timestamp_ms < retention
-
-
-def unfit_topics(
-    configs: Mapping[str, Mapping[str, str]], oldest_timestamp_ms: int, visible_at_ms: int
-) -> Iterable[str]:
-    """The topics that :func:`fits_retention` refuses."""
-    return [name for name, c in configs.items() if not fits_retention(c, oldest_timestamp_ms, visible_at_ms)]
+    if retention < 0 or config.get("message.timestamp.type") == "LogAppendTime":
+        return 0
+    return max(0, visible_at_ms - retention + 1)

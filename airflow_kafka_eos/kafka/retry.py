@@ -50,6 +50,10 @@ _METADATA_LAG = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 100, 103})
 _REFUSED = frozenset({29, 30, 31, 53})
 
 
+#: What to do when the time is over.
+REMEDY = "Check that the brokers are up and that leaders and coordinators answer; then run it again"
+
+
 class Retry(Exception):
     """Raised by an attempt: ask again. Never leaves :func:`until_settled`."""
 
@@ -123,7 +127,7 @@ def until_settled(
     *,
     what: str,
     timeout_s: float,
-    remedy: str = "Check that the brokers are up and that leaders and coordinators answer; then run it again",
+    remedy: str = REMEDY,
     transactional_id: str | None = None,
 ) -> T:
     """Call ``attempt`` until it neither raises :class:`Retry` nor a transient error.

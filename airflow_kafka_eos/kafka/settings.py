@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.kafka.logins import kafka_python_arguments, number, refuse
 
 #: Keys whose values may be shown. Everything else is masked: a new secret key must not need a new line here.
 _SHOWN = frozenset(
@@ -35,9 +36,12 @@ _SHOWN = frozenset(
 _ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
     "request.required.acks": "acks",
     "compression.codec": "compression.type",
     "message.send.max.retries": "retries",
+    "delivery.timeout.ms": "message.timeout.ms",
     "max.in.flight": "max.in.flight.requests.per.connection",
 }
 
@@ -78,27 +82,6 @@ _CONSUMER_ONLY = frozenset(
 )
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
-
-#: librdkafka key -> kafka-python argument, for values that both read alike.
-_TEXT = {
-    "client.id": "client_id",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-    "ssl.crl.location": "ssl_crlfile",
-}
-_NUMBER = {
-    "socket.timeout.ms": "request_timeout_ms",
-    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
-    "reconnect.backoff.ms": "reconnect_backoff_ms",
-    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
-    "connections.max.idle.ms": "connections_max_idle_ms",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +102,7 @@ class KafkaSettings:
         values: dict[str, str] = {}
         for key, value in mapping.items():
             if not isinstance(key, str):
-                raise _refuse(repr(key), "is not a text", "Use librdkafka's names, such as bootstrap.servers")
+                raise refuse(repr(key), "is not a text", "Use librdkafka's names, such as bootstrap.servers")
             name = _ALIASES.get(key, key)
             if value is None or name.endswith("_cb") or name in _CONSUMER_ONLY or name.startswith("fetch."):
                 continue
@@ -129,7 +112,7 @@ class KafkaSettings:
         protocol = values.get("security.protocol")
         if protocol is not None:
             if protocol.upper() not in _PROTOCOLS:
-                raise _refuse("security.protocol", f"is {protocol!r}", f"Use one of {', '.join(_PROTOCOLS)}")
+                raise refuse("security.protocol", f"is {protocol!r}", f"Use one of {', '.join(_PROTOCOLS)}")
             values["security.protocol"] = protocol.upper()
         return cls(tuple(sorted(values.items())))
 
@@ -139,11 +122,7 @@ class KafkaSettings:
 
         :raises ConfigurationError: when it is no JSON object; the text itself is not shown.
         """
-        try:
-            document = json.loads(text)
-        except ValueError:
-            document = None
-        if not isinstance(document, dict):
+        if (document := json_object(text)) is None:
             raise ConfigurationError(
                 "the Kafka settings are not a JSON object",
                 remedy="Pass the text that KafkaSettings.to_json wrote, unchanged",
@@ -164,6 +143,12 @@ class KafkaSettings:
         """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         return dict(self._items).get("security.protocol", "PLAINTEXT")
 
+    @property
+    def sasl_mechanism(self) -> str | None:
+        """PLAIN, SCRAM-SHA-512, ...; None where there is no SASL."""
+        values = dict(self._items)
+        return values.get("sasl.mechanism") if self.security_protocol.startswith("SASL") else None
+
     def for_librdkafka(self) -> dict[str, Any]:
         """The configuration of a confluent-kafka client."""
         return dict(self._items)
@@ -173,26 +158,7 @@ class KafkaSettings:
 
         :raises ConfigurationError: for a setting that guards the connection and that kafka-python cannot follow.
         """
-        values = dict(self._items)
-        protocol = self.security_protocol
-        arguments: dict[str, Any] = {
-            "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
-            "security_protocol": protocol,
-        }
-        for key, value in values.items():
-            if key.startswith("ssl.") or key == "enable.ssl.certificate.verification":
-                if protocol.endswith("SSL"):
-                    arguments |= _ssl(key, value)
-            elif key.startswith("sasl.") or key == "enable.sasl.oauthbearer.unsecure.jwt":
-                if protocol.startswith("SASL"):
-                    arguments |= _sasl(key, value)
-            elif key in _TEXT:
-                arguments[_TEXT[key]] = value
-            elif key in _NUMBER:
-                arguments[_NUMBER[key]] = _number(key, value)
-        if protocol.startswith("SASL"):
-            _check_sasl(arguments)
-        return arguments
+        return kafka_python_arguments(dict(self._items))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value if key in _SHOWN else '***'}" for key, value in self._items)
@@ -201,80 +167,42 @@ class KafkaSettings:
     __str__ = __repr__
 
 
-def _refuse(key: str, problem: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"the Kafka setting {key} {problem}", remedy=remedy)
+def json_object(text: str) -> dict[str, Any] | None:
+    """What a text says as JSON; None when it is no JSON object. Raises nothing: its text may be a secret."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _text(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
-        return str(value).strip() if key not in ("sasl.password", "ssl.key.password") else str(value)
-    raise _refuse(key, f"is a {type(value).__name__}", "Write it as a text, a number or a boolean")
-
-
-def _number(key: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise _refuse(key, "is not a whole number", "Write it as a whole number") from None
+        return str(value) if key.endswith((".password", ".secret")) else str(value).strip()
+    raise refuse(key, f"is a {type(value).__name__}", "Write it as a text, a number or a boolean")
 
 
 def _check_exactly_once(values: Mapping[str, str]) -> None:
     for key, remedy in _OURS.items():
         if key in values:
-            raise _refuse(key, "is set by airflow-kafka-eos itself", remedy)
+            raise refuse(key, "is set by airflow-kafka-eos itself", remedy)
     if values.get("enable.idempotence", "true").lower() != "true":
-        raise _refuse("enable.idempotence", "is not true", "Remove it: exactly-once needs an idempotent producer")
+        raise refuse("enable.idempotence", "is not true", "Remove it: exactly-once needs an idempotent producer")
     if values.get("acks", "all").lower() not in ("all", "-1"):
-        raise _refuse("acks", f"is {values['acks']!r}", "Remove it or set it to all: exactly-once needs every replica")
-    if _number("retries", values.get("retries", "1")) < 1:
-        raise _refuse("retries", "is 0", "Remove it: an idempotent producer must be able to send again")
+        raise refuse("acks", f"is {values['acks']!r}", "Remove it or set it to all: exactly-once needs every replica")
+    if number("retries", values.get("retries", "1")) < 1:
+        raise refuse("retries", "is 0", "Remove it: an idempotent producer must be able to send again")
     in_flight = "max.in.flight.requests.per.connection"
-    if not 1 <= _number(in_flight, values.get(in_flight, "5")) <= 5:
-        raise _refuse(in_flight, "is not in 1..5", "Remove it: an idempotent producer keeps order with 5 at most")
+    if not 1 <= number(in_flight, values.get(in_flight, "5")) <= 5:
+        raise refuse(in_flight, "is not in 1..5", "Remove it: an idempotent producer keeps order with 5 at most")
 
 
 def _check_bootstrap(servers: str) -> None:
     for server in servers.split(","):
         host, colon, port = server.strip().rpartition(":")
         if not (host and colon and port.isdigit()):
-            raise _refuse(
+            raise refuse(
                 "bootstrap.servers", f"is {servers!r}", "Set it to one or more host:port, separated by commas"
             )
-
-
-def _ssl(key: str, value: str) -> dict[str, Any]:
-    if key in _TEXT:
-        return {_TEXT[key]: value}
-    if key == "ssl.endpoint.identification.algorithm":
-        if value.lower() not in ("https", "none", ""):
-            raise _refuse(key, f"is {value!r}", "Use https or none")
-        return {"ssl_check_hostname": value.lower() == "https"}
-    if key == "enable.ssl.certificate.verification" and value.lower() == "true":
-        return {}
-    remedy = "Use PEM files: ssl.ca.location, ssl.certificate.location, ssl.key.location, ssl.key.password"
-    raise _refuse(key, "cannot be followed by kafka-python, which sends the coordinator requests", remedy)
-
-
-def _sasl(key: str, value: str) -> dict[str, Any]:
-    if key in _TEXT:
-        return {_TEXT[key]: value}
-    if key == "sasl.mechanism":
-        return {"sasl_mechanism": value}
-    if key.startswith("sasl.kerberos."):
-        remedy = "Remove it and keep a Kerberos ticket in the credential cache of the process (kinit)"
-    else:
-        remedy = f"Use one of the mechanisms {', '.join(_MECHANISMS)}"
-    raise _refuse(key, "cannot be followed by kafka-python, which sends the coordinator requests", remedy)
-
-
-def _check_sasl(arguments: Mapping[str, Any]) -> None:
-    mechanism = arguments.get("sasl_mechanism")
-    if mechanism not in _MECHANISMS:
-        raise _refuse("sasl.mechanism", f"is {mechanism!r}", f"Use one of {', '.join(_MECHANISMS)}")
-    if mechanism == "GSSAPI":
-        return
-    for key in ("sasl.username", "sasl.password"):
-        if not arguments.get(_TEXT[key]):
-            raise _refuse(key, "is missing", f"Set it: mechanism {mechanism} needs it")

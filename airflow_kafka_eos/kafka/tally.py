@@ -1,43 +1,76 @@
-"""Counts what was acknowledged, per topic-partition."""
+"""Counts what one transaction wrote, per topic-partition."""
 
 from __future__ import annotations
 
-from airflow_kafka_eos.manifest import DIGEST_MODULUS, PartitionWrites
+from dataclasses import dataclass, field
+
+from airflow_kafka_eos.kafka.digest import PartitionDigest
+from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import TopicPartition
 
 
+@dataclass
+class PartitionTally:
+    """Records, bytes and digest of one partition, in the order of its log; offsets as they are acknowledged."""
+
+    records: int = 0
+    bytes: int = 0
+    acknowledged: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    oldest_timestamp_ms: int | None = None
+    digest: PartitionDigest = field(default_factory=PartitionDigest)
+
+    def date(self, timestamp_ms: int) -> None:
+        """Count the time of records; of several, the earliest."""
+        if self.oldest_timestamp_ms is None or timestamp_ms < self.oldest_timestamp_ms:
+            self.oldest_timestamp_ms = timestamp_ms
+
+    def acknowledge(self, records: int, first_offset: int, last_offset: int) -> None:
+        """Count records that the broker has."""
+        self.acknowledged += records
+        if self.first_offset < 0 or first_offset < self.first_offset:
+            self.first_offset = first_offset
+        self.last_offset = max(self.last_offset, last_offset)
+
+
 class Tally:
-    """Records, bytes, offsets and digest of one transaction's acknowledged records."""
+    """One :class:`PartitionTally` per partition that was written."""
 
     def __init__(self) -> None:
-        # [records, bytes, first offset, last offset, digest]: one list per partition, touched once per record
-        self._found: dict[tuple[str, int], list[int]] = {}
+        self._found: dict[TopicPartition, PartitionTally] = {}
 
-    def add(self, topic: str, partition: int, offset: int, size: int, digest: int) -> None:
-        """Count one acknowledged record."""
-        found = self._found.get((topic, partition))
+    def of(self, partition: TopicPartition) -> PartitionTally:
+        """The partition's own, made when it is asked for first."""
+        found = self._found.get(partition)
         if found is None:
-            self._found[topic, partition] = [1, size, offset, offset, digest]
-            return
-        found[0] += 1
-        found[1] += size
-        if offset < found[2]:
-            found[2] = offset
-        if offset > found[3]:
-            found[3] = offset
-        found[4] += digest
+            found = self._found[partition] = PartitionTally()
+        return found
 
     @property
     def records(self) -> int:
-        return sum(found[0] for found in self._found.values())
+        return sum(found.records for found in self._found.values())
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(found.acknowledged for found in self._found.values())
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        return frozenset(TopicPartition(*key) for key in self._found)
+        return frozenset(self._found)
 
     def writes(self) -> tuple[PartitionWrites, ...]:
         """As the manifest has them, sorted by topic and partition."""
         return tuple(
-            PartitionWrites(topic, partition, records, size, first, last, f"{digest % DIGEST_MODULUS:032x}")
-            for (topic, partition), (records, size, first, last, digest) in sorted(self._found.items())
+            PartitionWrites(
+                partition.topic,
+                partition.partition,
+                found.records,
+                found.bytes,
+                found.first_offset,
+                found.last_offset,
+                found.digest.hexdigest(),
+                found.oldest_timestamp_ms or 0,
+            )
+            for partition, found in sorted(self._found.items())
         )

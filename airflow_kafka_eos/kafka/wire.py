@@ -1,4 +1,4 @@
-"""Requests and answers over the wire: the one module that touches what is private in kafka-python.
+"""Requests and answers over the wire.
 
 kafka-python 3 brings the messages of the protocol and a connection manager, but no public way to send one request
 to one broker. :class:`Wire` is that way: one request at a time, synchronous, each bounded in time. It knows
@@ -7,90 +7,25 @@ nothing of error codes inside answers (see :mod:`airflow_kafka_eos.kafka.retry`)
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
 import kafka.errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError, KafkaEosError
+from airflow_kafka_eos.errors import BrokerUnavailableError, KafkaEosError
 from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka.connections import Manager, translate
+from airflow_kafka_eos.kafka.lanes import Lanes
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.transaction import TopicPartition
 
 _TRANSACTION = 1  # FindCoordinator's key type
 _REQUEST_TIMEOUT_MS = 30_000
 _FRAME_MAX_BYTES = 256 * 1024 * 1024
-_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-_AUTHENTICATION = (
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-    kafka_errors.IllegalSaslStateError,
-    kafka_errors.AuthorizationError,
-)
-
-
-class _NoRequests(logging.Filter):
-    """kafka-python logs requests and their bytes at DEBUG; those of a login are the password (seen)."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.DEBUG
-
-
-for _name in ("kafka.net.connection", "kafka.protocol.parser"):
-    logging.getLogger(_name).addFilter(_NoRequests())
-
-
-class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """Remembers why a connection failed, so that the error can say it, and stops at a refused login.
-
-    kafka-python's own bootstrap tries a wrong password again until its deadline: ``_connect`` forgets the refusal
-    as soon as ``initialize``, which does not raise, has returned.
-    """
-
-    last_failure: Exception | None = None
-    refusal: Exception | None = None
-
-    def get_connection(self, node_id: Any, **options: Any) -> Any:
-        connection = super().get_connection(node_id, **options)
-        if not connection.init_future.is_done:
-            connection.init_future.add_errback(self._remember)
-        return connection
-
-    async def _build_transport(self, node: Any, **options: Any) -> Any:
-        transport = await super()._build_transport(node, **options)
-        transport._sock_recv = _data_before_end(transport._sock_recv)
-        return transport
-
-    def maybe_raise_auth_failure(self, node_id: Any) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-
-    def _remember(self, error: Exception) -> None:
-        self.last_failure = error
-        if isinstance(error, _AUTHENTICATION) or _UNTRUSTED in str(error):
-            self.refusal = error
-
-
-def _data_before_end(receive: Callable[[], tuple[bytes, Exception | None]]) -> Callable[[], Any]:
-    """kafka-python throws away what was read together with the end of the stream: the answer "wrong password"."""
-    end: list[Exception] = []
-
-    def one_after_the_other() -> tuple[bytes, Exception | None]:
-        if end:
-            return b"", end.pop()
-        data, error = receive()
-        if data and error is not None:
-            end.append(error)
-            return data, None
-        return data, error
-
-    return one_after_the_other
 
 
 class Wire:
@@ -111,9 +46,9 @@ class Wire:
         arguments["receive_message_max_bytes"] = _FRAME_MAX_BYTES
         self.settings = settings
         self.timeout_s = timeout_s
-        self._request_timeout_s = arguments["request_timeout_ms"] / 1000
+        self._request_timeout_s: float = arguments["request_timeout_ms"] / 1000
         self._net = NetworkSelector(client_id=arguments.get("client_id", "airflow-kafka-eos"))
-        self._manager = _Manager(self._net, **({"client_id": "airflow-kafka-eos"} | arguments))
+        self._manager = Manager(self._net, **({"client_id": "airflow-kafka-eos"} | arguments))
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._closed = False
@@ -178,6 +113,20 @@ class Wire:
             self.forget_leaders([tp])
             raise
 
+    def lanes(self) -> Lanes[Any]:
+        """Several requests at a time, over several connections to each broker. Close it before the next request.
+
+        :raises BrokerUnavailableError: no broker is reachable.
+        :raises AccessError: the login was refused.
+        """
+        self._connect()
+        return Lanes(self._net, self._manager, self.settings)
+
+    @property
+    def request_timeout_s(self) -> float:
+        """Seconds that one request may take."""
+        return self._request_timeout_s
+
     # -- who is where --------------------------------------------------------------------------------------------
 
     def broker_ids(self) -> list[int]:
@@ -219,6 +168,14 @@ class Wire:
         for tp in tps:
             self._leaders.pop(tp, None)
 
+    def known_coordinators(self, transactional_ids: Iterable[str]) -> dict[str, int]:
+        """Node ids of those coordinators that are remembered; nobody is asked."""
+        return {i: self._coordinators[i] for i in transactional_ids if i in self._coordinators}
+
+    def remember_coordinator(self, transactional_id: str, node_id: int) -> None:
+        """What a FindCoordinator answered elsewhere."""
+        self._coordinators[transactional_id] = node_id
+
     def coordinators(self, transactional_ids: Iterable[str]) -> dict[str, int]:
         """Node ids of the transaction coordinators of these ids, from memory where known.
 
@@ -228,9 +185,7 @@ class Wire:
         wanted = list(transactional_ids)
         unknown = [i for i in wanted if i not in self._coordinators]
         if unknown:
-            # v4: several keys in one request (KIP-699), Kafka 3.0
-            request = FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=unknown, min_version=4)
-            for found in self.send_to_any(request).coordinators:
+            for found in self.send_to_any(find_coordinators(unknown)).coordinators:
                 retry.check(
                     found.error_code,
                     operation="DESCRIBE",
@@ -297,29 +252,6 @@ class Wire:
         )
 
 
-def translate(
-    error: BaseException, last_failure: BaseException | None, settings: KafkaSettings
-) -> KafkaEosError | BaseException:
-    """What an exception of kafka-python's connection layer means. Never shows a credential."""
-    where = f"the Kafka brokers at {settings.bootstrap_servers}"
-    if isinstance(error, _AUTHENTICATION):
-        return AccessError(
-            f"{where} refused the login ({type(error).__name__}; security.protocol {settings.security_protocol})",
-            remedy="Check security.protocol, sasl.mechanism, sasl.username and sasl.password of the Kafka connection",
-        )
-    if _UNTRUSTED in str(error):
-        return AccessError(
-            f"the certificate of {where} could not be verified: {error}",
-            remedy="Check ssl.ca.location of the Kafka connection, and the host names in bootstrap.servers",
-        )
-    if isinstance(error, kafka_errors.UnsupportedVersionError):
-        return BrokerTooOldError(f"{where} are too old: {error}", remedy="Kafka 3.9 or newer is needed")
-    if isinstance(error, (kafka_errors.KafkaError, OSError)):
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        if last_failure is not None and last_failure is not error:
-            reason += f" (last connection failure: {type(last_failure).__name__}: {last_failure})"
-        return BrokerUnavailableError(
-            f"{where} cannot be reached: {reason}",
-            remedy="Check bootstrap.servers and security.protocol of the Kafka connection, and that the brokers are up",
-        )
-    return error
+def find_coordinators(transactional_ids: list[str]) -> Any:
+    """The request that finds several coordinators at a time: v4, KIP-699, Kafka 3.0."""
+    return FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=transactional_ids, min_version=4)

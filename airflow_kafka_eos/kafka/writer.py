@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicLimits:
-    """What a topic takes: partitions 0 to ``partitions`` - 1, batches of ``max_message_bytes`` (topic setting)."""
+    """What a topic takes: partitions 0 to ``partitions`` - 1, batches of ``max_message_bytes`` (topic setting).
+
+    :param topic_id: as the driver saw it; None: as it is when the writer opens.
+    :param oldest_timestamp_ms: a record with an earlier timestamp could be deleted by the topic's retention before it
+        is committed.
+    """
 
     partitions: int
     max_message_bytes: int
+    topic_id: str | None = None
+    oldest_timestamp_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,13 @@ class WriteTarget:
 
     :param topics: the only topics that may be written, by name.
     :param default_topic: where a row without a topic goes; None: such a row is refused.
-    :param transaction_timeout_ms: the broker aborts the transaction after so many milliseconds.
+    :param transaction_timeout_ms: the broker aborts the transaction after so many milliseconds; not used with
+        ``two_phase_commit``.
     :param deadline_ms: milliseconds since the epoch; past it no transaction is begun any more (rule 5).
+    :param two_phase_commit: initialise with Enable2Pc (KIP-939): the broker never times the transaction out.
+    :param shared: scope ``load``: the identity that the driver's InitProducerId was answered. The writer then
+        initialises nothing, writes into that transaction, never ends it, and refuses a partition whose leader
+        knows the producer id already (rule 14).
     """
 
     transactional_id: TransactionalId
@@ -41,13 +53,16 @@ class WriteTarget:
     default_topic: str | None
     transaction_timeout_ms: int
     deadline_ms: int
+    two_phase_commit: bool = False
+    shared: PreparedTxnState | None = None
 
 
 class TransactionWriter(Protocol):
     """One Kafka transaction, from its beginning to prepared.
 
     Batches have the columns of Spark's own Kafka sink, in any order: ``key`` and ``value`` (binary or string, null
-    allowed), ``headers`` (array<struct<key:string,value:binary>>), ``topic`` (string), ``partition`` (int).
+    allowed), ``headers`` (array<struct<key:string,value:binary>>), ``topic`` (string), ``partition`` (int), and
+    ``timestamp`` (timestamp; null: the moment of writing).
     """
 
     def open(self) -> PreparedTxnState:
@@ -71,7 +86,8 @@ class TransactionWriter(Protocol):
     def abort(self) -> None:
         """End the transaction as aborted, as well as it goes; for a writer that will not report it (rule 13).
 
-        It never raises: what cannot be reached now is found by cleanup, or timed out by the broker.
+        It never raises: what cannot be reached now is found by cleanup, or timed out by the broker where there is no
+        two-phase commit. A shared transaction is left as it is: it is the driver's to end.
         """
 
     def close(self) -> None:

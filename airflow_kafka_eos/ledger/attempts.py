@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import Connection, insert, update
@@ -92,6 +93,10 @@ def mark_prepared(connection: Connection, manifest: Manifest, sha256: str) -> At
         records=manifest.records,
         bytes=manifest.bytes,
         manifest_sha256=sha256,
+        scope=manifest.scope,
+        two_phase_commit=manifest.two_phase_commit,
+        writer=for_people(manifest.writer),
+        digest_algorithm=for_people(manifest.digest_algorithm),
     )
 
 
@@ -207,19 +212,17 @@ def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool
 
 def _insert_transactions(connection: Connection, attempt_id: int, manifest: Manifest) -> None:
     rows = []
-    for entry in manifest.entries:
-        if entry.transaction is None:
-            continue
-        topics = sorted({w.topic for w in entry.writes})
+    for prepared in manifest.prepared:
+        topics = sorted({w.topic for w in prepared.writes})
         rows.append(
             {
-                "transactional_id": entry.transaction.transactional_id,
+                "transactional_id": prepared.transaction.transactional_id,
                 "attempt_id": attempt_id,
-                "prepared_transaction_state": str(entry.transaction.state),
-                "spark_partition": entry.spark_partition,
-                "records": entry.records,
-                "bytes": sum(w.bytes for w in entry.writes),
-                "writes": json.dumps([asdict(w) for w in entry.writes]),
+                "prepared_transaction_state": str(prepared.transaction.state),
+                "spark_partition": -1 if prepared.spark_partition is None else prepared.spark_partition,
+                "records": prepared.records,
+                "bytes": prepared.bytes,
+                "writes": json.dumps([asdict(w) for w in prepared.writes]),
                 "topic_ids": json.dumps({topic: manifest.topics[topic].topic_id for topic in topics}),
             }
         )
@@ -229,5 +232,7 @@ def _insert_transactions(connection: Connection, attempt_id: int, manifest: Mani
 
 def _set(connection: Connection, locked: Locked, attempt: AttemptRow, **columns: Any) -> AttemptRow:
     attempt_id = locked.attempt_id(attempt.number)
-    connection.execute(update(t.attempts).where(t.attempts.c.id == attempt_id).values(columns))
+    # not every driver takes a text that is an Enum too
+    values = {name: value.value if isinstance(value, Enum) else value for name, value in columns.items()}
+    connection.execute(update(t.attempts).where(t.attempts.c.id == attempt_id).values(values))
     return replace(attempt, **columns)

@@ -13,7 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, check_move
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
@@ -199,6 +199,10 @@ def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
         records=row.records,
         bytes=row.bytes,
         manifest_sha256=row.manifest_sha256,
+        scope=None if row.scope is None else TransactionScope(row.scope),
+        two_phase_commit=row.two_phase_commit,
+        writer=row.writer,
+        digest_algorithm=row.digest_algorithm,
     )
 
 
@@ -206,7 +210,7 @@ def _transaction_row(row: Row[Any]) -> TransactionRow:
     state = PreparedTxnState.parse(row.prepared_transaction_state)
     return TransactionRow(
         transaction=PreparedTransaction(row.transactional_id, state),
-        spark_partition=row.spark_partition,
+        spark_partition=None if row.spark_partition < 0 else row.spark_partition,
         writes=tuple(PartitionWrites(**w) for w in json.loads(row.writes)),
         topic_ids=json.loads(row.topic_ids),
         outcome=None if row.outcome is None else Outcome(row.outcome),

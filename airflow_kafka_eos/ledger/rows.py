@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import PreparedTransaction
 
@@ -16,8 +16,9 @@ class AttemptRow:
     """An attempt with its decision.
 
     ``owner`` and ``submitted_by`` are for people (dag, run, task, try). ``reason`` is the decision's.
-    ``closed_at``: verified committed, or verified swept. ``records``, ``bytes`` and
-    ``manifest_sha256`` (of :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared.
+    ``closed_at``: verified committed, or verified swept. What the manifest says (``records``, ``bytes``,
+    ``scope``, ``two_phase_commit``, ``writer``, ``digest_algorithm``) and its own ``manifest_sha256`` (of
+    :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared.
     """
 
     load: LoadIdentity
@@ -35,6 +36,10 @@ class AttemptRow:
     bytes: int | None = None
     decided_by: str | None = None
     manifest_sha256: str | None = None
+    scope: TransactionScope | None = None
+    two_phase_commit: bool | None = None
+    writer: str | None = None
+    digest_algorithm: str | None = None
 
     @property
     def is_undecided(self) -> bool:
@@ -56,6 +61,14 @@ class AttemptRow:
         """True once its manifest was accepted."""
         return self.prepared_at is not None
 
+    @property
+    def how(self) -> str:
+        """How it was written, for people; empty while that is not known."""
+        if self.scope is None:
+            return ""
+        until = "two-phase commit" if self.two_phase_commit else "with a timeout"
+        return f"scope {self.scope.value}, {until}, writer {self.writer}"
+
 
 @dataclass(frozen=True)
 class LoadRow:
@@ -74,11 +87,12 @@ class LoadRow:
 class TransactionRow:
     """A transaction of a prepared attempt, whatever was decided about it: the attempt's verdict says that.
 
-    ``topic_ids`` maps topic to topic id. No outcome: nobody has looked at the log yet.
+    ``topic_ids`` maps topic to topic id. No Spark partition: all of them wrote it (scope ``load``). No outcome: nobody
+    has looked at the log yet.
     """
 
     transaction: PreparedTransaction
-    spark_partition: int
+    spark_partition: int | None
     writes: tuple[PartitionWrites, ...]
     topic_ids: Mapping[str, str]
     outcome: Outcome | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -94,6 +95,11 @@ attempts = Table(
     Column("bytes", BigInteger),
     Column("manifest_sha256", _varchar(64)),
     Column("closed_at", _TIME),
+    # what the manifest says of how it was written; known once prepared (revision 0002)
+    Column("scope", _WORD),
+    Column("two_phase_commit", Boolean),
+    Column("writer", _PEOPLE),
+    Column("digest_algorithm", _PEOPLE),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
 
@@ -133,6 +139,7 @@ transactions = Table(
         "attempt_id", _ID, ForeignKey(attempts.c.id, name="fk_kafka_eos_transactions_attempt"), nullable=False
     ),
     Column("prepared_transaction_state", _varchar(255), nullable=False),
+    # -1: of all Spark partitions together (scope load)
     Column("spark_partition", Integer, nullable=False),
     Column("records", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),

@@ -15,14 +15,15 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, RecordError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
-from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, registry_settings
+from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
     owner_of,
     refuse_siblings,
 )
+from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings, ValueFormat
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,9 +49,20 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     :param job_args: keyword arguments for the job, JSON values; they show in Spark's UI. (templated)
     :param topics: the topics that the load may write to; with one, the DataFrame needs no ``topic`` column. (templated)
     :param hold_time: the time from a Spark task's first record until the load is decided
-        (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``.
+        (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``. Two-phase commit has none.
     :param writer_deadline: after this time no writer of this attempt opens a transaction any more (rule 5).
     :param manifest_dir: a folder that this worker and the Spark driver share. (templated)
+    :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
+        decides all of it. Then each Kafka partition is written by one Spark task, and a task that fails fails prepare.
+    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.4 with
+        ``transaction.two.phase.commit.enable``), no transaction ever times out, and ``hold_time`` does not count;
+        ``required``: prepare fails where it is not granted; ``off``: never asked for.
+    :param writer: ``arrow``, ``confluent`` (every authentication that librdkafka has, row by row), or ``auto``.
+    :param value_format: ``raw``, ``string``, ``json``, ``confluent-avro``, ``confluent-json``, or a mapping of the
+        parameters of :class:`~airflow_kafka_eos.spark.formats.settings.ValueFormat`: how the values are made of the
+        DataFrame's columns.
+    :param registry_conn_id: a connection of type ``http`` to the schema registry, for the formats ``confluent-*``;
+        settings of confluent-kafka's ``SchemaRegistryClient`` may stand in its extra.
     """
 
     template_fields: Sequence[str] = tuple(
@@ -73,6 +85,11 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         hold_time: timedelta = DEFAULT_HOLD_TIME,
         writer_deadline: timedelta = DEFAULT_WRITER_DEADLINE,
         manifest_dir: str | None = None,
+        scope: str = TransactionScope.TASK.value,
+        two_phase_commit: str = TwoPhaseCommit.AUTO.value,
+        writer: str = WriterName.AUTO.value,
+        value_format: Mapping[str, str] | str = "raw",
+        registry_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         for taken in ("application", "application_args", "durable"):
@@ -86,7 +103,15 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             raise ConfigurationError(
                 f"job={job!r} and sql={sql!r}: one of them must be set", remedy="Set either job=… or sql=…"
             )
+        choices = (
+            TransactionScope.read("scope", scope),
+            TwoPhaseCommit.read("two_phase_commit", two_phase_commit),
+            WriterName.read("writer", writer),
+        )
+        made = ValueFormat.of(value_format)
         super().__init__(durable=False, **kwargs)
+        self.value_format = made.to_mapping()
+        self.registry_conn_id = registry_conn_id
         self.topics = topics
         self.job = job
         self.sql = sql
@@ -94,6 +119,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.hold_time = hold_time
         self.writer_deadline = writer_deadline
         self.manifest_dir = manifest_dir
+        self.scope, self.two_phase_commit, self.writer = (choice.value for choice in choices)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared."""
@@ -102,6 +128,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
 
         with no_retry_of_terminal_errors():
             resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
+            registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
             spec = self._spec(store)
             # tried before an attempt is taken: a typing error needs none
@@ -114,7 +141,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 ref = reference(session, row)
             self.log.info("load %s attempt %d: submitting to Spark", row.load, row.number)
             self._application(spec(ref))
-            with _environment(resolved.settings, self._is_local()), _own_error_first():
+            with _environment(resolved.settings, registry, self._is_local()), _own_error_first():
                 SparkSubmitOperator.execute(self, context)
             manifest = store.read(ref)
             with resolved.session(self.namespace) as session:
@@ -125,6 +152,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             "records": manifest.records,
             "bytes": manifest.bytes,
             "transactions": len(manifest.transactions),
+            "scope": manifest.scope.value,
+            "two_phase_commit": manifest.two_phase_commit,
+            "writer": manifest.writer,
             "manifest": str(store.path(ref)),
         }
 
@@ -144,6 +174,10 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 job_args=dict(self.job_args or {}),
                 transaction_timeout_ms=int(self.hold_time.total_seconds() * 1000),
                 deadline_ms=now_ms + int(self.writer_deadline.total_seconds() * 1000),
+                scope=self.scope,
+                two_phase_commit=self.two_phase_commit,
+                writer=self.writer,
+                value_format=ValueFormat.of(self.value_format),
             ).to_json()
 
         return of
@@ -199,8 +233,8 @@ def _own_error_first() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(settings: KafkaSettings, local: bool) -> Iterator[None]:
-    """Hand the cluster's settings to the Spark driver by environment: command line and Spark's UI show all else.
+def _environment(settings: KafkaSettings, registry: RegistrySettings | None, local: bool) -> Iterator[None]:
+    """Hand the cluster's and the registry's settings to the Spark driver by environment: all else is shown.
 
     Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
     """
@@ -208,6 +242,8 @@ def _environment(settings: KafkaSettings, local: bool) -> Iterator[None]:
     from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
     wanted = {SETTINGS_VARIABLE: settings.to_json(), PARENT_VARIABLE: identity_of(os.getpid())}
+    if registry is not None:
+        wanted[REGISTRY_VARIABLE] = registry.to_json()
     if "PYSPARK_DRIVER_PYTHON" not in os.environ:
         wanted["PYSPARK_DRIVER_PYTHON"] = (
             sys.executable

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, UndecidableError
+from airflow_kafka_eos.kafka.preflight import RETENTION
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
@@ -123,10 +124,10 @@ def decide(
     # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
     row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=asked_s + margin_s / 2)
     log.info(
-        "%s is decided: commit %d records in %d transactions",
+        "%s is decided: commit %d records in %s",
         ref,
         manifest.records,
-        len(manifest.transactions),
+        manifest.how,
     )
     return row
 
@@ -144,7 +145,7 @@ def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
 
 def _observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
     ids = [t.transactional_id for t in manifest.transactions]
-    partitions = sorted({w.topic_partition for e in manifest.entries for w in e.writes})
+    partitions = sorted({w.topic_partition for p in manifest.prepared for w in p.writes})
     topics = sorted(manifest.topics)
     spent_ms = max(0, manifest.transaction_timeout_ms - int(margin_s * 1000))
     ref = manifest.attempt
@@ -152,9 +153,10 @@ def _observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
         descriptions=session.coordinator.describe(ids),
         producers=session.partitions.producers(partitions),
         topics=session.partitions.topic_info(topics),
-        # asked of the brokers too, for their clocks are the ones that count
-        overdue=frozenset(
-            session.coordinator.list_open(prefix(ref.load, ref.ledger_id), longer_than_ms=spent_ms)
-        ),
-        retention=session.partitions.topic_config(topics, ["retention.ms", "cleanup.policy"]),
+        log_starts=session.partitions.log_start_offsets(partitions),
+        # asked of the brokers too, for their clocks are the ones that count; in two phases there is no timeout
+        overdue=frozenset()
+        if manifest.two_phase_commit
+        else frozenset(session.coordinator.list_open(prefix(ref.load, ref.ledger_id), longer_than_ms=spent_ms)),
+        retention=session.partitions.topic_config(topics, list(RETENTION)),
     )

@@ -48,11 +48,11 @@ def prepared(session: Session, manifest: Manifest) -> AttemptRow:
     """
     row = session.ledger.mark_prepared(manifest)
     log.info(
-        "%s is prepared: %d records, %d bytes in %d transactions",
+        "%s is prepared: %d records, %d bytes in %s",
         manifest.attempt,
         manifest.records,
         manifest.bytes,
-        len(manifest.transactions),
+        manifest.how,
     )
     return row
 

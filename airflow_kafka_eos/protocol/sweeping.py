@@ -46,8 +46,7 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
     if not rows:
         return report
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
-    for found in _open_transactions(session, load, rows).values():
-        _end_if_ours(session, load, up_to, found, report)
+    failed = _abort(session, _lingering(session, load, rows, up_to, report), report) or failed
     log.info(
         "sweep of load %s up to attempt %d: aborted %s, rolled forward %s, still open %s, left alone %s",
         load,
@@ -103,16 +102,25 @@ def _open_transactions(
     return {name: d for name, d in described.items() if d.is_open}
 
 
-def _end_if_ours(
+def _lingering(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport
+) -> list[PreparedTransaction]:
+    """What is to be ended."""
+    every = _open_transactions(session, load, rows).values()
+    return [identity for found in every if (identity := _if_ours(session, load, up_to, found, report)) is not None]
+
+
+def _if_ours(
     session: Session, load: LoadIdentity, up_to: int, found: TransactionDescription, report: SweepReport
-) -> None:
+) -> PreparedTransaction | None:
+    """The identity that was described, if it is one to be ended."""
     name = found.transactional_id
     parsed = TransactionalId.parse(name)
     if parsed is None or parsed.load != load or parsed.ledger_id != session.ledger.ledger_id:
         report.left_alone.append(name)  # rule 6
-        return
+        return None
     if parsed.attempt > up_to:
-        return  # rule 11: a newer attempt is none of this cleanup's business
+        return None  # rule 11: a newer attempt is none of this cleanup's business
     identity = PreparedTransaction(name, found.state)
     # asked after the Describe, never before: in between the decision could have been recorded (rule 11)
     holder = session.ledger.attempt(load, parsed.attempt)
@@ -120,10 +128,20 @@ def _end_if_ours(
         log.warning("transaction %s is open, and the ledger does not know its attempt as aborted", identity)
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
-        return  # rolled forward, not swept
+        return None  # rolled forward, not swept
     elif found.coordinator_state is CoordinatorState.ONGOING:
         log.info("aborting %s of %s attempt %d", identity, load, parsed.attempt)
-        session.coordinator.end(identity, Verdict.ABORT)
-        report.aborted.append(name)
+        return identity
     else:
         report.still_open.append(name)  # the broker is ending it by itself
+    return None
+
+
+def _abort(session: Session, lingering: list[PreparedTransaction], report: SweepReport) -> KafkaEosError | None:
+    """End them; what failed is found by the next pass."""
+    report.aborted += [t.transactional_id for t in lingering]
+    try:
+        session.coordinator.end_many(lingering, Verdict.ABORT)
+    except KafkaEosError as e:
+        return e
+    return None

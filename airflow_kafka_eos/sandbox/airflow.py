@@ -24,6 +24,8 @@ from airflow_kafka_eos.sandbox.process import WATCH
 
 READY_SECONDS = 120.0
 STOP_SECONDS = 5.0
+_LOCKED = 503
+_LOCKED_SECONDS = 30.0
 
 
 class LocalAirflow:
@@ -168,7 +170,12 @@ class LocalAirflow:
             self._client = httpx.Client(
                 base_url=f"{self.url}/api/v2", headers={"Authorization": f"Bearer {token}"}, timeout=30
             )
-        answer = self._client.request(method, path, **kwargs)
+        until = time.monotonic() + _LOCKED_SECONDS
+        # its SQLite is locked by another process at this moment, nothing was done (seen: POST /backfills)
+        while (answer := self._client.request(method, path, **kwargs)).status_code == _LOCKED:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.5)
         if answer.is_error:
             raise SandboxError(
                 f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:500]}",

@@ -15,6 +15,12 @@ import socket
 import sys
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 
 def _leave_own_folder() -> None:
@@ -51,6 +57,7 @@ def prepare(spec_text: str) -> None:
 
     :raises UndecidableError: the attempt was claimed before: a restarted driver, or a prepare that ran twice (rule 3).
     """
+    from airflow_kafka_eos.load import TransactionScope
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
     from airflow_kafka_eos.spark.spec import ApplicationSpec
 
@@ -61,31 +68,61 @@ def prepare(spec_text: str) -> None:
     _say(f"{spec.attempt}: claimed by {claimant}")
 
     # only now: a driver that may not write need not start Spark
-    from pyspark.sql import SparkSession
-
     from airflow_kafka_eos.spark.datasource import KafkaEosDataSource
+    from airflow_kafka_eos.spark.formats.settings import RegistrySettings
+    from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import run_job
 
-    spark = SparkSession.builder.getOrCreate()
+    options = write_options(spec, claimant)
+    spark = _session(spec)
     try:
         spark.dataSource.register(KafkaEosDataSource)
-        frame = run_job(spec, spark)
+        frame = shape(
+            run_job(spec, spark),
+            spec.value_format,
+            topics=spec.topics,
+            default_topic=spec.default_topic,
+            registry=RegistrySettings.from_environment(os.environ),
+        )
+        if spec.scope == TransactionScope.LOAD:
+            from airflow_kafka_eos.spark.scope import own_partitions
+
+            frame = own_partitions(frame, options)
         _say(f"{spec.attempt}: writing to {', '.join(spec.topics)}")
-        frame.write.format("kafka_eos").options(**write_options(spec, claimant)).mode("append").save()
+        frame.write.format("kafka_eos").options(**options).mode("append").save()
     finally:
         spark.stop()  # before anything else is printed: it logs
     made = store.read(spec.attempt)
     _say(
-        f"{spec.attempt}: prepared {made.records} records in {len(made.transactions)} transactions, "
+        f"{spec.attempt}: prepared {made.records} records in {made.how}, "
         f"{len(made.entries)} Spark partitions; manifest {store.path(spec.attempt)}"
     )
 
 
-def write_options(spec: object, claimant: str) -> dict[str, str]:
-    """The options of the data source for a specification."""
-    from airflow_kafka_eos.spark.spec import ApplicationSpec
+def _session(spec: ApplicationSpec) -> SparkSession:
+    """Spark with Arrow batches of a good size, and told to run nothing twice in scope ``load``.
 
-    assert isinstance(spec, ApplicationSpec)
+    What the author has set himself is left as it is: what cannot be is refused later.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    from airflow_kafka_eos.load import TransactionScope
+    from airflow_kafka_eos.spark.arrow_batches import ARROW_BATCHES
+    from airflow_kafka_eos.spark.one_run import ONE_RUN
+
+    # without a JVM, SparkConf() is empty: what spark-submit was given is there only
+    SparkContext._ensure_initialized()
+    given = SparkConf()
+    builder = SparkSession.builder
+    for key, value in (ARROW_BATCHES | (ONE_RUN if spec.scope == TransactionScope.LOAD else {})).items():
+        if not given.contains(key):
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def write_options(spec: ApplicationSpec, claimant: str) -> dict[str, str]:
+    """The options of the data source for a specification."""
     load = spec.attempt.load
     return {
         "topics": ",".join(spec.topics),
@@ -98,6 +135,9 @@ def write_options(spec: object, claimant: str) -> dict[str, str]:
         "manifest.dir": spec.manifest_dir,
         "transaction.timeout.ms": str(spec.transaction_timeout_ms),
         "deadline.ms": str(spec.deadline_ms),
+        "transaction.scope": spec.scope,
+        "transaction.two.phase.commit": spec.two_phase_commit,
+        "writer": spec.writer,
     }
 
 

@@ -17,6 +17,9 @@ The options are in :mod:`.options`. How PySpark 4.2.1 calls what is here (tried,
 - ``commit(messages)`` and ``abort(messages)`` run in further worker processes of the driver. When a task fails for
   good, ``abort`` gets None for each partition without a message. When ``commit`` raises, ``abort`` is called with all
   messages: hence rule 13. When the driver dies, neither is called.
+
+So this module is imported anew four times and more in a write. What not every call needs is imported where it is
+needed: kafka-python and pyarrow take 0.3 s together.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -35,29 +38,35 @@ from pyspark.sql.types import StructType
 
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, TerminalError, UndecidableError
+from airflow_kafka_eos.kafka.digest import ALGORITHM
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.writer import TransactionWriter, WriteTarget
-from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
-from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.load import TransactionScope
+from airflow_kafka_eos.manifest import Manifest, ManifestEntry
+from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.spark.checked import Checked
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.one_run import refuse_second_attempt, refuse_second_runs
 from airflow_kafka_eos.spark.options import WriteOptions
-from airflow_kafka_eos.spark.preflight import Checked, check_cluster
 from airflow_kafka_eos.spark.schema import check_schema
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+from airflow_kafka_eos.transaction import PreparedTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger(__name__)
 
-WRITER_NAME = "confluent"
-
 
 @dataclass
 class PreparedPartition(WriterCommitMessage):
-    """What a task attempt reports. From here on its transaction is no longer the writer's own (rule 13)."""
+    """What a task attempt reports. From here on its transaction is no longer the writer's own (rule 13).
+
+    ``attempt_number`` is Spark's: 0 for a task's first run.
+    """
 
     entry: ManifestEntry
+    attempt_number: int = 0
 
 
 class KafkaEosDataSource(DataSource):
@@ -71,19 +80,50 @@ class KafkaEosDataSource(DataSource):
         """Check everything that can be checked before a task runs.
 
         :raises ConfigurationError: options, columns, topics or hold time are wrong.
-        :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old.
+        :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
+            required and not granted.
         :raises UndecidableError: another application has claimed the attempt (rule 3).
         """
         if overwrite:
             raise ConfigurationError(
                 "kafka_eos cannot overwrite a topic", remedy='Write with .mode("append")'
             )
+        from airflow_kafka_eos.spark.preflight import check_cluster
+
         options = WriteOptions.parse(self.options)
         check_schema(schema, has_default_topic=options.default_topic is not None)
         settings = options.settings(os.environ.get(SETTINGS_VARIABLE))
         checked = check_cluster(settings, options)
         _check_claim(options)
-        return KafkaEosWriter(options, settings, checked)
+        shared = None
+        if options.scope is TransactionScope.LOAD:
+            from airflow_kafka_eos.spark.scope import refuse_other_arrangement
+
+            refuse_other_arrangement(schema, checked.partitions, options)
+            # behind the claim: initialising ends whatever another application has open under that id
+            shared = _shared_transaction(options, settings, checked)
+        return KafkaEosWriter(options, settings, checked, shared)
+
+
+def _shared_transaction(
+    options: WriteOptions, settings: KafkaSettings, checked: Checked
+) -> PreparedTransaction:
+    """The one transaction of scope ``load``: begun with the first record that a task sends (rules 4 and 5)."""
+    from airflow_kafka_eos.kafka.describing import initialise
+
+    ref = options.attempt
+    name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD)
+    state = ManifestStore(options.manifest_dir).identity(
+        ref,
+        lambda: initialise(
+            settings,
+            name,
+            options.transaction_timeout_ms,
+            two_phase_commit=checked.two_phase_commit,
+            deadline_ms=options.deadline_ms,
+        ),
+    )
+    return PreparedTransaction(str(name), state)
 
 
 def _check_claim(options: WriteOptions) -> None:
@@ -109,10 +149,18 @@ def _check_claim(options: WriteOptions) -> None:
 class KafkaEosWriter(DataSourceArrowWriter):
     """Carried to every task attempt and back to the driver, by pickle. Holds the secrets, so no repr of them."""
 
-    def __init__(self, options: WriteOptions, settings: KafkaSettings, checked: Checked) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        settings: KafkaSettings,
+        checked: Checked,
+        shared: PreparedTransaction | None = None,
+    ) -> None:
         self.options = options
         self.settings = settings
         self.checked = checked
+        #: scope ``load``: the transaction that all tasks write into
+        self.shared = shared
 
     # -- on executors ----------------------------------------------------------------------------------------------
 
@@ -121,21 +169,24 @@ class KafkaEosWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise TerminalError("kafka_eos writes only inside a Spark task", remedy="Use df.write")
-        partition = context.partitionId()
-        transactional_id = _transactional_id(self.options.attempt, partition, context.taskAttemptId())
+        partition, number = context.partitionId(), context.attemptNumber()
+        check = self._check_of_rows(context)
+        refuse_second_attempt(number, self.options, partition)
+        transactional_id = self._transactional_id(partition, context.taskAttemptId())
         writer: TransactionWriter | None = None
         try:
             for batch in iterator:
                 if batch.num_rows == 0:
                     continue
+                check(batch)
                 if writer is None:
                     writer = self._writer(transactional_id)
                     writer.open()
                 writer.write(batch)
             if writer is None:
-                return PreparedPartition(ManifestEntry(partition, None, ()))
+                return PreparedPartition(ManifestEntry(partition, None, ()), number)
             transaction, writes = writer.prepare()
-            return PreparedPartition(ManifestEntry(partition, transaction, writes))
+            return PreparedPartition(ManifestEntry(partition, transaction, writes), number)
         except BaseException:
             if writer is not None:
                 writer.abort()
@@ -144,9 +195,26 @@ class KafkaEosWriter(DataSourceArrowWriter):
             if writer is not None:
                 writer.close()
 
+    def _check_of_rows(self, context: TaskContext) -> Callable[[pa.RecordBatch], None]:
+        """What each batch is checked for before it is written: in scope ``load``, that it is this task's own."""
+        if self.shared is None:
+            return lambda batch: None
+        from airflow_kafka_eos.spark.owners import Owners, refuse_foreign_rows
+
+        refuse_second_runs(context.getLocalProperty)
+        owners = Owners.of(self.checked.partitions, self.options.tasks)
+        task = context.partitionId()
+        return lambda batch: refuse_foreign_rows(batch, task, owners, self.options)
+
+    def _transactional_id(self, partition: int, task_attempt_id: int) -> TransactionalId:
+        ref = self.options.attempt
+        if self.shared is not None:
+            return TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD)
+        # taskAttemptId is unique within an application; attemptNumber starts at 0 again in a retried stage (rule 5)
+        return TransactionalId(ref.load, ref.ledger_id, ref.attempt, partition, task_attempt_id)
+
     def _writer(self, transactional_id: TransactionalId) -> TransactionWriter:
-        from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
-        from airflow_kafka_eos.kafka.describing import describe_once
+        from airflow_kafka_eos.kafka.writers import make_writer
 
         target = WriteTarget(
             transactional_id=transactional_id,
@@ -154,10 +222,10 @@ class KafkaEosWriter(DataSourceArrowWriter):
             default_topic=self.options.default_topic,
             transaction_timeout_ms=self.options.transaction_timeout_ms,
             deadline_ms=self.options.deadline_ms,
+            two_phase_commit=self.checked.two_phase_commit,
+            shared=None if self.shared is None else self.shared.state,
         )
-        return ConfluentWriter(
-            self.settings, target, lambda _: describe_once(self.settings, transactional_id)
-        )
+        return make_writer(self.checked.writer.value, self.settings, target)
 
     # -- on the driver ---------------------------------------------------------------------------------------------
 
@@ -165,8 +233,12 @@ class KafkaEosWriter(DataSourceArrowWriter):
         """Write the manifest. Spark has accepted one attempt of every partition.
 
         :raises ManifestError: a partition has not reported, or a manifest or a tombstone is there already.
+        :raises UndecidableError: scope ``load``, and a task has been run a second time (rule 14).
         """
         ref = self.options.attempt
+        for message in messages:
+            if isinstance(message, PreparedPartition):
+                refuse_second_attempt(message.attempt_number, self.options, message.entry.spark_partition)
         entries = sorted(_entries(messages), key=lambda e: e.spark_partition)
         if [e.spark_partition for e in entries] != list(range(len(messages))):
             raise ManifestError(
@@ -179,8 +251,11 @@ class KafkaEosWriter(DataSourceArrowWriter):
             Manifest(
                 attempt=ref,
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                writer=WRITER_NAME,
-                transaction_timeout_ms=self.options.transaction_timeout_ms,
+                writer=self.checked.writer.value,
+                scope=self.options.scope,
+                two_phase_commit=self.checked.two_phase_commit,
+                transaction_timeout_ms=self.checked.timeout_ms,
+                digest_algorithm=ALGORITHM,
                 topics=self.checked.topics,
                 entries=tuple(entries),
             )
@@ -200,15 +275,11 @@ class KafkaEosWriter(DataSourceArrowWriter):
             if not ManifestStore(self.options.manifest_dir).give_up(ref, "a task or the manifest failed"):
                 _log.warning("%s: writing the manifest was tried, its transactions are left to cleanup", ref)
                 return
-            reported = [e.transaction for e in _entries(messages) if e.transaction is not None]
-            abort_reported(self.settings, ref, reported)
+            # in scope load it is known whether or not a task has reported, and has a part of all that have not
+            reported = {e.transaction for e in _entries(messages) if e.transaction is not None}
+            abort_reported(self.settings, ref, reported if self.shared is None else {self.shared})
         except Exception as e:
             _log.warning("%s: not all transactions could be aborted (%s), cleanup finds them", ref, e)
-
-
-def _transactional_id(ref: AttemptRef, partition: int, task_attempt_id: int) -> TransactionalId:
-    # taskAttemptId is unique within an application; attemptNumber starts at 0 again in a retried stage (rule 5)
-    return TransactionalId(ref.load, ref.ledger_id, ref.attempt, partition, task_attempt_id)
 
 
 def _entries(messages: Sequence[WriterCommitMessage | None]) -> list[ManifestEntry]:

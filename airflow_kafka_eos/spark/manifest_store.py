@@ -3,9 +3,11 @@
 Local paths and ``file://`` URIs. Everything is create-only and whole: a file has its final name only when all of it
 is on the disk, and nothing is ever replaced (rules 3 and 13). Layout, with names encoded as in transactional ids:
 
-    <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.claim      who claimed the attempt
-                                                          <attempt>.writing    writing the manifest was tried
-                                                          <attempt>.json       the manifest, or "given up"
+    <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.claim          who claimed the attempt
+                                                          <attempt>.initialising   InitProducerId was tried, and
+                                                          <attempt>.identity       its answer (scope load only)
+                                                          <attempt>.writing        writing the manifest was tried
+                                                          <attempt>.json           the manifest, or "given up"
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_kafka_eos import manifest, naming
 from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, ManifestError, UndecidableError
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.transaction import PreparedTxnState
 
 _COMPONENT_MAX = 255
 
@@ -61,6 +65,27 @@ class ManifestStore:
         """Who claimed the attempt; None while nobody has."""
         text = _read(self._file(ref, "claim"))
         return None if text is None else str(json.loads(text)["claimant"])
+
+    def identity(self, ref: AttemptRef, initialise: Callable[[], PreparedTxnState]) -> PreparedTxnState:
+        """The identity of an attempt's one transaction (scope ``load``), initialised once and the same ever after.
+
+        Initialising a second time would end what the first one's tasks are writing.
+
+        :param initialise: sends InitProducerId; called once in the life of the attempt.
+        :raises UndecidableError: it was called before, and what it answered was not written down.
+        """
+        file = self._file(ref, "identity")
+        if _read(file) is None and self._create(self._file(ref, "initialising"), ""):
+            self._create(file, str(initialise()))
+        found = _read(file)
+        if found is None:
+            raise UndecidableError(
+                "initialising the attempt's transaction was tried before, and did not come to its end",
+                remedy="Clear prepare: it opens a new attempt. Write one DataFrame per application",
+                load=str(ref.load),
+                attempt=ref.attempt,
+            )
+        return PreparedTxnState.parse(found)
 
     def write(self, ref: AttemptRef, text: str) -> None:
         """Write the manifest: whole or not at all, and once. From the first moment on, writing counts as tried.

@@ -14,20 +14,30 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 | ``manifest.dir`` | folder of claims and manifests |
 | ``transaction.timeout.ms`` | the hold time: how long the transactions may stay open |
 | ``deadline.ms`` | milliseconds since the epoch; no transaction is begun after it (rule 5) |
+| ``transaction.scope`` | ``task`` (default) or ``load``: a transaction per task, or one for all (:mod:`.scope`) |
+| ``transaction.tasks`` | scope load: how many Spark tasks write; default: as many as the topics have partitions |
+| ``transaction.two.phase.commit`` | ``auto`` (default), ``required`` or ``off``: transactions without a timeout |
+| ``writer`` | ``auto`` (default), ``arrow`` or ``confluent`` |
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity
+from airflow_kafka_eos.load import (
+    DEFAULT_NAMESPACE,
+    LoadIdentity,
+    TransactionScope,
+    TwoPhaseCommit,
+    WriterName,
+)
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import check_length
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
 _REQUIRED = (
     "load.name",
@@ -38,7 +48,17 @@ _REQUIRED = (
     "transaction.timeout.ms",
     "deadline.ms",
 )
-_KNOWN = (*_REQUIRED, "topic", "topics", "load.namespace", "load.claim")
+_KNOWN = (
+    *_REQUIRED,
+    "topic",
+    "topics",
+    "load.namespace",
+    "load.claim",
+    "transaction.scope",
+    "transaction.tasks",
+    "transaction.two.phase.commit",
+    "writer",
+)
 _KAFKA = "kafka."
 _SECRET_WORDS = ("password", "secret", "token", "jaas", ".pem", "keystore", "oauthbearer", "username")
 _NOT_SECRET = ("sasl.mechanism", "sasl.mechanisms", "sasl.kerberos.service.name", "ssl.keystore.location")
@@ -56,6 +76,10 @@ class WriteOptions:
     transaction_timeout_ms: int
     deadline_ms: int
     claim: str | None = None
+    scope: TransactionScope = TransactionScope.TASK
+    tasks: int | None = None
+    two_phase_commit: TwoPhaseCommit = TwoPhaseCommit.AUTO
+    writer: WriterName = WriterName.AUTO
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -88,9 +112,15 @@ class WriteOptions:
             default_topic=default,
             kafka=tuple(sorted(kafka.items())),
             manifest_dir=given["manifest.dir"],
-            transaction_timeout_ms=_positive(given, "transaction.timeout.ms"),
+            transaction_timeout_ms=_timeout(given),
             deadline_ms=_positive(given, "deadline.ms"),
             claim=given.get("load.claim") or None,
+            scope=TransactionScope.read(_of("transaction.scope"), given.get("transaction.scope", "task")),
+            tasks=_positive(given, "transaction.tasks") if given.get("transaction.tasks") else None,
+            two_phase_commit=TwoPhaseCommit.read(
+                _of("transaction.two.phase.commit"), given.get("transaction.two.phase.commit", "auto")
+            ),
+            writer=WriterName.read(_of("writer"), given.get("writer", "auto")),
         )
 
     def settings(self, secret: str | None) -> KafkaSettings:
@@ -108,17 +138,28 @@ class WriteOptions:
         return KafkaSettings.from_mapping(base | dict(self.kafka))
 
 
+def _of(key: str) -> str:
+    return f"the option {key} of kafka_eos"
+
+
 def _wrong(key: str, problem: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"the option {key} of kafka_eos {problem}", remedy=remedy)
+    return ConfigurationError(f"{_of(key)} {problem}", remedy=remedy)
+
+
+def _timeout(given: Mapping[str, str]) -> int:
+    found = _positive(given, "transaction.timeout.ms")
+    if found >= TWO_PHASE_TIMEOUT_MS:  # what a coordinator shows for "none"; Kafka has no longer one either
+        raise _wrong("transaction.timeout.ms", f"is {found}", f"Set it to less than {TWO_PHASE_TIMEOUT_MS}")
+    return found
 
 
 def _refuse_unknown(keys: list[str]) -> None:
     for key in sorted(keys):
-        near = difflib.get_close_matches(key, [*_KNOWN, "kafka.bootstrap.servers"], n=1)
+        near = nearest(key, [*_KNOWN, "kafka.bootstrap.servers"])
         raise _wrong(
             key,
             "is unknown",
-            f"Did you mean {near[0]}" if near else f"Known are {', '.join(_KNOWN)}, kafka.*",
+            f"Did you mean {near}" if near else f"Known are {', '.join(_KNOWN)}, kafka.*",
         )
 
 

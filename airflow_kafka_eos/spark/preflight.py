@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+import time
 
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.kafka import two_phase
+from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.preflight import check_broker, check_hold_time, check_topics
+from airflow_kafka_eos.kafka.preflight import (
+    RETENTION,
+    check_broker,
+    check_hold_time,
+    check_topics,
+    oldest_kept_ms,
+)
+from airflow_kafka_eos.kafka.producer_options import ProducerOptions
+from airflow_kafka_eos.kafka.setting_names import refuse_unknown_names
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.kafka.writer import TopicLimits
-from airflow_kafka_eos.manifest import TopicInfo
+from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, WriterName
+from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.spark.checked import Checked
 from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
+
+_log = logging.getLogger(__name__)
 
 _LIMIT = "max.message.bytes"
 #: Kafka's own default of ``max.message.bytes``, where the login may not read topic settings.
 _DEFAULT_LIMIT = 1_048_588
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The topics as prepare saw them, and what they take, by name."""
-
-    topics: Mapping[str, TopicInfo]
-    limits: Mapping[str, TopicLimits]
 
 
 def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: float = 30) -> Checked:
@@ -31,20 +39,101 @@ def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: 
 
     :param timeout_s: seconds for one question, its repetitions included.
     :raises TopicError: a topic does not exist.
-    :raises ConfigurationError: the hold time is above the broker's ``transaction.max.timeout.ms``.
-    :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old.
+    :raises ConfigurationError: the hold time is above the broker's ``transaction.max.timeout.ms``; or settings of the
+        writer are unknown, or contradict each other.
+    :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
+        required and not granted.
     """
+    refuse_unknown_names(settings)
+    writer = choose_writer(settings, options)
     with Wire(settings, timeout_s=timeout_s) as wire:
         check_broker(wire)
         partitions = Partitions(wire)
-        check_hold_time(partitions, options.transaction_timeout_ms)
         topics = check_topics(partitions, options.topics)
+        two_phase_commit = _is_granted(wire, partitions, options, writer)
+        if not two_phase_commit:
+            check_hold_time(partitions, options.transaction_timeout_ms)
         # empty where the login may not read it: the broker still refuses what is too large, only later
-        config = partitions.topic_config(options.topics, [_LIMIT])
+        config = partitions.topic_config(options.topics, [_LIMIT, *RETENTION])
+    visible_at_ms = int(time.time() * 1000) + options.transaction_timeout_ms
     return Checked(
         topics=dict(topics),
         limits={
-            name: TopicLimits(info.partitions, int(config.get(name, {}).get(_LIMIT) or _DEFAULT_LIMIT))
+            name: TopicLimits(
+                info.partitions,
+                int(config.get(name, {}).get(_LIMIT) or _DEFAULT_LIMIT),
+                info.topic_id,
+                oldest_kept_ms(config.get(name, {}), visible_at_ms),
+            )
             for name, info in topics.items()
         },
+        writer=writer,
+        two_phase_commit=two_phase_commit,
+        timeout_ms=TWO_PHASE_TIMEOUT_MS if two_phase_commit else options.transaction_timeout_ms,
     )
+
+
+def partitions_of(settings: KafkaSettings, options: WriteOptions, *, timeout_s: float = 30) -> dict[str, int]:
+    """Partitions of each of the load's topics. Parameters and errors as :func:`check_cluster`."""
+    with Wire(settings, timeout_s=timeout_s) as wire:
+        check_broker(wire)
+        topics = check_topics(Partitions(wire), options.topics)
+    return {name: info.partitions for name, info in topics.items()}
+
+
+def choose_writer(settings: KafkaSettings, options: WriteOptions) -> WriterName:
+    """``arrow``, unless it was not asked for, or the settings name what it does not have. No I/O.
+
+    :raises ConfigurationError: the writer that was asked for cannot do what was asked for.
+    """
+    needs_arrow = ""
+    if options.scope is TransactionScope.LOAD:
+        needs_arrow = "transaction.scope=load"
+    elif options.two_phase_commit is TwoPhaseCommit.REQUIRED:
+        needs_arrow = "transaction.two.phase.commit=required"
+    if options.writer is WriterName.CONFLUENT and needs_arrow:
+        raise ConfigurationError(
+            f"writer=confluent cannot do {needs_arrow}: librdkafka has neither two-phase commit nor a way to write "
+            "into a transaction that another process has begun",
+            remedy=f"Use writer=arrow, or leave {needs_arrow.partition('=')[0]} at its default",
+        )
+    if options.writer is WriterName.CONFLUENT:
+        return options.writer
+    try:
+        wanted = ProducerOptions.from_settings(settings)
+        if wanted.compression != "none":
+            # pyarrow comes with it: 0.15 s in a process that needs it for nothing else
+            from airflow_kafka_eos.kafka.arrow.compression import compressor
+
+            compressor(wanted.compression, wanted.compression_level)
+    except ConfigurationError as e:
+        if options.writer is WriterName.ARROW or needs_arrow:
+            raise
+        _log.warning("%s: writing with confluent-kafka, for %s", options.attempt, e)
+        return WriterName.CONFLUENT
+    return WriterName.ARROW
+
+
+def _is_granted(wire: Wire, partitions: Partitions, options: WriteOptions, writer: WriterName) -> bool:
+    """Whether the attempt's transactions are initialised with Enable2Pc."""
+    if options.two_phase_commit is TwoPhaseCommit.OFF:
+        return False
+    ref = options.attempt
+    if writer is WriterName.CONFLUENT:
+        why = "writer=confluent has none"
+    else:
+        coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+        probe = TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.PROBE)
+        refused = two_phase.refusal(coordinator, partitions, probe)
+        if refused is None:
+            return True
+        if options.two_phase_commit is TwoPhaseCommit.REQUIRED:
+            raise refused
+        why = str(refused)
+    _log.warning(
+        "%s: no two-phase commit, so the brokers abort what is not decided %g s after its first record: %s",
+        ref,
+        options.transaction_timeout_ms / 1000,
+        why,
+    )
+    return False

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
-from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.rows import COLUMNS
+from airflow_kafka_eos.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -19,7 +17,9 @@ ALLOWED = {
     "headers": (_HEADERS,),
     "topic": ("string",),
     "partition": ("int",),
+    "timestamp": ("timestamp",),
 }
+COLUMNS = tuple(ALLOWED)
 
 
 def check_schema(schema: StructType, *, has_default_topic: bool) -> None:
@@ -31,10 +31,10 @@ def check_schema(schema: StructType, *, has_default_topic: bool) -> None:
     found = ", ".join(names) or "none"
     for field in schema.fields:
         if field.name not in ALLOWED:
-            near = difflib.get_close_matches(field.name.lower(), COLUMNS, n=1)
+            near = nearest(field.name, COLUMNS)
             raise ConfigurationError(
                 f"the DataFrame has a column {field.name!r}, kafka_eos takes only {', '.join(COLUMNS)}",
-                remedy=f"Rename it to {near[0]}"
+                remedy=f"Rename it to {near}"
                 if near
                 else "Drop it, or make it part of key or value (to_json)",
             )

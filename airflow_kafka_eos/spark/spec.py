@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope, TwoPhaseCommit, WriterName
 from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.spark.formats.settings import ValueFormat
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: The environment variable of the Spark driver with the Kafka settings and their secrets (``KafkaSettings.to_json``).
 SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
 #: The function that is called in a job file or module that names none.
@@ -28,6 +30,10 @@ class ApplicationSpec:
     :param sql: a SQL text; ``job_args`` are its named parameters (``:name``).
     :param transaction_timeout_ms: the hold time of the transactions.
     :param deadline_ms: milliseconds since the epoch; no transaction is begun after it (rule 5).
+    :param scope: ``task`` or ``load``: one transaction per Spark task attempt, or one for all.
+    :param two_phase_commit: ``auto``, ``required`` or ``off``.
+    :param writer: ``auto``, ``arrow`` or ``confluent``.
+    :param value_format: how values are made of the DataFrame's columns.
     """
 
     attempt: AttemptRef
@@ -38,6 +44,10 @@ class ApplicationSpec:
     job: str | None = None
     sql: str | None = None
     job_args: Mapping[str, Any] = field(default_factory=dict)
+    scope: str = TransactionScope.TASK.value
+    two_phase_commit: str = TwoPhaseCommit.AUTO.value
+    writer: str = WriterName.AUTO.value
+    value_format: ValueFormat = field(default_factory=ValueFormat)
 
     def __post_init__(self) -> None:
         if (self.job is None) == (self.sql is None):
@@ -54,8 +64,22 @@ class ApplicationSpec:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise _wrong(name, f"is {value!r}", "Set it to a whole number from 1 on")
+        if self.transaction_timeout_ms >= TWO_PHASE_TIMEOUT_MS:  # what a coordinator shows for "none"
+            raise _wrong(
+                "transaction_timeout_ms",
+                f"is {self.transaction_timeout_ms}",
+                f"Ask for a hold time of less than {TWO_PHASE_TIMEOUT_MS} ms (24 days); two-phase commit has no limit",
+            )
+        TransactionScope.read("the application's scope", self.scope)
+        TwoPhaseCommit.read("the application's two_phase_commit", self.two_phase_commit)
+        WriterName.read("the application's writer", self.writer)
         if not all(isinstance(k, str) for k in self.job_args):
             raise _wrong("job_args", "has a name that is not a text", "Use a dict of keyword arguments")
+
+    @property
+    def default_topic(self) -> str | None:
+        """Where rows without a topic go: the only topic, if there is only one."""
+        return self.topics[0] if len(self.topics) == 1 else None
 
     def to_json(self) -> str:
         """As :meth:`from_json` reads it.
@@ -92,8 +116,9 @@ class ApplicationSpec:
             topics = document.pop("topics")
             if not isinstance(topics, list) or not isinstance(document.get("job_args", {}), dict):
                 raise TypeError("topics must be a list and job_args an object")
-            return cls(attempt=ref, topics=tuple(topics), **document)
-        except InvalidNameError:
+            value_format = ValueFormat.of(document.pop("value_format", {}))
+            return cls(attempt=ref, topics=tuple(topics), value_format=value_format, **document)
+        except ConfigurationError:
             raise
         except (KeyError, TypeError, ValueError) as e:
             raise _wrong(

@@ -9,9 +9,10 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url, registry_settings
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.operators.prepare import _environment
+from airflow_kafka_eos.spark.formats.settings import RegistrySettings
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
 from airflow_kafka_eos.triggers.loaded import LoadedTrigger
@@ -83,12 +84,26 @@ def test_spark_gets_the_settings_by_environment_and_it_is_restored(
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     settings = KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:9", "sasl.password": SECRET})
+    registry = RegistrySettings.from_mapping({"url": "http://127.0.0.1:9", "basic.auth.user.info": SECRET})
     before = dict(os.environ)
-    with pytest.raises(RuntimeError), _environment(settings, local):
+    with pytest.raises(RuntimeError), _environment(settings, registry, local):
+        assert RegistrySettings.from_environment(os.environ) == registry
         assert KafkaSettings.from_json(os.environ[SETTINGS_VARIABLE]) == settings
         assert ("PYSPARK_PYTHON" in os.environ) is local
         raise RuntimeError
     assert dict(os.environ) == before
+
+
+def test_a_registry_connection_is_read_and_named_when_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = {"conn_type": "http", "host": "registry", "port": 8081, "login": "me", "password": SECRET}
+    monkeypatch.setenv("AIRFLOW_CONN_REGISTRY", json.dumps(good))
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", json.dumps({"conn_type": "http"}))
+    found = registry_settings("registry")
+    assert found.address == "http://registry:8081"
+    assert found.for_client()["basic.auth.user.info"] == f"me:{SECRET}"
+    assert SECRET not in repr(found)
+    with pytest.raises(ConfigurationError, match=r"'nowhere'.*url"):
+        registry_settings("nowhere")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,34 @@ def test_what_prepare_sets_itself_is_refused(taken: str) -> None:
         PrepareLoadOperator(task_id="p", load_name="x", topics=["t"], job="j.py", **{taken: True})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"scope": "loads"}, "scope is 'loads'.*Did you mean load"),
+        ({"two_phase_commit": "require"}, "two_phase_commit is 'require'.*Did you mean required"),
+        ({"two_phase_commit": True}, "two_phase_commit is True, it can be auto, required, off"),
+        ({"writer": "Arrow"}, "writer is 'Arrow'.*Did you mean arrow"),
+    ],
+)
+def test_a_word_that_is_none_is_refused_at_parse_with_the_nearest_one(wrong: dict[str, Any], says: str) -> None:
+    with DAG("wrong", schedule=None), pytest.raises(ConfigurationError, match=says):
+        ExactlyOnceLoad("load", job="j.py", topics=["t"], **wrong)
+
+
+def test_how_it_is_written_reaches_the_application() -> None:
+    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+    from airflow_kafka_eos.spark.spec import ApplicationSpec
+
+    with DAG("whole", schedule=None):
+        load = ExactlyOnceLoad(
+            "load", sql="SELECT 1", topics=["t"], scope="load", two_phase_commit="required", writer="arrow"
+        )
+    made = load.prepare._spec(ManifestStore("/m"))(AttemptRef(LoadIdentity("a", "b", "c"), "0" * 10, 1))
+    spec = ApplicationSpec.from_json(made)
+    assert (spec.scope, spec.two_phase_commit, spec.writer) == ("load", "required", "arrow")
+
+
 def test_prepare_never_reconnects_to_an_older_application(group: ExactlyOnceLoad) -> None:
     assert group.prepare.durable is False  # rule 3
 

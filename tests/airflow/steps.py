@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kafka_eos import manifest as m
 from airflow_kafka_eos.errors import AccessError, ConfigurationError
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -111,7 +111,10 @@ def a_prepared_load(
             writer.write(pa.RecordBatch.from_pydict({"value": ["v"] * records}))
             entry = m.ManifestEntry(0, *writer.prepare())
             writer.close()
-        document = m.Manifest(ref, "2026-01-01T00:00:00+00:00", "confluent", 600_000, topics, (entry,))
+        document = m.Manifest(
+            ref, "2026-01-01T00:00:00+00:00", "confluent", TransactionScope.TASK, False, 600_000, "test", topics,
+            (entry,),
+        )  # fmt: skip
         store = ManifestStore(str(home / "kafka_eos_manifests"))
         store.write(ref, m.dump(document))
         prepared(opened, document)

@@ -114,7 +114,7 @@ def test_what_the_application_refuses_is_the_tasks_own_error(home: Path, topic: 
     run("begin", "large")
     rows = "select /*+ COALESCE(1) */ * from (select 'g' value union all select repeat('v', 5000))"
     text = refused("prepare", "large", topics=[name], sql=rows)
-    wanted = f"RecordError: a record of 5000 bytes (key, value and headers) is too large for topic '{name}'"
+    wanted = f"RecordError: a record without key of 5000 bytes (key, value and headers) is too large for topic '{name}'"
     assert text.startswith(wanted)
     assert "Make the record smaller, or raise the topic's max.message.bytes" in text
     run("cleanup", "large")
@@ -139,6 +139,25 @@ def test_names_of_any_characters_go_all_the_way(home: Path, topic: Callable[...,
     assert open_ids(key) == []
 
 
+@pytest.mark.spark
+def test_scope_load_goes_all_the_way_as_one_transaction(home: Path, topic: Callable[..., str]) -> None:
+    name = topic(3)
+    run("begin", "whole")
+    rows = "select cast(id as string) key, 'v' value from range(0, 90, 1, 2)"
+    prepared = run("prepare", "whole", topics=[name], sql=rows, scope="load", two_phase_commit="required")
+    assert {k: prepared[k] for k in ("records", "transactions", "scope", "two_phase_commit", "writer")} == {
+        "records": 90, "transactions": 1, "scope": "load", "two_phase_commit": True, "writer": "arrow",
+    }  # fmt: skip
+    (listed,) = open_ids("whole")
+    assert list(run("decide", "whole")["prepared_transaction_states"]) == [listed]
+    assert run("commit", "whole")["records"] == 90
+    run("cleanup", "whole")
+    assert (open_ids("whole"), state("whole")) == ([], LoadState.COMMITTED)
+    with session() as opened:
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "whole"))
+    assert row.how == "scope load, two-phase commit, writer arrow"
+
+
 # -- decide --------------------------------------------------------------------------------------------------------
 
 
@@ -150,7 +169,7 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "of an unknown version": (
         lambda d: d | {"schema_version": 99},
-        "ManifestError: the manifest has schema_version 99, this version of airflow-kafka-eos reads 1. Install",
+        "ManifestError: the manifest has schema_version 99, this version of airflow-kafka-eos reads 2. Install",
     ),
 }
 

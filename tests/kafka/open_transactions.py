@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from confluent_kafka import Producer
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.settings import KafkaSettings
@@ -91,3 +92,24 @@ def wait_ended(coordinator: Coordinator, transactional_id: str) -> None:
         lambda: not coordinator.describe([transactional_id])[transactional_id].is_open,
         f"the end of {transactional_id}",
     )
+
+
+def open_one(wire: Wire, transactional_id: str, tp: TopicPartition) -> PreparedTransaction:
+    """An open transaction without a record: its markers are written all the same."""
+    state = coordinator_of(wire).init_producer_id(transactional_id, 600_000)
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=tp.topic, partitions=[tp.partition])
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=state.producer_id,
+        v3_and_below_producer_epoch=state.producer_epoch,
+        v3_and_below_topics=[topic],
+        max_version=3,
+    )
+
+    def added() -> bool:
+        answer = wire.send_to_coordinator(transactional_id, request)
+        rows = [p for t in answer.results_by_topic_v3_and_below for p in t.results_by_partition]
+        return [p.partition_error_code for p in rows] == [0]
+
+    wait_until(added, f"the first partition of {transactional_id}")
+    return PreparedTransaction(transactional_id, state)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
-from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError
+from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
 from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer, init_refusal, pattern_of, state_of
+from airflow_kafka_eos.kafka.deadline import left_ms
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -183,6 +184,16 @@ def test_initialising_answers_the_identity_of_the_transaction_rule_8(
     second = coordinator.init_producer_id(an_id(name), 60_000)
     assert first != second
     assert coordinator.describe([an_id(name)])[an_id(name)].state == second
+
+
+def test_rule_5_past_the_deadline_nothing_is_initialised_however_long_it_took_to_get_there(
+    coordinator: Coordinator, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    with pytest.raises(UndecidableError, match="passed 1 ms ago"):
+        coordinator.init_producer_id(an_id(name), 60_000, before_sending=lambda: left_ms(20, 21, an_id(name)))
+    assert coordinator.describe([an_id(name)]) == {}
+    assert left_ms(20, 10, an_id(name)) == 10
 
 
 def test_initialising_aborts_what_is_open(

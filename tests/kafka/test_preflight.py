@@ -7,7 +7,7 @@ from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 from open_transactions import settings_of
 
 from airflow_kafka_eos.errors import BrokerTooOldError
-from airflow_kafka_eos.kafka.preflight import NEEDED, check_offered
+from airflow_kafka_eos.kafka.preflight import NEEDED, check_offered, fits_retention, oldest_kept_ms
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 
@@ -51,3 +51,22 @@ def test_any_one_request_missing_or_too_old_is_named(key: int) -> None:
 def test_a_broker_of_today_says_more_than_the_table(kafka: LocalKafka) -> None:
     with Wire(settings_of(kafka.bootstrap_servers)) as wire:
         check_offered(wire.api_versions(), kafka.bootstrap_servers)
+
+
+@pytest.mark.parametrize(
+    ("config", "oldest"),
+    [
+        ({"retention.ms": "1000"}, 9001),
+        ({"retention.ms": "1000", "cleanup.policy": "compact,delete"}, 9001),
+        ({"retention.ms": "1000", "cleanup.policy": "compact"}, 0),
+        ({"retention.ms": "1000", "message.timestamp.type": "LogAppendTime"}, 0),
+        ({"retention.ms": "-1"}, 0),
+        ({"retention.ms": "999999"}, 0),
+        ({}, 0),
+    ],
+)
+def test_the_oldest_record_that_is_still_there_when_it_becomes_visible(config: dict[str, str], oldest: int) -> None:
+    # Kafka deletes what is older than retention.ms, by the record's own time
+    assert oldest_kept_ms(config, 10_000) == oldest
+    assert fits_retention(config, oldest, 10_000)
+    assert not fits_retention(config, oldest - 1, 10_000)

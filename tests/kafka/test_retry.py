@@ -78,4 +78,3 @@ def test_retention_goes_by_record_time() -> None:
     assert preflight.fits_retention({"retention.ms": "-1"}, 0, now)
     assert preflight.fits_retention(week | {"cleanup.policy": "compact"}, 0, now)
     assert not preflight.fits_retention(week | {"cleanup.policy": "compact,delete"}, 0, now)
-    assert preflight.unfit_topics({"old": week, "ever": {}}, 0, now) == ["old"]

@@ -102,7 +102,7 @@ def test_one_wire_outlives_the_death_of_a_coordinator_and_leader() -> None:
 def test_a_right_password_logs_in_and_never_reaches_a_log(
     secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG), Wire(secured.login()) as wire:
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "kafka"), Wire(secured.login()) as wire:
         assert wire.broker_ids() == [1]
     assert caplog.records
     assert PASSWORD not in caplog.text
@@ -111,6 +111,7 @@ def test_a_right_password_logs_in_and_never_reaches_a_log(
 def test_a_wrong_password_is_refused_at_once(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.DEBUG),
+        caplog.at_level(logging.DEBUG, "kafka"),
         Wire(secured.login(sasl_password=PASSWORD + "-wrong"), timeout_s=20) as wire,
         pytest.raises(AccessError, match=r"refused the login.*sasl\.password") as caught,
     ):

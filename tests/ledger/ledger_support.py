@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
 
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.ledger.database import Database
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites, TopicInfo
-from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
 
 LOAD = LoadIdentity("team", "load_orders", "2026-01-01T00:00:00+00:00")
 OTHER = LoadIdentity("team", "load_orders", "2026-01-02T00:00:00+00:00")
@@ -34,7 +35,7 @@ def manifest(ledger: Ledger, number: int, load: LoadIdentity = LOAD, *, full: in
         ManifestEntry(
             p,
             transaction(ledger, number, p, load),
-            (PartitionWrites("orders", p, 10, 400, 5, 14, f"{p:032x}"),),
+            (PartitionWrites("orders", p, 10, 400, 5, 14, f"{p:032x}", 1_700_000_000_000),),
         )
         for p in range(full)
     ]
@@ -42,9 +43,26 @@ def manifest(ledger: Ledger, number: int, load: LoadIdentity = LOAD, *, full: in
         attempt=ref(ledger, number, load),
         created_at="2026-01-01T00:00:00+00:00",
         writer="test",
+        scope=TransactionScope.TASK,
+        two_phase_commit=False,
+        digest_algorithm="test",
         transaction_timeout_ms=900_000,
         topics={"orders": TopicInfo("id-of-orders", 8)},
         entries=(*entries, ManifestEntry(full, None, ())),
+    )
+
+
+def shared_manifest(ledger: Ledger, number: int) -> Manifest:
+    """Scope load: one transaction of two Spark partitions, with two-phase commit."""
+    name = TransactionalId(LOAD, ledger.ledger_id, number, role=IdRole.LOAD)
+    whole = PreparedTransaction(str(name), PreparedTxnState(1000, 0))
+    document = manifest(ledger, number)
+    return replace(
+        document,
+        scope=TransactionScope.LOAD,
+        two_phase_commit=True,
+        transaction_timeout_ms=TWO_PHASE_TIMEOUT_MS,
+        entries=tuple(replace(e, transaction=whole) if e.transaction else e for e in document.entries),
     )
 
 

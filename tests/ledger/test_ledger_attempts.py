@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
+from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, shared_manifest, sql, transaction
 
 from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError
+from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import sha256
 
 DAY = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")
@@ -178,6 +179,32 @@ def test_rule_11_a_prepared_attempts_transactions_are_known_by_name(ledger: Ledg
     assert [r.transaction for r in ledger.transactions(LOAD, 2)] == [
         transaction(ledger, 2, p) for p in (0, 1)
     ]
+
+
+def test_the_ledger_says_how_an_attempt_was_written(ledger: Ledger) -> None:
+    assert ledger.begin(LOAD, owner="x").how == ""
+    row = prepare(ledger)
+    assert (row.scope, row.two_phase_commit, row.writer, row.digest_algorithm) == (
+        TransactionScope.TASK, False, "test", "test",
+    )  # fmt: skip
+    assert row.how == "scope task, with a timeout, writer test"
+    assert ledger.attempt(LOAD, row.number) == row
+
+
+def test_scope_load_is_one_transaction_with_the_writes_of_all_spark_partitions(ledger: Ledger) -> None:
+    ledger.begin(LOAD, owner="begin")
+    ledger.submit(LOAD, owner="prepare")
+    document = shared_manifest(ledger, 1)
+    row = ledger.mark_prepared(document)
+    assert ledger.attempt(LOAD, 1) == row
+    assert row.how == "scope load, two-phase commit, writer test"
+    (known,) = ledger.transactions(LOAD, 1)
+    assert (known.transaction, known.spark_partition, known.records) == (document.transactions[0], None, 20)
+    assert [str(w.topic_partition) for w in known.writes] == ["orders-0", "orders-1"]
+    ledger.decide_commit(document, decided_by="decide")
+    assert ledger.is_decided_commit(known.transaction)
+    ledger.record_outcome(LOAD, 1, known.transaction.transactional_id, Outcome.COMMITTED)
+    assert ledger.record_committed(LOAD, 1).closed_at
 
 
 def test_mark_prepared_refuses_another_manifest_of_the_attempt(ledger: Ledger) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from ledger_support import LOAD, sql
@@ -21,6 +22,7 @@ from sqlalchemy.schema import CreateTable
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger, database, default_url, location, migrate, redacted, tables
+from airflow_kafka_eos.load import LoadIdentity, Verdict
 
 SECRET = "s3cr3t/p@ss"
 QUOTED = "s3cr3t%2Fp%40ss"
@@ -30,13 +32,43 @@ def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
     url = new_url(False)
     assert migrate.current(url) is None
     migrate.upgrade(url)
-    assert migrate.current(url) == migrate.head() == "0001"
+    assert migrate.current(url) == migrate.head() == "0002"
     with Ledger.open(url) as first:
         first.begin(LOAD, owner="x")
     migrate.upgrade(url)
     with Ledger.open(url, upgrade=True) as second:
         assert second.ledger_id == first.ledger_id
         assert len(second.attempts(LOAD)) == 1
+
+
+def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
+    new_url: Callable[[bool], str],
+) -> None:
+    url = new_url(False)
+    opened = database.Database(url)
+    opened.make_directory()
+
+    def first(connection: Connection) -> None:
+        config = migrate._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+
+    opened.write(first)
+    opened.close()
+    insert = "INSERT INTO kafka_eos_"
+    sql(url, insert + "loads VALUES (1, 'n', 'l', 'k', 'COMMITTING', NULL, NULL, 1, '', 't', 't')")
+    sql(url, insert + "attempts VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10, 100, 'sha', NULL)")
+    sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
+    sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
+    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0002"):
+        Ledger.open(url)
+    with Ledger.open(url, upgrade=True) as ledger:
+        load = LoadIdentity("n", "l", "k")
+        (row,) = ledger.attempts(load)
+        assert (row.verdict, row.records, row.scope, row.two_phase_commit, row.how) == (
+            Verdict.COMMIT, 10, None, None, "",
+        )  # fmt: skip
+        assert [str(t.transaction) for t in ledger.transactions(load, 1)] == ["id (7:0)"]
 
 
 def test_rule_6_each_ledger_has_an_id_of_its_own(new_url: Callable[[bool], str]) -> None:
@@ -110,9 +142,9 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 
 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate, "head", lambda: "0002")
+    monkeypatch.setattr(migrate, "head", lambda: "0003")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0001, not 0002.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0002, not 0003.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from confluent_kafka import TopicPartition as Assignment
+from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.errors import (
     CheckFailedError,
@@ -189,6 +191,19 @@ def test_a_topic_that_forgets_before_the_load_is_visible_is_refused(
     world.topic = topic(partitions=1, config={"retention.ms": "5000"})
     with pytest.raises(UndecidableError, match="keeps records so shortly"):
         world.decide(world.prepare(["a"]), margin_s=10)
+
+
+def test_a_load_whose_first_records_are_deleted_already_is_refused(world: World) -> None:
+    # what retention.bytes does too: it counts by the high watermark, not by what is committed
+    manifest = world.prepare(["a", "b"])
+    admin = AdminClient({"bootstrap.servers": world.settings.bootstrap_servers})
+    place = manifest.prepared[0].writes[0]
+    gone = Assignment(place.topic, place.partition, place.first_offset + 1)
+    for future in admin.delete_records([gone]).values():
+        future.result(30)
+    with pytest.raises(UndecidableError, match=r"are deleted \(retention"):
+        world.decide(manifest)
+    assert _verdict(world, 1) is Verdict.ABORT
 
 
 def test_rule_2_a_superseded_attempt_is_not_decided(world: World) -> None:

@@ -11,16 +11,19 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
+from airflow_kafka_eos.kafka.describing import initialise
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.writers import make_writer
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
-from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
+from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.protocol.committing import commit
 from airflow_kafka_eos.protocol.deciding import Checks, decide
 from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
 
 RUN = "dag/run"
 
@@ -61,12 +64,81 @@ class World:
         writer.close()
         return ManifestEntry(spark_partition, transaction, writes)
 
-    def manifest(self, ref: AttemptRef, entries: Iterable[ManifestEntry]) -> Manifest:
+    def write_arrow(
+        self,
+        name: TransactionalId,
+        values: Sequence[str],
+        *,
+        two_phase: bool = False,
+        shared: PreparedTxnState | None = None,
+        partition: int | None = None,
+    ) -> tuple[PreparedTransaction, tuple[PartitionWrites, ...]]:
+        """One prepared transaction, or one task's part of a shared one, by the writer that can do both."""
+        info = self.session.partitions.topic_info([self.topic])[self.topic]
+        deadline_ms = time.time_ns() // 10**6 + 60_000
+        limits = {self.topic: TopicLimits(info.partitions, 1_000_000)}
+        writer = make_writer(
+            "arrow",
+            self.settings,
+            WriteTarget(name, limits, self.topic, self.timeout_ms, deadline_ms, two_phase, shared),
+        )
+        try:
+            writer.open()
+            places = pa.array([partition] * len(values), pa.int32())
+            columns = {"key": pa.array(values), "value": pa.array(values), "partition": places}
+            writer.write(pa.RecordBatch.from_pydict(columns))
+            return writer.prepare()
+        finally:
+            writer.close()
+
+    def prepare_shared(self, *parts: Sequence[str], two_phase: bool = False, owner: str = RUN) -> Manifest:
+        """An attempt of scope load: each part by a task of its own, into the Kafka partition of that number."""
+        ref = reference(self.session, self.open_attempt(owner))
+        name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD)
+        deadline_ms = int(time.time() * 1000) + 60_000
+        state = initialise(
+            self.settings, name, self.timeout_ms, two_phase_commit=two_phase, deadline_ms=deadline_ms
+        )
+        entries = [
+            ManifestEntry(n, *self.write_arrow(name, part, shared=state, partition=n))
+            for n, part in enumerate(parts)
+        ]
+        manifest = self.manifest(ref, entries, scope=TransactionScope.LOAD, two_phase=two_phase)
+        prepared(self.session, manifest)
+        return manifest
+
+    def prepare_two_phase(self, *parts: Sequence[str]) -> Manifest:
+        """An attempt of scope task, its transactions without a timeout."""
+        ref = reference(self.session, self.open_attempt())
+        entries = [
+            ManifestEntry(
+                n,
+                *self.write_arrow(
+                    TransactionalId(ref.load, ref.ledger_id, ref.attempt, n, n), part, two_phase=True
+                ),
+            )
+            for n, part in enumerate(parts)
+        ]
+        manifest = self.manifest(ref, entries, two_phase=True)
+        prepared(self.session, manifest)
+        return manifest
+
+    def manifest(
+        self,
+        ref: AttemptRef,
+        entries: Iterable[ManifestEntry],
+        *,
+        scope: TransactionScope = TransactionScope.TASK,
+        two_phase: bool = False,
+    ) -> Manifest:
         return Manifest(
             attempt=ref,
             created_at="2026-01-01T00:00:00+00:00",
-            writer="confluent",
-            transaction_timeout_ms=self.timeout_ms,
+            writer="test",
+            scope=scope,
+            two_phase_commit=two_phase,
+            digest_algorithm="test",
+            transaction_timeout_ms=TWO_PHASE_TIMEOUT_MS if two_phase else self.timeout_ms,
             topics=self.session.partitions.topic_info([self.topic]),
             entries=tuple(entries),
         )

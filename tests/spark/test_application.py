@@ -15,8 +15,10 @@ import pytest
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import ConfigurationError, RecordError
 from airflow_kafka_eos.spark.errortext import own_error, printed_error
+from airflow_kafka_eos.spark.formats.settings import ValueFormat
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from tests.spark.writing import visible
 
 SECRET = "hunter2-never-shown"
 APPLICATION = Path(package.__file__).with_name("application.py")
@@ -77,7 +79,8 @@ def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, 
     events = tmp_path / "events"
     events.mkdir()
     conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={events.as_uri()}",
-            "--conf", "spark.eventLog.compress=false", "--conf", "spark.ui.enabled=false", "--verbose")  # fmt: skip
+            "--conf", "spark.eventLog.compress=false", "--conf", "spark.ui.enabled=false", "--verbose",
+            "--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=777")  # fmt: skip
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_env, *conf)
     assert code == 0, err
     manifest = ManifestStore(spec.manifest_dir).read(ref)
@@ -86,8 +89,26 @@ def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, 
     logged = "".join(p.read_text() for p in events.rglob("*") if p.is_file())
     assert "SparkListenerSQLExecutionStart" in logged  # the log has the plan with its options
     assert "kafka_eos" in logged.lower()
+    # wide rows fit into memory whatever their number; what the author says about it counts
+    assert '"spark.sql.execution.arrow.maxBytesPerBatch":"4m"' in logged
+    assert '"spark.sql.execution.arrow.maxRecordsPerBatch":"777"' in logged
     for place in (logged, out, err, Path(ManifestStore(spec.manifest_dir).path(ref)).read_text()):
         assert SECRET not in place
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(spec, kafka, topic, spark_env, ref):
+    # the value first, then its place: scope load goes by the columns that are left
+    job = Path(spec.job)
+    job.write_text("def load(spark): return spark.range(0, 4, 1, 2).selectExpr('cast(id as string) key', 'id', '1 b')")
+    spec = replace(spec, topics=(topic(2),), value_format=ValueFormat("json"), scope="load", job_args={})
+    code, out, err = submit(spec, kafka.bootstrap_servers, spark_env)
+    assert code == 0, out + err
+    manifest = ManifestStore(spec.manifest_dir).read(ref)
+    assert len(manifest.transactions) == 1
+    read = visible(kafka, spec.topics[0], 2, 4, isolation="read_uncommitted")
+    assert sorted(read) == [(b"%d" % i, b'{"id":%d,"b":1}' % i) for i in range(4)]
 
 
 @pytest.mark.spark

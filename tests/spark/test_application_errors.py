@@ -51,8 +51,8 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     ),
     "record too large": (
         {"sql": GOOD_THEN.format("select repeat('v', 5000), 0")},
-        "RecordError: a record of 5000 bytes (key, value and headers) is too large for topic 'TOPIC' partition 0, "
-        "which takes at most 4000 bytes per batch (max.message.bytes)",
+        "RecordError: a record without key of 5000 bytes (key, value and headers) is too large for topic 'TOPIC' "
+        "partition 0, which takes at most 4000 bytes per batch (max.message.bytes)",
     ),
     "job file missing": (
         {"job": "/nowhere/job.py"},

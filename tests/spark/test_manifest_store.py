@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_kafka_eos import manifest
-from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, ManifestError, UndecidableError
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    InvalidNameError,
+    ManifestError,
+    UndecidableError,
+)
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.transaction import PreparedTxnState
 
 LEDGER = "0123456789"
 REF = AttemptRef(LoadIdentity("airflow", "orders", "2013-01-01"), LEDGER, 1)
-EMPTY = Manifest(REF, "2013-01-01T00:00:00+00:00", "confluent", 60_000, {}, ())
+EMPTY = Manifest(
+    REF, "2013-01-01T00:00:00+00:00", "arrow", TransactionScope.TASK, False, 60_000, "x", {}, ()
+)
 
 _NAME = st.sampled_from([".", "..", "/", "a/b", "a.b", "~", "%2E", "a%2Fb", " "]) | st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12
@@ -42,9 +52,30 @@ def test_any_name_can_be_written_and_read(ref):
     with tempfile.TemporaryDirectory() as folder:
         store = ManifestStore(folder)
         store.claim(ref, "me")
-        text = manifest.dump(Manifest(ref, "now", "confluent", 1, {}, ()))
+        text = manifest.dump(replace(EMPTY, attempt=ref))
         store.write(ref, text)
         assert store.read(ref).attempt == ref
+
+
+def test_the_identity_of_scope_load_is_asked_for_once_and_remembered(tmp_path):
+    # planning may ask twice; a second InitProducerId would end what the first one's tasks write (rules 4 and 8)
+    answers = [PreparedTxnState(7, 0), PreparedTxnState(7, 1)]
+    assert ManifestStore(str(tmp_path)).identity(REF, lambda: answers.pop(0)) == PreparedTxnState(7, 0)
+    assert ManifestStore(str(tmp_path)).identity(REF, lambda: answers.pop(0)) == PreparedTxnState(7, 0)
+    assert len(answers) == 1
+
+
+def test_an_identity_that_was_asked_for_and_lost_is_not_asked_for_again(tmp_path):
+    store = ManifestStore(str(tmp_path))
+    with pytest.raises(BrokerUnavailableError):
+        store.identity(REF, lambda: _raise(BrokerUnavailableError("no answer")))
+    with pytest.raises(UndecidableError, match="did not come to its end") as caught:
+        store.identity(REF, lambda: PreparedTxnState(7, 1))
+    assert caught.value.attempt == 1
+
+
+def _raise(error):
+    raise error
 
 
 def test_a_second_claim_is_refused_and_names_the_first(tmp_path):

@@ -12,10 +12,12 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.application import write_options
+from airflow_kafka_eos.spark.formats.settings import ValueFormat
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
-_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=9)
+#: three such names fit a transactional id
+_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=5)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -29,10 +31,13 @@ _SPEC = st.builds(
     _REF,
     st.just("/manifests"),
     st.lists(_TOPIC, min_size=1, max_size=3, unique=True).map(tuple),
-    st.integers(1, 2**31),
+    st.integers(1, 2**31 - 2),
     st.integers(1, 2**52),
     job=st.just("orders.py:load"),
     job_args=st.dictionaries(st.text(), _JSON, max_size=3),
+    scope=st.sampled_from(["task", "load"]),
+    two_phase_commit=st.sampled_from(["auto", "required", "off"]),
+    writer=st.sampled_from(["auto", "arrow", "confluent"]),
 )
 GIVEN = {
     "topic": "orders",
@@ -57,6 +62,7 @@ def test_the_data_source_reads_what_the_application_says(spec):
     options = WriteOptions.parse(write_options(spec, "me"))
     assert (options.attempt, options.topics, options.claim) == (spec.attempt, spec.topics, "me")
     assert options.default_topic == (spec.topics[0] if len(spec.topics) == 1 else None)
+    assert (options.scope, options.two_phase_commit, options.writer) == (spec.scope, spec.two_phase_commit, spec.writer)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,12 @@ def test_the_data_source_reads_what_the_application_says(spec):
         ({"transaction_timeout_ms": "5"}, "transaction_timeout_ms"),
         ({"manifest_dir": ""}, "manifest_dir"),
         ({"unknown": 1}, "unknown"),
-        ({"schema_version": 2}, "schema_version"),
+        ({"schema_version": 1}, "schema_version"),
+        ({"scope": "loads"}, "Did you mean load"),
+        ({"two_phase_commit": "requierd"}, "Did you mean required"),
+        ({"two_phase_commit": True}, "two_phase_commit is True"),
+        ({"writer": "arow"}, "Did you mean arrow"),
+        ({"transaction_timeout_ms": 2**31 - 1}, "transaction_timeout_ms is 2147483647"),
         ({"attempt": {}}, "load"),
     ],
 )
@@ -79,6 +90,14 @@ def test_a_wrong_field_is_named(change, named):
     spec = ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py")
     with pytest.raises(ConfigurationError, match=named):
         ApplicationSpec.from_json(json.dumps(json.loads(spec.to_json()) | change))
+
+
+def test_an_unknown_value_format_is_refused_with_the_near_match():
+    ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
+    text = ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py", value_format=ValueFormat("json")).to_json()
+    assert ApplicationSpec.from_json(text).value_format == ValueFormat("json")
+    with pytest.raises(ConfigurationError, match="Did you mean json"):
+        ApplicationSpec.from_json(text.replace('"name": "json"', '"name": "jsn"'))
 
 
 def test_job_arguments_that_are_not_json_are_refused():
@@ -121,7 +140,24 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
         WriteOptions.parse(GIVEN | {"transaction.timeout": "1"})
 
 
-@pytest.mark.parametrize("key", ["load.attempt", "transaction.timeout.ms", "deadline.ms"])
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("transaction.scope", "loads", "Did you mean load"),
+        ("transaction.scope", "job", "it can be task, load"),
+        ("transaction.two.phase.commit", "Required", "Did you mean required"),
+        ("transaction.two.phase.commit", "true", "it can be auto, required, off"),
+        ("writer", "arow", "Did you mean arrow"),
+        ("transaction.timeout.ms", "2147483647", "less than 2147483647"),
+        ("transaction.two.phase", "off", r"Did you mean transaction\.two\.phase\.commit"),
+    ],
+)
+def test_a_word_that_is_none_is_named_with_the_nearest_one(key, value, says):
+    with pytest.raises(ConfigurationError, match=rf"{key}.*{says}"):
+        WriteOptions.parse(GIVEN | {key: value})
+
+
+@pytest.mark.parametrize("key", ["load.attempt", "transaction.timeout.ms", "deadline.ms", "transaction.tasks"])
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "²"])
 def test_a_number_that_is_none_is_named(key, value):
     with pytest.raises(ConfigurationError, match=key):

@@ -24,10 +24,10 @@ def failure(frame, options, mode="append"):
     return found
 
 
-def visible(kafka, topic, partitions, count):
-    """Records that a read_committed reader sees, as (key, value), until there are ``count``."""
+def visible(kafka, topic, partitions, count, isolation="read_committed"):
+    """Records that a reader sees, as (key, value), until there are ``count``."""
     consumer = Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "isolation.level": "read_committed"}
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "isolation.level": isolation}
     )
     consumer.assign([Assignment(topic, p, 0) for p in range(partitions)])
     found, end = [], time.monotonic() + 20

@@ -1,0 +1,320 @@
+"""Sends sealed batches: several requests under way per broker, each partition in order, each batch until it is there.
+
+The thread that encodes puts batches in; a thread of the sender's own does all the waiting, so that the brokers have
+work while the next batches are made. What is sent again is the same batch with the same sequence: the broker takes it
+once (KIP-98), and refuses what would leave a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from airflow_kafka_eos.errors import BrokerUnavailableError, KafkaEosError
+from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka.arrow.answers import UNKNOWN_TOPIC, Answer, gone, judge
+from airflow_kafka_eos.kafka.arrow.batches import SealedBatch
+from airflow_kafka_eos.kafka.arrow.enrolling import Enrolment
+from airflow_kafka_eos.kafka.produce_request import BatchesRequest
+from airflow_kafka_eos.kafka.produce_wire import ProduceWire
+from airflow_kafka_eos.kafka.producer_options import ProducerOptions
+from airflow_kafka_eos.kafka.tally import Tally
+from airflow_kafka_eos.transaction import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+#: Bytes of one request; brokers refuse above socket.request.max.bytes, 100 MiB by default.
+_REQUEST_BYTES = 8 * 1024 * 1024
+#: How long a topic may be unknown: metadata of a new topic travels for a moment.
+_UNKNOWN_S = 10.0
+_IDLE_S = 0.5
+
+
+@dataclass(eq=False)
+class _Queue:
+    """The batches of one partition, oldest first; those in flight come before those that wait."""
+
+    partition: TopicPartition
+    waiting: deque[SealedBatch] = field(default_factory=deque)
+    in_flight: list[SealedBatch] = field(default_factory=list)
+    #: where the batches in flight are on their way to
+    broker: int | None = None
+    #: something failed: one batch at a time until one is acknowledged
+    careful: bool = False
+    failures: int = 0
+    not_before: float = 0.0
+    moved_at: float = 0.0
+    unknown_since: float | None = None
+    reason: str = ""
+
+    def may_send(self, now: float, most: int) -> bool:
+        return bool(self.waiting) and now >= self.not_before and len(self.in_flight) < (1 if self.careful else most)
+
+    def again(self, batch: SealedBatch, now: float, reason: str) -> None:
+        """Put a batch back, at its place by sequence."""
+        self.in_flight.remove(batch)
+        place = sum(1 for b in self.waiting if b.order < batch.order)
+        self.waiting.insert(place, batch)
+        if not self.careful or not self.in_flight:
+            self.failures += 1
+        self.careful = True
+        self.reason = reason
+        self.not_before = now + retry.pause_s(self.failures, 1.0)
+
+
+class Sender:
+    """Sends one transaction's batches.
+
+    :param wire: used by the sender's thread alone between the first :meth:`put` and :meth:`stop`.
+    :param topic_ids: by topic; as they were when prepare began.
+    :param tally: told what is acknowledged.
+    """
+
+    def __init__(
+        self,
+        wire: ProduceWire,
+        enrolment: Enrolment,
+        topic_ids: Mapping[str, uuid.UUID],
+        options: ProducerOptions,
+        tally: Tally,
+    ) -> None:
+        self._wire = wire
+        self._enrolment = enrolment
+        self._id = enrolment.transactional_id
+        self._topic_ids = topic_ids
+        self._options = options
+        self._tally = tally
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._requests: dict[int, int] = defaultdict(int)
+        self._changed = threading.Condition()
+        self._arrived: deque[SealedBatch] = deque()
+        self._backlog = 0
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    # -- for the thread that encodes -----------------------------------------------------------------------------
+
+    def put(self, batch: SealedBatch) -> None:
+        """Hand a batch over; waits while too much is not acknowledged.
+
+        :raises KafkaEosError: what went wrong with this batch or an earlier one.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"sender of {self._id}", daemon=True)
+            self._thread.start()
+        with self._changed:
+            while self._failure is None and self._backlog and self._backlog + batch.bytes > self._options.buffer_bytes:
+                self._changed.wait(_IDLE_S)
+            self._raise_failed()
+            self._backlog += batch.bytes
+            self._arrived.append(batch)
+        self._wire.wake()
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged.
+
+        :raises KafkaEosError: what went wrong.
+        """
+        with self._changed:
+            while self._failure is None and self._backlog:
+                self._changed.wait(_IDLE_S)
+            self._raise_failed()
+
+    def stop(self) -> None:
+        """End the thread; the wire is the caller's again. What is under way may still arrive."""
+        if self._thread is not None:
+            with self._changed:
+                self._stopping = True
+            self._wire.wake()
+            self._thread.join()
+            self._thread = None
+
+    def _raise_failed(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # -- the sender's thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping and self._failure is None:
+                self._take()
+                now = time.monotonic()
+                self._dispatch(now)
+                self._wire.turn(self._patience(now))
+                self._check_progress(time.monotonic())
+        except BaseException as e:
+            self._fail(e)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
+
+    def _take(self) -> None:
+        now = time.monotonic()
+        with self._changed:
+            while self._arrived:
+                batch = self._arrived.popleft()
+                queue = self._queues.get(batch.partition)
+                if queue is None:
+                    queue = self._queues[batch.partition] = _Queue(batch.partition)
+                if not queue.waiting and not queue.in_flight:
+                    queue.moved_at = now
+                queue.waiting.append(batch)
+
+    def _patience(self, now: float) -> float:
+        """Seconds until something is to be done without an answer or a new batch."""
+        times = [queue.not_before - now for queue in self._queues.values() if queue.waiting and queue.not_before > now]
+        return max(0.0, min([_IDLE_S, *times]))
+
+    def _dispatch(self, now: float) -> None:
+        ready = [queue for queue in self._queues.values() if queue.may_send(now, self._options.in_flight)]
+        if not ready:
+            return
+        by_broker: dict[int, list[_Queue]] = defaultdict(list)
+        for queue in ready:
+            leader = self._leader(queue, now)
+            # while batches are on their way to a former leader, the new one would see a gap
+            if leader is not None and (not queue.in_flight or queue.broker == leader):
+                by_broker[leader].append(queue)
+        # only where there is a leader: what has none would keep all others waiting
+        self._enrolment.enrol([queue.partition for queues in by_broker.values() for queue in queues])
+        for broker, queues in by_broker.items():
+            while self._requests[broker] < self._options.in_flight:
+                queues = [queue for queue in queues if queue.may_send(now, self._options.in_flight)]
+                if not queues:
+                    break
+                self._send(broker, queues)
+
+    def _send(self, broker: int, queues: list[_Queue]) -> None:
+        """One request with the next batch of each queue, as many as it takes."""
+        batches: list[SealedBatch] = []
+        room = _REQUEST_BYTES
+        for queue in queues:
+            if batches and queue.waiting[0].bytes > room:
+                continue
+            batch = queue.waiting.popleft()
+            queue.in_flight.append(batch)
+            queue.broker = broker
+            batches.append(batch)
+            room -= batch.bytes
+        request = BatchesRequest(
+            batches,
+            transactional_id=self._id,
+            version=self._enrolment.produce_version,
+            timeout_ms=int(self._options.request_timeout_s * 1000),
+            topic_ids=self._topic_ids,
+        )
+        self._requests[broker] += 1
+        self._wire.start(broker, request, partial(self._answered, broker, batches))
+
+    def _answered(self, broker: int, batches: list[SealedBatch], response: Any, error: BaseException | None) -> None:
+        self._requests[broker] -= 1
+        try:
+            self._take_answer(batches, response, error)
+        except Exception as e:
+            self._fail(e)  # kafka-python would only log it, and the batches would never move again
+
+    def _take_answer(self, batches: list[SealedBatch], response: Any, error: BaseException | None) -> None:
+        now = time.monotonic()
+        if error is not None:
+            if not isinstance(error, BrokerUnavailableError):
+                self._fail(error)
+                return
+            for batch in batches:
+                self._queues[batch.partition].again(batch, now, str(error.message))
+            self._wire.forget_leaders(b.partition for b in batches)
+            return
+        topics = {str(i): name for name, i in self._topic_ids.items()}
+        answers = {}
+        for topic in response.responses:
+            name = topic.name or topics.get(str(topic.topic_id), "")
+            for answer in topic.partition_responses:
+                answers[TopicPartition(name, answer.index)] = answer
+        for batch in batches:
+            self._settle(batch, answers.get(batch.partition), now)
+
+    def _settle(self, batch: SealedBatch, answer: Any, now: float) -> None:
+        queue = self._queues[batch.partition]
+        first = min(b.order for b in [*queue.in_flight, *queue.waiting]) == batch.order
+        found = judge(
+            -1 if answer is None else answer.error_code,
+            base_offset=-1 if answer is None else answer.base_offset,
+            first_unacknowledged=first,
+            message=None if answer is None else answer.error_message,
+            partition=batch.partition,
+            id=self._id,
+        )
+        if isinstance(found, KafkaEosError):
+            self._fail(found)
+        elif found is Answer.DONE:
+            queue.in_flight.remove(batch)
+            queue.moved_at = now
+            if first:
+                # not behind one that failed: with others ahead of it the broker, which remembers five batches of a
+                # producer, would no longer know its copies
+                queue.careful, queue.failures, queue.unknown_since = False, 0, None
+            last = answer.base_offset + batch.records - 1
+            self._tally.of(batch.partition).acknowledge(batch.records, answer.base_offset, last)
+            with self._changed:
+                self._backlog -= batch.bytes
+                self._changed.notify_all()
+        else:
+            code = -1 if answer is None else answer.error_code
+            _log.info("%s: %s for %s, sending it again", self._id, retry.name_of(code), batch.partition)
+            queue.again(batch, now, retry.name_of(code))
+            if code not in UNKNOWN_TOPIC:
+                queue.unknown_since = None  # this broker knows it
+            elif queue.unknown_since is None:
+                queue.unknown_since = now
+            self._wire.forget_leaders([batch.partition])
+
+    def _leader(self, queue: _Queue, now: float) -> int | None:
+        """The partition's leader; None when there is none now: the queue waits a little."""
+        try:
+            return self._wire.leaders([queue.partition])[queue.partition]
+        except (retry.Retry, BrokerUnavailableError) as e:
+            queue.reason = str(e)
+        queue.failures += 1
+        queue.not_before = time.monotonic() + retry.pause_s(queue.failures, 1.0)
+        if queue.unknown_since is None and self._is_unknown(queue.partition):
+            queue.unknown_since = now
+        return None
+
+    def _is_unknown(self, partition: TopicPartition) -> bool:
+        """True when a broker answers that there is no such partition; False when none answers."""
+        try:
+            topics = self._wire.metadata([partition.topic]).topics
+        except BrokerUnavailableError:
+            return False
+        return not any(
+            t.error_code not in UNKNOWN_TOPIC and partition.partition in {p.partition_index for p in t.partitions}
+            for t in topics
+        )
+
+    def _check_progress(self, now: float) -> None:
+        for queue in self._queues.values():
+            if not queue.waiting and not queue.in_flight:
+                continue
+            since = queue.unknown_since
+            # not while a batch is on its way to a leader that was found again
+            if since is not None and not queue.in_flight and now - since > _UNKNOWN_S:
+                raise gone(queue.partition, _UNKNOWN_S, self._id)
+            if now - queue.moved_at > self._options.delivery_timeout_s:
+                raise BrokerUnavailableError(
+                    f"no batch for {queue.partition} was acknowledged for {self._options.delivery_timeout_s:g} s"
+                    f"{f', the last reason was: {queue.reason}' if queue.reason else ''}",
+                    remedy="Check that the partition's leader is up; clear prepare to write again. "
+                    "message.timeout.ms sets how long is waited",
+                    transactional_id=self._id,
+                )

@@ -1,0 +1,168 @@
+"""Brokers die, leaders move and connections break during a write: nothing is lost, doubled or reordered.
+
+With transaction version 2 (Kafka 4.4) and 1 (Kafka 3.9).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cutting_proxy import CuttingProxy
+from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, writes_of
+
+from airflow_kafka_eos.errors import BrokerUnavailableError
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import TopicPartition
+from tests.secured import free_port
+
+pytestmark = pytest.mark.broker
+
+VERSIONS = ("4.4.0", "3.9.2")
+PARTITIONS = 3
+ROWS = 10_000  # of one batch
+_ids = itertools.count()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def one(request):
+    """A broker with a second listener, whose clients come through a proxy."""
+    port = free_port()
+    proxy = CuttingProxy(("127.0.0.1", port))
+    with LocalKafka(version=request.param) as kafka:
+        properties = kafka.log_file().parent / "server.properties"
+        more = {
+            "listeners": f",PROXIED://127.0.0.1:{port}",
+            "advertised.listeners": f",PROXIED://{proxy.address}",
+            "listener.security.protocol.map": ",PROXIED:PLAINTEXT",
+        }
+        lines = [line + more.get(line.partition("=")[0], "") for line in properties.read_text().splitlines()]
+        properties.write_text("\n".join(lines) + "\n")
+        kafka.restart()
+        yield kafka, proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def three(request):
+    with LocalKafka(version=request.param, brokers=3, heap="256m") as kafka:
+        yield kafka
+
+
+def rows(start):
+    """Numbered values of about 100 bytes, row n to partition n % 3."""
+    numbers = pa.array(np.arange(start, start + ROWS)).cast(pa.string())
+    padding = pa.array(["x" * 94] * ROWS)
+    values = pa.compute.binary_join_element_wise(numbers, padding, " ").cast(pa.binary())
+    partitions = pa.array((np.arange(start, start + ROWS) % PARTITIONS).astype(np.int32))
+    return pa.RecordBatch.from_pydict({"value": values, "partition": partitions})
+
+
+def write_through(kafka, bootstrap, disasters, batches=30, **settings):
+    """Write ``batches``; before batch n call ``disasters[n]``. Prepare, commit, and check what is there."""
+    name = f"broken-{next(_ids)}"
+    kafka.create_topic(name, partitions=PARTITIONS)
+    connection = settings_of(bootstrap, **settings)
+    with opened("arrow", connection, target_of(transactional_id := an_id(name), {name: PARTITIONS})) as writer:
+        for n in range(batches):
+            if n in disasters:
+                disasters[n](name)
+            writer.write(rows(n * ROWS))
+        prepared, writes = writer.prepare()
+        end(connection, prepared)
+    assert not is_open(connection, transactional_id)
+    records = consume(kafka.bootstrap_servers, name, PARTITIONS, batches * ROWS, "read_committed")
+    assert writes == writes_of(name, records)
+    found = defaultdict(list)
+    for r in records:
+        found[r.partition].append(int(r.value.split()[0]))
+    for partition in range(PARTITIONS):
+        assert found[partition] == list(range(partition, batches * ROWS, PARTITIONS))
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        [("request", 1_000_000)],
+        # the broker has the batch, the client does not know it
+        [("answer", 1_000_000)],
+        [("answer", 500_000), ("request", 2_000_000), ("answer", 1), ("request", 1_200_000), ("answer", 3_000_000)],
+    ],
+    ids=["request", "answer", "many"],
+)
+def test_cut_connections(one, cuts):
+    kafka, proxy = one
+    proxy.made.clear()
+
+    def begin(_):
+        proxy.cuts.extend(cuts)
+
+    write_through(kafka, proxy.address, {1: begin})
+    assert sorted(proxy.made) == sorted(kind for kind, _ in cuts)
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_the_only_broker_goes_and_comes_back(one, how):
+    kafka, proxy = one
+    back = threading.Thread(target=kafka.restart)
+
+    def go(_):
+        if how == "killed":
+            kafka.kill()
+        back.start()
+
+    try:
+        write_through(kafka, proxy.address, {10: go})
+    finally:
+        back.join(120)
+
+
+def broker_of(kafka, what, topic):
+    with Wire(settings_of(kafka.bootstrap_servers)) as wire:
+        if what == "leader":
+            tp = TopicPartition(topic, 0)
+            return wire.leaders([tp])[tp]
+        name = str(an_id(topic))
+        return wire.coordinators([name])[name]
+
+
+@pytest.mark.parametrize("who", ["leader", "coordinator"])
+def test_the_leader_or_the_coordinator_moves(three, who):
+    killed = []
+
+    def kill(topic):
+        killed.append(broker_of(three, who, topic))
+        three.kill(killed[0])
+
+    try:
+        write_through(three, three.bootstrap_servers, {10: kill})
+    finally:
+        for node in killed:
+            three.restart(node)
+
+
+def test_each_leader_is_restarted_once_while_it_goes_on(three):
+    # a rolling upgrade
+    def restart(node):
+        return lambda _: three.restart(node)
+
+    write_through(three, three.bootstrap_servers, {n * 7: restart(n) for n in three.node_ids})
+
+
+def test_a_broker_that_does_not_come_back_is_said_so():
+    with LocalKafka(version="4.4.0") as kafka:
+        kafka.create_topic("gone")
+        connection = settings_of(kafka.bootstrap_servers, message_timeout_ms=3000)
+        with opened("arrow", connection, target_of(an_id("gone"), {"gone": 1})) as writer:
+            writer.write(rows(0).drop_columns("partition"))
+            kafka.kill()
+            with pytest.raises(BrokerUnavailableError, match=r"gone-0 was acknowledged for 3 s.*last reason was"):
+                for n in range(1, 200):
+                    writer.write(rows(n * ROWS).drop_columns("partition"))
+                writer.prepare()
+            writer._wire.timeout_s = 1  # abort() tries as long as that

@@ -1,0 +1,29 @@
+"""What decide and commit do, in a process that may be killed: ``deciding_process <servers> <ledger> <manifest>``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from airflow_kafka_eos import manifest
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.committing import commit
+from airflow_kafka_eos.protocol.deciding import Checks, decide
+from airflow_kafka_eos.protocol.session import connect
+from tests.protocol.world import RUN
+
+
+def main(servers: str, ledger_url: str, path: str, name: str) -> None:
+    parsed = TransactionalId.parse(name)
+    assert parsed is not None
+    document = manifest.load(Path(path).read_text(), AttemptRef(parsed.load, parsed.ledger_id, parsed.attempt))
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": servers})
+    with connect(settings, ledger_url, parsed.load.namespace) as session:
+        decide(session, document, Checks(), owner=RUN, margin_s=1)
+        commit(session, parsed.load, deadline_s=30)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
