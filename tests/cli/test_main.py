@@ -18,23 +18,23 @@ def call(home: Path, *arguments: str, **environment: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, "-c", "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())", *arguments],
         env=env | {"AIRFLOW_HOME": str(home)} | environment,
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[1],
+        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2],
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("arguments", "environment", "wanted"),
     [
-        ("ledger show", {"LEDGER": "sqlite:///<home>/none.db"},
+        ("loads list", {"LEDGER": "sqlite:///<home>/none.db"},
          "LedgerUnavailableError: the ledger sqlite:///<home>/none.db has not been created yet. "
          "Run `airflow-kafka-eos ledger upgrade` once"),
         ("ledger upgrade", {"LEDGER": f"postgresql://u:{SECRET}@127.0.0.1:1/x"},
          "LedgerUnavailableError: the ledger postgresql+psycopg2://u:***@127.0.0.1:1/x did not answer"),
         ("ledger upgrade", {"LEDGER": f"oracle://u:{SECRET}@127.0.0.1/x"},
          "ConfigurationError: the ledger's URL is not an SQLAlchemy URL of SQLite, PostgreSQL or MySQL. Use sqlite:"),
-        ("ledger show --conn-id nowhere", {},
+        ("loads list --conn-id nowhere", {},
          "ConfigurationError: --conn-id 'nowhere': Airflow has no such connection here. Name one"),
-        ("ledger show --conn-id web",
+        ("loads list --conn-id web",
          {"AIRFLOW_CONN_WEB": json.dumps({"conn_type": "http", "host": "x", "password": SECRET})},
          "ConfigurationError: connection 'web' of type 'http' cannot hold the ledger. Use a connection of one"),
         ("demo --days 1 --folder <home>/demo", {}, "ConfigurationError: --days 1 is not in 5..365"),

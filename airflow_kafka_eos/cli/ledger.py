@@ -1,0 +1,75 @@
+"""``ledger``: the metadata DB, and how each command finds it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from airflow_kafka_eos.errors import ConfigurationError
+
+LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to the parser's subcommands."""
+    ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(required=True, metavar="COMMAND")
+    upgrade = ledger.add_parser("upgrade", help="create or migrate the ledger's tables")
+    check = ledger.add_parser("check", help="say which ledger it is, and whether its tables are up to date")
+    for command, run in ((upgrade, _upgrade), (check, _check)):
+        add_conn_id(command)
+        command.set_defaults(run=run)
+
+
+def add_conn_id(command: argparse.ArgumentParser) -> None:
+    """The argument that says which ledger."""
+    command.add_argument(
+        "--conn-id",
+        help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else the SQLite file",
+    )
+
+
+def url_of(arguments: argparse.Namespace) -> str:
+    """The ledger's URL.
+
+    :raises ConfigurationError: the connection is not there, or cannot hold a ledger.
+    """
+    from airflow_kafka_eos.ledger.location import default_url
+
+    if arguments.conn_id:
+        from airflow.sdk import BaseHook
+        from airflow.sdk.exceptions import AirflowNotFoundException
+
+        from airflow_kafka_eos.hooks.kafka_eos import ledger_url
+
+        try:
+            connection = BaseHook.get_connection(arguments.conn_id)
+        except AirflowNotFoundException as e:
+            raise ConfigurationError(
+                f"--conn-id {arguments.conn_id!r}: Airflow has no such connection here",
+                remedy=f"Name one that `airflow connections list` shows, or set {LEDGER_VARIABLE} to the ledger's URL",
+            ) from e
+        return ledger_url(connection)
+    return os.environ.get(LEDGER_VARIABLE) or default_url()
+
+
+def _upgrade(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.location import redacted
+    from airflow_kafka_eos.ledger.migrate import current, upgrade
+
+    url = url_of(arguments)
+    before = current(url)
+    upgrade(url)
+    print(f"ledger {redacted(url)}: {before or 'empty'} -> {current(url)}")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+    from airflow_kafka_eos.ledger.location import redacted
+    from airflow_kafka_eos.ledger.migrate import current
+
+    url = url_of(arguments)
+    with Ledger.open(url) as ledger:  # says what is wrong
+        print(f"ledger {redacted(url)}: revision {current(url)}, up to date; its id is {ledger.ledger_id}")
+    return 0

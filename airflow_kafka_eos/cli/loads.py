@@ -1,0 +1,134 @@
+"""``loads``: what the ledger knows of each load, its attempts and their transactions."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
+from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.errors import ConfigurationError, nearest
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, LoadState
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to the parser's subcommands."""
+    loads = commands.add_parser("loads", help="loads and their states").add_subparsers(required=True, metavar="COMMAND")
+
+    every = loads.add_parser("list", help="all loads, the oldest first")
+    every.add_argument("--namespace", help="only this one's")
+    every.add_argument("--name", help="only loads of this name")
+    every.add_argument("--state", choices=[state.value for state in LoadState], help="only loads in this state")
+    every.set_defaults(run=_list)
+
+    one = loads.add_parser("show", help="one load with its attempts, decisions and transactions")
+    one.add_argument("name", help="the load's name")
+    one.add_argument("key", help="its load_key, such as 2026-01-01T00:00:00+00:00")
+    one.add_argument("--namespace", default=DEFAULT_NAMESPACE, help=f"default {DEFAULT_NAMESPACE}")
+    one.set_defaults(run=_show)
+
+    for command in (every, one):
+        add_conn_id(command)
+        add_output(command)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    with Ledger.open(url_of(arguments)) as ledger:
+        found = [
+            _load(row, ledger.attempt(row.load, row.newest_attempt))
+            for row in ledger.loads(arguments.namespace, arguments.name)
+            if arguments.state in (None, row.state.value)
+        ]
+    if arguments.output == "json":
+        print(as_json(found))
+    else:
+        print(as_table([{k: v for k, v in row.items() if k != "created_at"} for row in found]) or "no loads")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    load = LoadIdentity(arguments.namespace, arguments.name, arguments.key)
+    with Ledger.open(url_of(arguments)) as ledger:
+        row = ledger.load(load)
+        if row is None:
+            raise _unknown(ledger, load)
+        attempts = ledger.attempts(load)
+        transactions = [(a.number, t) for a in attempts for t in ledger.transactions(load, a.number)]
+    shown: dict[str, Any] = {
+        "load": _load(row, attempts[-1] if attempts else None),
+        "attempts": [_attempt(a) for a in attempts],
+        "transactions": [_transaction(number, t) for number, t in transactions],
+    }
+    if arguments.output == "json":
+        print(as_json(shown))
+        return 0
+    print("\n".join(f"{key.replace('_', ' '):16} {value}" for key, value in shown["load"].items() if value))
+    for title in ("attempts", "transactions"):
+        if shown[title]:
+            print(f"\n{title}\n{as_table(shown[title])}")
+    return 0
+
+
+def _unknown(ledger: Ledger, load: LoadIdentity) -> ConfigurationError:
+    every = ledger.loads(load.namespace)
+    keys = [row.load.key for row in every if row.load.name == load.name]
+    if keys:
+        near, field = nearest(load.key, keys), "key"
+    else:
+        near, field = nearest(load.name, {row.load.name for row in every}), "name"
+    return ConfigurationError(
+        f"the ledger knows no load {load}",
+        remedy=f"Did you mean the {field} {near}?" if near else "Run `airflow-kafka-eos loads list` for what it knows",
+        load=str(load),
+    )
+
+
+def _load(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
+    return {
+        "namespace": row.load.namespace,
+        "name": row.load.name,
+        "key": row.load.key,
+        "state": row.state.value,
+        "attempt": row.newest_attempt,
+        "records": None if newest is None else newest.records,
+        "how": newest.how if newest is not None else "",
+        "reason": row.reason,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
+def _attempt(row: AttemptRow) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "by": row.responsible,
+        "opened_at": row.opened_at,
+        "prepared_at": row.prepared_at,
+        "verdict": None if row.verdict is None else row.verdict.value,
+        "decided_at": row.decided_at,
+        "decided_by": row.decided_by,
+        "closed_at": row.closed_at,
+        "reason": row.reason,
+        "records": row.records,
+        "bytes": row.bytes,
+    }
+
+
+def _transaction(attempt: int, row: TransactionRow) -> dict[str, Any]:
+    return {
+        "attempt": attempt,
+        "transactional_id": row.transaction.transactional_id,
+        "prepared_transaction_state": str(row.transaction.state),
+        "spark_partition": row.spark_partition,
+        "topic_partitions": len(row.writes),
+        "records": row.records,
+        "outcome": None if row.outcome is None else row.outcome.value,
+    }

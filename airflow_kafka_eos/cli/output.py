@@ -1,0 +1,26 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """The argument that says for whom."""
+    command.add_argument("--output", choices=("table", "json"), default="table", help="for people, or for programs")
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The first row's keys are the head. What is not known is a dash."""
+    shown = [{key.replace("_", " "): "-" if v in (None, "") else v for key, v in row.items()} for row in rows]
+    return str(tabulate(shown, headers="keys", tablefmt="simple", disable_numparse=True))
+
+
+def as_json(document: Any) -> str:
+    """As it is; times are UTC ISO texts."""
+    return json.dumps(document, indent=2, ensure_ascii=False)

@@ -1,0 +1,118 @@
+"""``loads`` and ``ledger``: what the ledger knows, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.cli import main
+from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger import Ledger, migrate
+from airflow_kafka_eos.load import LoadIdentity
+from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate.upgrade(url)
+    monkeypatch.setenv(LEDGER_VARIABLE, url)
+    with Ledger.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command that must succeed; what it prints."""
+
+    def one(*arguments: str) -> str:
+        assert main(arguments) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return one
+
+
+def test_all_loads_are_listed_with_state_attempt_and_records(ledger: Ledger, run: Run) -> None:
+    commit(ledger, LOAD)
+    prepare(ledger, OTHER)
+    head, _, *rows = run("loads", "list").splitlines()
+    assert head.split()[:6] == ["namespace", "name", "key", "state", "attempt", "records"]
+    assert [row.split()[:6] for row in rows] == [
+        ["team", "load_orders", LOAD.key, "COMMITTING", "1", "20"],
+        ["team", "load_orders", OTHER.key, "PREPARED", "1", "20"],
+    ]
+    assert "scope task, with a timeout, writer test" in rows[0]
+
+
+def test_a_list_is_narrowed(ledger: Ledger, run: Run) -> None:
+    commit(ledger, LOAD)
+    prepare(ledger, OTHER)
+    prepare(ledger, LoadIdentity("other", "x", "1"))
+
+    def keys(*arguments: str) -> list[str]:
+        return [row["key"] for row in json.loads(run("loads", "list", "--output", "json", *arguments))]
+
+    assert keys() == [LOAD.key, OTHER.key, "1"]
+    assert keys("--namespace", "other") == keys("--name", "x") == ["1"]
+    assert keys("--state", "PREPARED", "--namespace", "team") == [OTHER.key]
+    assert keys("--state", "ABORTED") == []
+
+
+def test_without_loads_it_says_so_and_programs_get_an_empty_list(ledger: Ledger, run: Run) -> None:
+    assert run("loads", "list") == "no loads\n"
+    assert json.loads(run("loads", "list", "--output", "json")) == []
+
+
+def test_one_load_is_shown_with_its_attempts_and_transactions(ledger: Ledger, run: Run) -> None:
+    prepare(ledger)
+    ledger.decide_abort(ref(ledger, 1), decided_by="cleanup of run r", reason="a task failed")
+    commit(ledger)
+    name = ledger.transactions(LOAD, 2)[0].transaction.transactional_id
+    ledger.record_outcomes(LOAD, 2, {name: Outcome.COMMITTED})
+    shown = json.loads(run("loads", "show", LOAD.name, LOAD.key, "--namespace", "team", "--output", "json"))
+    assert shown["load"]["state"] == "COMMITTING"
+    assert [(a["number"], a["verdict"], a["reason"]) for a in shown["attempts"]] == [
+        (1, "abort", "a task failed"), (2, "commit", ""),
+    ]  # fmt: skip
+    assert [(t["attempt"], t["outcome"]) for t in shown["transactions"]] == [
+        (1, None), (1, None), (2, "committed"), (2, None),
+    ]  # fmt: skip
+    assert shown["transactions"][2]["transactional_id"] == name
+    assert shown["transactions"][2]["prepared_transaction_state"] == "1000:2"
+    text = run("loads", "show", LOAD.name, LOAD.key, "--namespace", "team")
+    assert "state            COMMITTING" in text and "a task failed" in text and name in text
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "remedy"),
+    [
+        ("load_orders", "2026-01-01T00:00:00", f"Did you mean the key {LOAD.key}?"),
+        ("load_ordres", LOAD.key, "Did you mean the name load_orders?"),
+        ("flights", "1", "Run `airflow-kafka-eos loads list` for what it knows"),
+    ],
+)
+def test_an_unknown_load_is_named_with_what_may_be_meant(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], name: str, key: str, remedy: str
+) -> None:
+    prepare(ledger)
+    assert main(["loads", "show", name, key, "--namespace", "team"]) == 2
+    error = capsys.readouterr().err
+    assert f"ConfigurationError: the ledger knows no load team/{name}/{key}" in error and remedy in error
+
+
+def test_an_unknown_state_is_refused_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["loads", "list", "--state", "DONE"])
+    assert ended.value.code == 2
+    assert "COMMITTED" in capsys.readouterr().err
+
+
+def test_a_ledger_that_is_up_to_date_says_which_it_is(ledger: Ledger, run: Run) -> None:
+    line = run("ledger", "check")
+    assert "revision 0002, up to date" in line and ledger.ledger_id in line
