@@ -12,6 +12,7 @@ from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.slots import release
 from airflow_kafka_eos.ledger.text import for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 
@@ -39,7 +40,10 @@ def record_outcomes(
         if old is not Outcome.COMMITTED and old is not outcome:
             connection.execute(
                 update(t.transactions)
-                .where(t.transactions.c.transactional_id == transactional_id)
+                .where(
+                    t.transactions.c.attempt_id == attempt_id,  # a pooled id is of many attempts
+                    t.transactions.c.transactional_id == transactional_id,
+                )
                 .values(outcome=outcome.value, outcome_at=moment)
             )
             old = outcome
@@ -72,6 +76,8 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     ids = select(t.transactions.c.transactional_id).where(t.transactions.c.attempt_id == attempt_id)
     state = t.kafka_transaction_state
     connection.execute(delete(state).where(state.c.transactional_id.in_(ids)))
+    # every marker was seen; of writers that nobody has heard of, only the quarantine knows
+    release(connection, attempt_id, quarantine=attempt.writers_left is not False)
     return replace(attempt, closed_at=moment)
 
 
