@@ -70,7 +70,7 @@ class Enrolment:
         for partition, producers in Partitions(self._wire).producers(partitions).items():
             if any((p.producer_id, p.producer_epoch) == ours for p in producers):
                 raise ProducerFencedError(
-                    f"{partition} has records of producer {self._state} already: another attempt of "
+                    f"{partition} has records of producer id and epoch {self._state} already: another attempt of "
                     "this Spark task has written there (rule 14)",
                     remedy="Clear prepare: it opens a new attempt. With scope load no Spark task may run twice",
                     transactional_id=self.transactional_id,
