@@ -251,6 +251,10 @@ class Ledger:
         """By id, the identities under which it was ever decided to be committed."""
         return self._read(lambda c: slots.decided_states(c, ids))
 
+    def submitted_times(self, namespace: str) -> dict[tuple[str, str, int], str]:
+        """(load name, key, attempt) -> when its application was submitted."""
+        return self._read(lambda c: slots.submitted_times(c, namespace))
+
     def note_slot_checked(self, row: AttemptRow) -> None:
         """The slot that an attempt has leased shows nothing that the ledger does not know."""
         if row.slot is not None:

@@ -179,6 +179,16 @@ def decided_states(connection: Connection, ids: Collection[str]) -> dict[str, se
     return found
 
 
+def submitted_times(connection: Connection, namespace: str) -> dict[tuple[str, str, int], str]:
+    """(load name, key, attempt) -> when its application was submitted; without those that never were."""
+    rows = connection.execute(
+        select(t.loads.c.name, t.loads.c.load_key, t.attempts.c.number, t.attempts.c.submitted_at)
+        .join(t.attempts, t.attempts.c.load_id == t.loads.c.id)
+        .where(t.loads.c.namespace == namespace, t.attempts.c.submitted_at.is_not(None))
+    )
+    return {(row.name, row.load_key, row.number): row.submitted_at for row in rows}
+
+
 def text_of(moment: datetime) -> str:
     """As the ledger keeps times."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")

@@ -63,6 +63,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         DataFrame's columns.
     :param transaction_naming: ``incrementing``: transactional ids of the attempt's own, which brokers keep for
         ``transactional.id.expiration.ms``; ``pooling``: ids of a slot that later loads of the name use again.
+    :param max_transactional_ids: prepare warns near so many ids of the load's name at the brokers, and fails where it
+        would add to them; None: no cap.
+    :param max_transactional_ids_of_namespace: the same for all names of the namespace.
     :param registry_conn_id: a connection of type ``http`` to the schema registry, for the formats ``confluent-*``;
         settings of confluent-kafka's ``SchemaRegistryClient`` may stand in its extra.
     """
@@ -91,6 +94,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         two_phase_commit: str = TwoPhaseCommit.AUTO.value,
         writer: str = WriterName.AUTO.value,
         transaction_naming: str = TransactionNaming.INCREMENTING.value,
+        max_transactional_ids: int | None = 10_000,
+        max_transactional_ids_of_namespace: int | None = 100_000,
         value_format: Mapping[str, str] | str = "raw",
         registry_conn_id: str | None = None,
         **kwargs: Any,
@@ -123,11 +128,14 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.hold_time = hold_time
         self.writer_deadline = writer_deadline
         self.manifest_dir = manifest_dir
+        self.max_transactional_ids = max_transactional_ids
+        self.max_transactional_ids_of_namespace = max_transactional_ids_of_namespace
         self.scope, self.two_phase_commit, self.writer, self.transaction_naming = (c.value for c in choices)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared."""
         from airflow_kafka_eos.manifest import AttemptRef
+        from airflow_kafka_eos.protocol.ids import Caps
         from airflow_kafka_eos.protocol.opening import prepared, reference, submit
 
         with no_retry_of_terminal_errors():
@@ -136,6 +144,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             store = manifest_store(self.manifest_dir)
             deadline_ms = time.time_ns() // 10**6 + int(self.writer_deadline.total_seconds() * 1000)
             spec = self._spec(store, deadline_ms)
+            caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
             with resolved.session(self.namespace) as session:
@@ -145,6 +154,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     owner=owner_of(context),
                     naming=TransactionNaming(self.transaction_naming),
                     deadline_ms=deadline_ms,
+                    caps=caps,
                 )
                 refuse_siblings(row, context)
                 if row.verdict is Verdict.COMMIT:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
+from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.protocol.ids import Caps, check_caps
 from airflow_kafka_eos.protocol.leasing import check_slot
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.sweeping import sweep
@@ -38,6 +39,7 @@ def submit(
     owner: str,
     naming: TransactionNaming = TransactionNaming.INCREMENTING,
     deadline_ms: int | None = None,
+    caps: Caps | None = None,
 ) -> AttemptRow:
     """Take the opened attempt for one application, or open a new one when it was taken before (rule 3).
 
@@ -45,8 +47,13 @@ def submit(
 
     :param naming: ``pooling``: the attempt leases a slot, whose ids are looked at before one is used.
     :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule 5).
+    :param caps: how many transactional ids there may be; None: they are not counted.
+    :raises ConfigurationError: a cap is reached; no attempt is taken.
     :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
     """
+    known = session.ledger.load(load)
+    if caps is not None and (known is None or known.state not in DECIDED_COMMIT):
+        check_caps(session, load, naming, caps)
     row = session.ledger.submit(load, owner=owner, naming=naming, deadline_ms=deadline_ms)
     _sweep_older(session, row)
     if row.verdict is None:
