@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 EXPIRATION = "transactional.id.expiration.ms"
 #: Heap that one id takes in its coordinator, without its text: measured on Kafka 4.4.0 (docs/adr/0013). Every replica
 #: of the partition of ``__transaction_state`` has its record on the disk besides.
-BYTES_PER_ID = 600
+BYTES_PER_ID = 450
 #: Where a warning is due: so much of a cap.
 WARN_AT = 0.8
 

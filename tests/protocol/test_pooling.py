@@ -319,7 +319,7 @@ def test_an_open_id_is_never_initialised_by_a_task(world: PooledWorld) -> None:
 def test_decide_asks_the_brokers_clock_about_pooled_ids_too(world: PooledWorld) -> None:
     world.timeout_ms = 5_000
     manifest = world.prepare(["a"])
-    with pytest.raises(UndecidableError, match="left"):
+    with pytest.raises(UndecidableError, match="by its broker's clock"):
         world.decide(manifest, margin_s=4.99)
 
 
