@@ -158,8 +158,8 @@ def _holder(session: Session, load: LoadIdentity, found: AnyId) -> int | None:
     slot = session.ledger.slot(found.namespace, found.load_name, found.slot)
     if slot is None or slot.holder != load:
         return None
-    # what it showed before it was looked at, or what put it in doubt then, may be a load that this ledger has forgotten:
-    # nothing of it is ended by program
+    # what it showed before it was looked at, or what put it in doubt then, may be of a load that this ledger has
+    # forgotten: nothing of it is ended by program
     return slot.attempt if slot.checked_at is not None else None
 
 

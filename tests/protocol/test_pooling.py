@@ -15,8 +15,9 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.naming import PooledId, TransactionalId
 from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
-from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, foreign_transaction
@@ -330,6 +331,29 @@ def test_rule_6_another_application_s_transaction_in_our_topic_survives(world: P
     ours.clean()
     stranger.commit_transaction(30)
     assert world.visible() == ["foreign"]
+
+
+def test_the_oldest_brokers_too(ledger_url: str) -> None:
+    """Kafka 3.9: transaction version 1, whose end leaves the epoch as it is, and a listing without patterns."""
+    with LocalKafka(version="3.9.2") as old:
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": old.bootstrap_servers})
+        old.create_topic("t", partitions=2)
+        load = LoadIdentity("test", f"pooled-{next(_names)}", "first")
+        with connect(settings, ledger_url, "test") as session:
+            world = PooledWorld(session, settings, "t", load)
+            for key in ("a", "b"):
+                world.of(key).load_all([f"{key}0"], [f"{key}1"])
+                world.of(f"{key} shared").load_shared([f"{key}2"], [f"{key}3"])
+            assert len(world.ids_on_broker()) == 3
+            killed = world.of("killed")
+            ref = killed.driver()
+            first = killed.task(ref, ["never"])
+            assert killed.task_id(ref) != first.transaction.transactional_id  # type: ignore[union-attr]
+            killed.clean()
+            end_quarantine(ledger_url, world)
+            assert world.of("last").load_all(["x"]).attempt.slot == 0
+            assert world.open_ids() == []
+            assert world.visible() == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3", "x"]
 
 
 def test_a_refused_load_gives_its_slot_back_at_once(world: PooledWorld) -> None:
