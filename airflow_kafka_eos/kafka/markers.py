@@ -26,7 +26,7 @@ METADATA_LAG_S = 5.0
 OFFSET_OUT_OF_RANGE = 1
 #: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
 _GONE = frozenset({3, 100, 103})
-_TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
+TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
 
 
 @dataclass
@@ -164,7 +164,7 @@ def _request(searches: list[_Search]) -> Any:
             )
             for topic_id, mine in topics.items()
         ],
-        min_version=_TOPIC_ID_VERSION,
+        min_version=TOPIC_ID_VERSION,
     )
 
 
