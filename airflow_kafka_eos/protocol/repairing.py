@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 
-from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
+from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, NotFinishedError, ProducerFencedError
 from airflow_kafka_eos.kafka.copying import Copier
 from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
+from airflow_kafka_eos.ledger.text import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol.session import Session
@@ -56,9 +57,13 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
             log.warning("repair %d of %s is late: %s", row.number, load, row.reason)
             copier.abort()
     except BaseException as e:
-        _give_back(session, opened, copier, e)
+        overtaken = _give_back(session, opened, copier, e)
+        if overtaken and isinstance(e, KafkaEosError):
+            return False  # by the one that was adopted, which has ended ours
         if isinstance(e, InDoubtError):
             raise _in_doubt(session, load, number, lost, e) from e
+        if isinstance(e, ProducerFencedError):
+            raise _ended_by_others(opened, e) from e
         raise
     finally:
         copier.close()
@@ -66,15 +71,31 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
     return row.state is RepairState.ADOPTED
 
 
-def _give_back(session: Session, opened: RepairRow, copier: Copier, error: BaseException) -> None:
-    """First the ledger, then Kafka. A ledger that does not answer may have adopted it: then nothing is ended."""
+def _give_back(session: Session, opened: RepairRow, copier: Copier, error: BaseException) -> bool:
+    """First the ledger, then Kafka; True when somebody else had made it undecidable before.
+
+    A ledger that does not answer may have adopted it: then nothing is ended.
+    """
+    why = f"{type(error).__name__} at {time.time():.6f}: {error}"
     try:
-        row = session.ledger.abandon_repair(opened.load, opened.number, reason=f"{type(error).__name__}: {error}")
+        row = session.ledger.abandon_repair(opened.load, opened.number, reason=why)
     except KafkaEosError as e:
         log.warning("repair %d of %s is left to the next commit or cleanup: %s", opened.number, opened.load, e)
-        return
+        return False
     if row.state is RepairState.UNDECIDABLE:
         copier.abort()
+    return row.reason != for_reason(why)
+
+
+def _ended_by_others(opened: RepairRow, error: ProducerFencedError) -> NotFinishedError:
+    return NotFinishedError(
+        f"the transaction of repair {opened.number} was ended while it was written: {error.message}",
+        remedy="Nothing is lost: run commit again. If it comes back, see who ends our transactions, or what keeps "
+        f"the copy from being done within {TIMEOUT_MS / 1000:g} s",
+        load=str(opened.load),
+        attempt=opened.number,
+        transactional_id=opened.transactional_id,
+    )
 
 
 def _in_doubt(
