@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kafka.protocol.consumer.fetch import FetchRequest
 
-from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError, TopicError
+from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, InDoubtError, TopicError
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.arrow.enrolling import Enrolment
 from airflow_kafka_eos.kafka.arrow.sender import Sender
@@ -24,6 +24,7 @@ from airflow_kafka_eos.kafka.markers import METADATA_LAG_S, OFFSET_OUT_OF_RANGE,
 from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.produce_wire import ProduceWire
 from airflow_kafka_eos.kafka.producer_options import ProducerOptions
+from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.stored_batches import StoredBatch, batches, feed, reframe
 from airflow_kafka_eos.kafka.tally import Tally
 from airflow_kafka_eos.kafka.wire import Wire
@@ -53,7 +54,7 @@ class Copier:
         self._name = name
         self._timeout_ms = timeout_ms
         self._deadline_ms = deadline_ms
-        self._options = ProducerOptions.from_settings(reader.settings)
+        self._options = _options(reader.settings)
         self._tally = Tally()
         self._wire: ProduceWire | None = None
         self._sender: Sender | None = None
@@ -161,6 +162,14 @@ class Copier:
 
     def _coordinator(self, wire: Wire) -> Coordinator:
         return Coordinator(wire, namespace=self._name.load.namespace, ledger_id=self._name.ledger_id)
+
+
+def _options(settings: KafkaSettings) -> ProducerOptions:
+    try:
+        return ProducerOptions.from_settings(settings)
+    except ConfigurationError:
+        # a partitioner or compression that only librdkafka has: nothing is placed or compressed here
+        return ProducerOptions()
 
 
 def read_batches(

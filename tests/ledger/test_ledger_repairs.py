@@ -261,3 +261,16 @@ def test_only_a_decided_unfinished_load_is_given_up(ledger: Ledger) -> None:
     ledger.record_committed(LOAD, 2)
     with pytest.raises(UndecidableError, match="COMMITTED cannot become GIVEN_UP"):
         ledger.record_given_up(LOAD, by="ada", reason="x")
+
+
+def test_rule_12_the_lost_row_itself_is_compared(ledger: Ledger, url: str) -> None:
+    """The second line: even a repair that passes for open replaces nothing that was replaced."""
+    lost = lost_one(ledger)
+    first, second = open_repair(ledger, lost), open_repair(ledger, lost)
+    adopt(ledger, first, lost)
+    sql(url, "UPDATE kafka_eos_repairs SET state = 'open' WHERE number = 3")
+    row = adopt(ledger, second, lost)
+    assert (row.state, row.reason) == (
+        RepairState.UNDECIDABLE,
+        f"{lost.transaction.transactional_id} is not lost any more",
+    )
