@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.repairing import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -46,6 +47,7 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
     if not rows:
         return report
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
+    failed = _end_repairs(session, load, rows, by, report) or failed
     failed = _abort(session, _lingering(session, load, rows, up_to, report), report) or failed
     log.info(
         "sweep of load %s up to attempt %d: aborted %s, rolled forward %s, still open %s, left alone %s",
@@ -60,13 +62,35 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
 
 def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
     for row in rows:
-        if row.verdict is Verdict.COMMIT:
+        if row.verdict is Verdict.COMMIT and not _is_given_up(session, row.load):
             try:
                 result = commit_pass(session, row.load, row.number)
             except KafkaEosError as e:
                 return e
             report.committed += result.newly_committed
             report.still_open += result.open
+            if result.lost:
+                # copying takes its time, and commit's retry or a person has it
+                log.warning("load %s lost %s after its decision: run commit again", row.load, result.lost)
+    return None
+
+
+def _is_given_up(session: Session, load: LoadIdentity) -> bool:
+    known = session.ledger.load(load)
+    return known is not None and known.state is LoadState.GIVEN_UP
+
+
+def _end_repairs(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], by: str, report: SweepReport
+) -> KafkaEosError | None:
+    """A repair that is under way is taken for a dead one's (rule 1); if it is not, commit opens another."""
+    if not any(row.verdict is Verdict.COMMIT for row in rows):
+        return None
+    try:
+        session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
+        report.aborted += end_abandoned(session, load)
+    except KafkaEosError as e:
+        return e
     return None
 
 
