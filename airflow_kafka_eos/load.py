@@ -82,6 +82,15 @@ class TransactionScope(Choice):
     LOAD = "load"
 
 
+class TransactionNaming(Choice):
+    """FLIP-511's naming strategies: which transactional ids an attempt writes with."""
+
+    #: ids of a slot that the ledger leases, used again by later loads of the name: their number is bounded
+    POOLING = "pooling"
+    #: ids of the attempt's own, never used again: brokers keep each for transactional.id.expiration.ms
+    INCREMENTING = "incrementing"
+
+
 class TwoPhaseCommit(Choice):
     """Whether transactions are initialised with KIP-939's Enable2Pc: the broker never ends them by itself."""
 

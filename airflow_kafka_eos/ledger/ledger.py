@@ -8,6 +8,7 @@ whether it happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeVar
 
@@ -16,13 +17,13 @@ from sqlalchemy import Connection
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, repairs
+from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, repairs, slots
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
+from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, PartitionWrites, sha256
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
 T = TypeVar("T")
 
@@ -85,25 +86,46 @@ class Ledger:
         naming.check_length(load, self._ledger_id)
         return self._write(lambda c: attempts.begin(c, load, owner, data_interval))
 
-    def submit(self, load: LoadIdentity, *, owner: str) -> AttemptRow:
+    def submit(
+        self,
+        load: LoadIdentity,
+        *,
+        owner: str,
+        naming: TransactionNaming = TransactionNaming.INCREMENTING,
+        deadline_ms: int | None = None,
+    ) -> AttemptRow:
         """The attempt that the caller's application may prepare: no two callers get the same (rule 3).
 
         A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was
         lost, the attempt that nobody was told of is aborted and the next one opened.
-        """
-        return self._write(lambda c: attempts.submit(c, load, owner))
 
-    def mark_prepared(self, manifest: Manifest) -> AttemptRow:
+        :param naming: ``pooling``: the attempt leases a slot of ids with it.
+        :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction (rule 5).
+        :raises ConfigurationError: pooling without a deadline: nobody could tell how long its ids may not be used.
+        :raises InDoubtError: a slot of the load's name is in doubt.
+        """
+        if naming is TransactionNaming.POOLING and deadline_ms is None:
+            raise ConfigurationError(
+                "pooled transactional ids want a deadline of their writers (rule 5)",
+                remedy="Pass deadline_ms, the one that the writers get",
+                load=str(load),
+            )
+        until = None if deadline_ms is None else slots.text_of(datetime.fromtimestamp(deadline_ms / 1000, UTC))
+        return self._write(lambda c: attempts.submit(c, load, owner, naming, until))
+
+    def mark_prepared(self, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
         """Record that all of the attempt's transactions are prepared; the same answer for the same manifest again.
 
         From here on cleanup finds them by name (rule 11), and only this manifest can be decided.
 
+        :param writers_left: False only when it is known for sure that each task ran once: then a slot of the attempt
+            is free as soon as its end is verified, else it is quarantined (rule 5).
         :raises UndecidableError: aborted, superseded, never submitted, prepared with another manifest, or one of
             the transactional ids belongs to another attempt.
         """
         self._check_ours(manifest.attempt)
         digest = sha256(manifest)
-        return self._write(lambda c: attempts.mark_prepared(c, manifest, digest))
+        return self._write(lambda c: attempts.mark_prepared(c, manifest, digest, writers_left))
 
     def record_swept(self, load: LoadIdentity, number: int) -> AttemptRow:
         """Close an aborted attempt of which nothing is open any more. Does nothing to a commit-decided one.
@@ -272,6 +294,45 @@ class Ledger:
     def is_decided_commit(self, transaction: PreparedTransaction) -> bool:
         """Whether that very identity, id and PreparedTxnState, is decided to be committed (rules 4, 11)."""
         return self._read(lambda c: queries.is_decided_commit(c, transaction))
+
+    # --- slots of pooled ids
+
+    def slots(self, namespace: str | None = None, name: str | None = None) -> list[SlotRow]:
+        """By namespace, load name and number."""
+        return self._read(lambda c: slots.slot_rows(c, namespace, name))
+
+    def slot(self, namespace: str, name: str, number: int) -> SlotRow | None:
+        return self._read(lambda c: slots.slot_row(c, namespace, name, number))
+
+    def slot_ids(self, namespace: str, name: str, number: int) -> list[str]:
+        """Transactional ids of a slot that manifests have named, sorted."""
+        return self._read(lambda c: slots.slot_ids(c, namespace, name, number))
+
+    def decided_states(self, ids: Collection[str]) -> dict[str, set[PreparedTxnState]]:
+        """By id, the identities under which it was ever decided to be committed."""
+        return self._read(lambda c: slots.decided_states(c, ids))
+
+    def submitted_times(self, namespace: str) -> dict[tuple[str, str, int], str]:
+        """(load name, key, attempt) -> when its application was submitted."""
+        return self._read(lambda c: slots.submitted_times(c, namespace))
+
+    def note_slot_checked(self, row: AttemptRow) -> None:
+        """The slot that an attempt has leased shows nothing that the ledger does not know."""
+        if row.slot is not None:
+            load, slot = row.load, row.slot
+            self._write(lambda c: slots.note_checked(c, load.namespace, load.name, slot, row.number))
+
+    def put_slot_in_doubt(self, namespace: str, name: str, number: int, reason: str) -> None:
+        """No slot of that load name is leased any more until :meth:`settle_slot`."""
+        self._write(lambda c: slots.put_in_doubt(c, namespace, name, number, reason))
+
+    def settle_slot(self, namespace: str, name: str, number: int) -> bool:
+        """A person has found out what it was. False when the slot was not in doubt."""
+        return self._write(lambda c: slots.settle(c, namespace, name, number))
+
+    def clock(self) -> datetime:
+        """Now, by the ledger's own clock."""
+        return self._read(slots.clock)
 
     def _check_ours(self, ref: AttemptRef) -> None:
         if ref.ledger_id != self._ledger_id:

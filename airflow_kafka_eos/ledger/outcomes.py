@@ -13,6 +13,7 @@ from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, move, must_lock, now
 from airflow_kafka_eos.ledger.repairs import end_open
 from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.slots import release
 from airflow_kafka_eos.ledger.text import for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 
@@ -48,7 +49,7 @@ def record_outcomes(
             connection.execute(
                 update(t.transactions)
                 .where(
-                    t.transactions.c.attempt_id == attempt_id,
+                    t.transactions.c.attempt_id == attempt_id,  # a pooled id is of many attempts
                     t.transactions.c.transactional_id == transactional_id,
                 )
                 .values(outcome=outcome.value, outcome_at=moment)
@@ -82,6 +83,8 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     connection.execute(update(t.attempts).where(t.attempts.c.id == attempt_id).values(closed_at=moment))
     _empty_mapping(connection, attempt_id)
     end_open(connection, attempt_id, "the load is committed without it")
+    # every marker was seen; of writers that nobody has heard of, only the quarantine knows
+    release(connection, attempt_id, quarantine=attempt.writers_left is not False)
     return replace(attempt, closed_at=moment)
 
 

@@ -204,6 +204,9 @@ def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
         two_phase_commit=row.two_phase_commit,
         writer=row.writer,
         digest_algorithm=row.digest_algorithm,
+        slot=row.slot,
+        writers_until=row.writers_until,
+        writers_left=row.writers_left,
     )
 
 

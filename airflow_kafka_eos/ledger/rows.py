@@ -19,7 +19,9 @@ class AttemptRow:
     ``owner`` and ``submitted_by`` are for people (dag, run, task, try). ``reason`` is the decision's.
     ``closed_at``: verified committed, or verified swept. What the manifest says (``records``, ``bytes``,
     ``scope``, ``two_phase_commit``, ``writer``, ``digest_algorithm``) and its own ``manifest_sha256`` (of
-    :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared.
+    :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared. ``slot``: of pooled ids; it stays noted
+    when given back. ``writers_until``: past it none of its writers begins a transaction. ``writers_left``: whether
+    one may live on behind its manifest.
     """
 
     load: LoadIdentity
@@ -41,6 +43,9 @@ class AttemptRow:
     two_phase_commit: bool | None = None
     writer: str | None = None
     digest_algorithm: str | None = None
+    slot: int | None = None
+    writers_until: str | None = None
+    writers_left: bool | None = None
 
     @property
     def is_undecided(self) -> bool:
@@ -82,6 +87,32 @@ class LoadRow:
     data_interval: tuple[str, str] | None
     created_at: str
     updated_at: str
+
+
+@dataclass(frozen=True)
+class SlotRow:
+    """A slot of pooled transactional ids, and the attempt that holds it, or held it last.
+
+    ``checked_at``: when its ids were looked at; before that, what is open under them is not its holder's. ``doubt``:
+    what the broker knows of it and the ledger does not.
+    """
+
+    namespace: str
+    load_name: str
+    number: int
+    holder: LoadIdentity
+    attempt: int
+    created_at: str
+    leased_at: str
+    checked_at: str | None
+    released_at: str | None
+    quarantined_until: str | None
+    doubt: str | None
+
+    @property
+    def is_leased(self) -> bool:
+        """True until the end of all that its attempt has prepared is verified."""
+        return self.released_at is None
 
 
 @dataclass(frozen=True)

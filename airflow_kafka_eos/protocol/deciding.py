@@ -13,7 +13,6 @@ from airflow_kafka_eos.kafka.preflight import RETENTION
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.naming import prefix
 from airflow_kafka_eos.protocol.confirming import Observed, problems
 from airflow_kafka_eos.protocol.session import Session
 
@@ -163,6 +162,6 @@ def _observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
         # asked of the brokers too, for their clocks are the ones that count; in two phases there is no timeout
         overdue=frozenset()
         if manifest.two_phase_commit
-        else frozenset(session.coordinator.list_open(prefix(ref.load, ref.ledger_id), longer_than_ms=spent_ms)),
+        else frozenset(session.coordinator.list_open(ref.id_prefix, longer_than_ms=spent_ms)),
         retention=session.partitions.topic_config(topics, list(RETENTION)),
     )

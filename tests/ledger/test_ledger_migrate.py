@@ -32,7 +32,7 @@ def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
     url = new_url(False)
     assert migrate.current(url) is None
     migrate.upgrade(url)
-    assert migrate.current(url) == migrate.head() == "0003"
+    assert migrate.current(url) == migrate.head() == "0004"
     with Ledger.open(url) as first:
         first.begin(LOAD, owner="x")
     migrate.upgrade(url)
@@ -60,7 +60,7 @@ def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
     sql(url, insert + "attempts VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10, 100, 'sha', NULL)")
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
-    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0003"):
+    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0004"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
         load = LoadIdentity("n", "l", "k")
@@ -146,7 +146,7 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "head", lambda: "9999")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0003, not 9999.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0004, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 
