@@ -32,6 +32,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
+from airflow_kafka_eos.ledger import guard
 from airflow_kafka_eos.ledger.location import parse, redacted, scrub
 
 T = TypeVar("T")
@@ -185,6 +186,7 @@ def _make_engine(url: URL) -> Engine:
 
 
 def _set_up(engine: Engine, backend: str) -> None:
+    guard.install(engine)
     if backend == "sqlite":
         event.listen(engine, "connect", _connect_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
