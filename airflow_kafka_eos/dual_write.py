@@ -83,8 +83,8 @@ def _statement(given: Any, where: str) -> Statement:
     if ends_transaction(sql) or _CONTROL_BEHIND.search(sql):
         raise ConfigurationError(
             f"{where} begins or ends a transaction: rows and decision would no longer be one",
-            remedy="Leave COMMIT, ROLLBACK and BEGIN out: the decision's own transaction is committed behind it. A text "
-            "that holds such a word belongs into a parameter",
+            remedy="Leave COMMIT, ROLLBACK and BEGIN out: the decision's own transaction is committed behind it. A "
+            "text that holds such a word belongs into a parameter",
         )
     return Statement(sql, dict(parameters))
 

@@ -8,8 +8,9 @@ import pytest
 from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer, init_refusal, pattern_of, state_of
+from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer, init_refusal
 from airflow_kafka_eos.kafka.deadline import left_ms
+from airflow_kafka_eos.kafka.listing import pattern_of, rows_on, state_of
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -129,7 +130,8 @@ def test_a_state_filter_that_the_broker_does_not_know_hides_nothing(
 ) -> None:
     name = topic()
     txn, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name), {TopicPartition(name, 0): 1})
-    assert coordinator._list_on(wire.broker_ids()[0], a_prefix(name), ["PreparePerhaps"], -1) == [txn.transactional_id]
+    found = rows_on(wire, wire.broker_ids()[0], a_prefix(name), ["PreparePerhaps"], -1)
+    assert found == [(txn.transactional_id, CoordinatorState.ONGOING)]
     assert state_of("PreparePerhaps") is CoordinatorState.UNKNOWN
 
 
