@@ -83,6 +83,15 @@ class Coordinator:
             what=f"listing the committed transactions of {prefix!r}",
         )
 
+    def list_known(self, prefix: str) -> list[str]:
+        """Transactional ids that start with ``prefix``, whatever their state, sorted; see :meth:`list_open`.
+
+        :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
+        """
+        return self._settle(
+            lambda: listing.known_ids(self._wire, prefix), what=f"listing the transactional ids of {prefix!r}"
+        )
+
     def places(self) -> listing.Places | None:
         """Where the coordinators are; None while one is away.
 

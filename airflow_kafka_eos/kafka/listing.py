@@ -51,6 +51,11 @@ def committed_ids(wire: Wire, prefix: str) -> list[str]:
     return sorted({name for name, state in _everywhere(wire, prefix, _COMMITTED, -1) if state in _COMMITTED})
 
 
+def known_ids(wire: Wire, prefix: str) -> list[str]:
+    """See :meth:`Coordinator.list_known <airflow_kafka_eos.kafka.coordinator.Coordinator.list_known>`."""
+    return sorted({name for name, _ in _everywhere(wire, prefix, (), -1)})
+
+
 def places(wire: Wire) -> Places | None:
     """Where the transaction coordinators are; None while one is away.
 
