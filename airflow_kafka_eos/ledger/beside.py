@@ -33,7 +33,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import Manifest
 
-_REMEDY = "Mend the statement, the data or the user's rights; then run decide again: the attempt is still prepared"
+_REMEDY = "Mend the statement, the data or the user's rights; then clear prepare, for cleanup aborts the attempt"
 
 
 def decide_beside(
@@ -179,7 +179,7 @@ def _split(ledger: Ledger, manifest: Manifest, where: str) -> KafkaEosError:
         )
     return DualWriteError(
         f"the author's SQL rolled the ledger's transaction back ({where}): nothing is decided",
-        remedy="Take ROLLBACK out of it and look whether it has left rows behind; then run decide again",
+        remedy="Take ROLLBACK out of it and look whether it has left rows behind; then clear prepare",
         load=str(ref.load),
         attempt=ref.attempt,
     )

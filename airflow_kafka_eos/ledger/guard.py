@@ -64,7 +64,7 @@ def one_transaction(connection: Connection) -> Iterator[None]:
     if problem:
         raise DualWriteError(
             f"the author's SQL cannot be relied on: {problem}",
-            remedy="Let its errors pass, and leave COMMIT and ROLLBACK to the ledger; then run decide again",
+            remedy="Let its errors pass, and leave COMMIT and ROLLBACK to the ledger; then clear prepare",
         )
 
 
@@ -100,7 +100,7 @@ def _refuse_statement(connection: Connection, _cursor: Any, statement: str, *_: 
 def _refusal(what: str) -> DualWriteError:
     return DualWriteError(
         f"the author's SQL {what}: rows and decision would no longer be one. Nothing is decided",
-        remedy="Leave that to the ledger, which commits rows and decision together; then run decide again",
+        remedy="Leave that to the ledger, which commits rows and decision together; then clear prepare",
     )
 
 
