@@ -10,13 +10,34 @@ from airflow_kafka_eos.errors import ConfigurationError
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 
+_NEW_ID = """\
+A ledger restored from a backup knows less than Kafka: loads that were committed since the
+backup look as if they were never loaded, and would be loaded a second time. As long as the
+ledger keeps its id, begin finds those on the broker and refuses them (for about a week, until
+the broker forgets their transactional ids).
+
+The id is part of every transactional id. With a new one
+  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, compare
+    the topics with the source, and see to it that no load runs again whose records are there;
+  - undecided attempts are aborted, their transactions are nobody's any more: what is open under
+    the old id holds readers back until its timeout, or until somebody ends it by hand;
+  - decided loads must be finished before.
+Restart Airflow's triggerer afterwards, and let no task of before go on."""
+
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
     ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(required=True, metavar="COMMAND")
     upgrade = ledger.add_parser("upgrade", help="create or migrate the ledger's tables")
     check = ledger.add_parser("check", help="say which ledger it is, and whether its tables are up to date")
-    for command, run in ((upgrade, _upgrade), (check, _check)):
+    renew = ledger.add_parser(
+        "new-id",
+        help="give a ledger that was restored from a backup an id of its own",
+        description=_NEW_ID,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    renew.add_argument("--yes", action="store_true", help="do not ask")
+    for command, run in ((upgrade, _upgrade), (check, _check), (renew, _new_id)):
         add_conn_id(command)
         command.set_defaults(run=run)
 
@@ -72,4 +93,24 @@ def _check(arguments: argparse.Namespace) -> int:
     url = url_of(arguments)
     with Ledger.open(url) as ledger:  # says what is wrong
         print(f"ledger {redacted(url)}: revision {current(url)}, up to date; its id is {ledger.ledger_id}")
+    return 0
+
+
+def _new_id(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+    from airflow_kafka_eos.ledger.location import redacted
+
+    url = url_of(arguments)
+    with Ledger.open(url) as ledger:
+        if not arguments.yes:
+            print(f"{_NEW_ID}\n")
+            try:
+                answer = input(f"Give ledger {redacted(url)}, now {ledger.ledger_id}, a new id? Type yes: ")
+            except EOFError:
+                answer = ""
+            if answer.strip() != "yes":
+                print("nothing was changed")
+                return 1
+        old = ledger.new_id(decided_by="airflow-kafka-eos ledger new-id")
+        print(f"ledger {redacted(url)}: {old} -> {ledger.ledger_id}")
     return 0

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, repairs, slots
+from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, renewing, repairs, slots
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
@@ -67,6 +67,16 @@ class Ledger:
     def ledger_id(self) -> str:
         """10 random hex characters, part of every transactional id (rule 6)."""
         return self._ledger_id
+
+    def new_id(self, *, decided_by: str) -> str:
+        """Take another ledger id, for a ledger restored from a backup; aborts what is undecided. Returns the old one.
+
+        Other processes must open the ledger anew.
+
+        :raises ConfigurationError: a decided load is not finished.
+        """
+        old, self._ledger_id = self._write(lambda c: renewing.new_id(c, decided_by))
+        return old
 
     # --- attempts
 
