@@ -1,0 +1,241 @@
+"""Hanging transactions, made for real: found by producer state, ended only when they are ours (KIP-664, rule 6)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
+
+from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose, abort, find, longest_wait_ms
+from airflow_kafka_eos.protocol.opening import prepared, reference
+from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.terminating import force_terminate
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
+from tests.protocol.late import produce_late
+from tests.protocol.world import RUN, World, foreign_transaction
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[LocalKafka]:
+    """Transaction version 1, and brokers that ask no coordinator about a produce request, as before KIP-890."""
+    with LocalKafka(
+        version="3.9", broker_settings={"transaction.partition.verification.enable": "false"}
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def old_session(old: LocalKafka, ledger_url: str) -> Iterator[Session]:
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": old.bootstrap_servers})
+    with connect(settings, ledger_url, "test") as opened:
+        yield opened
+
+
+@pytest.fixture
+def here(old: LocalKafka, old_session: Session) -> World:
+    """A topic with two partitions on that broker."""
+    number = next(_numbers)
+    old.create_topic(f"old-{number}", partitions=2)
+    load = LoadIdentity("test", "hanging", f"key-{number}")
+    return World(old_session, old_session.partitions.wire.settings, f"old-{number}", load)
+
+
+def places(world: World) -> list[TopicPartition]:
+    return [TopicPartition(world.topic, n) for n in range(2)]
+
+
+def look(world: World) -> list[HangingTransaction]:
+    return find(world.session, places(world), longer_than_ms=0)
+
+
+def prepare(world: World, *values: str, partition: int = 0) -> PreparedTransaction:
+    """An attempt with one transaction, all of it in one partition."""
+    ref = reference(world.session, world.open_attempt())
+    name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
+    transaction, writes = world.write_arrow(name, values, partition=partition)
+    prepared(world.session, world.manifest(ref, [ManifestEntry(0, transaction, writes)]))
+    return transaction
+
+
+def decide(world: World) -> None:
+    row = world.session.ledger.attempts(world.load)[-1]
+    (recorded,) = world.session.ledger.transactions(world.load, row.number)
+    entry = ManifestEntry(0, recorded.transaction, recorded.writes)
+    world.decide(world.manifest(reference(world.session, row), [entry]))
+
+
+def sweep_all(world: World) -> None:
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+
+
+def late(world: World, transaction: PreparedTransaction, sequence: int, partition: int = 0) -> None:
+    assert produce_late(world.settings, transaction, places(world)[partition], "late", sequence) == 0
+
+
+@pytest.mark.broker
+class TestOnTransactionVersion1:
+    def test_a_late_produce_behind_the_commit_is_found_and_ended_and_the_load_stays_whole(
+        self, here: World
+    ) -> None:
+        transaction = prepare(here, "a", "b")
+        decide(here)
+        here.commit()
+        late(here, transaction, 2)
+        (found,) = look(here)
+        assert (found.whose, found.transactional_id) == (Whose.OURS, transaction.transactional_id)
+        assert found.why == "its coordinator shows CompleteCommit"
+        assert (found.producer.state, found.producer.txn_start_offset) == (transaction.state, 3)
+        abort(here.session, found)
+        assert look(here) == []
+        stable = here.session.partitions.last_stable_offsets(places(here))
+        assert stable == here.session.partitions.end_offsets(places(here))  # readers are held back no more
+        assert here.visible() == ["a", "b"]
+
+    def test_a_late_produce_behind_the_sweep_is_found_and_ended(self, here: World) -> None:
+        transaction = prepare(here, "a")
+        sweep_all(here)
+        late(here, transaction, 1)
+        (found,) = look(here)
+        assert (found.whose, found.why) == (Whose.OURS, "its coordinator shows CompleteAbort")
+        abort(here.session, found)
+        assert (look(here), here.visible()) == ([], [])
+        with pytest.raises(UndecidableError, match="is not hanging any more"):
+            abort(here.session, found)
+
+    def test_what_a_coordinator_still_has_open_is_not_hanging(self, here: World) -> None:
+        prepare(here, "a")
+        foreign_transaction(here, f"stranger-{here.load.key}")
+        assert look(here) == []
+
+    def test_one_without_a_record_for_a_short_time_is_left_to_its_coordinator(self, here: World) -> None:
+        transaction = prepare(here, "a")
+        sweep_all(here)
+        late(here, transaction, 1)
+        assert longest_wait_ms(here.session) >= 900_000
+        assert find(here.session, places(here)) == []
+        assert len(look(here)) == 1
+
+    def test_rule_1_an_undecided_attempts_stray_partition_is_not_ended(self, here: World) -> None:
+        transaction = prepare(here, "a", partition=0)
+        late(here, transaction, 0, partition=1)  # never added to the transaction
+        (found,) = look(here)
+        assert found.whose is Whose.UNDECIDED
+        assert found.why == "its coordinator's open transaction does not have this partition"
+        with pytest.raises(UndecidableError, match="is ours, undecided"):
+            abort(here.session, found)
+        forged = replace(found, whose=Whose.OURS)  # what was ours a moment ago is looked at again
+        with pytest.raises(UndecidableError, match="is ours, undecided"):
+            abort(here.session, forged)
+        assert len(look(here)) == 1
+
+    def test_rule_10_a_decided_load_is_verified_before_anything_of_it_is_ended(self, here: World) -> None:
+        transaction = prepare(here, "a", partition=0)
+        decide(here)
+        late(here, transaction, 0, partition=1)
+        (found,) = look(here)
+        assert found.whose is Whose.DECIDED
+        with pytest.raises(UndecidableError, match="is ours, decided"):
+            abort(here.session, found)
+        here.commit()
+        (found,) = look(here)
+        assert found.whose is Whose.OURS
+        abort(here.session, found)
+        assert (look(here), here.visible()) == ([], ["a"])
+
+    @pytest.mark.parametrize("kind", ["another application", "another ledger", "another namespace"])
+    def test_rule_6_a_foreign_one_is_shown_and_never_ended(self, here: World, kind: str) -> None:
+        ours = here.session.ledger.ledger_id
+        name = {
+            "another application": f"orders-service-{here.load.key}",
+            "another ledger": str(TransactionalId(here.load, "0123456789", 1, 0, 0)),
+            "another namespace": str(TransactionalId(replace(here.load, namespace="other"), ours, 1, 0, 0)),
+        }[kind]
+        stranger = strange(here, name)
+        (found,) = look(here)
+        assert (found.whose, found.transactional_id) == (Whose.FOREIGN, name)
+        for seen in (found, replace(found, whose=Whose.OURS)):
+            with pytest.raises(ConfigurationError, match=r"never ended here \(rule 6\)"):
+                abort(here.session, seen)
+        assert [h.producer.state for h in look(here)] == [stranger.state]
+
+    def test_rule_6_the_same_producer_id_on_another_cluster_makes_nothing_ours(
+        self, here: World, session: Session
+    ) -> None:
+        """One ledger, two clusters: producer ids are small numbers, and meet."""
+        stranger = strange(here, f"orders-service-{here.load.key}")
+        ref = reference(session, here.open_attempt())
+        name = str(TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0))
+        writes = (PartitionWrites(here.topic, 0, 1, 1, 0, 0, "0" * 32, 1),)
+        entry = ManifestEntry(0, PreparedTransaction(name, stranger.state), writes)
+        there = replace(here.manifest(ref, [entry]), topics={here.topic: TopicInfo("of another cluster", 2)})
+        prepared(session, there)
+        session.ledger.decide_abort(ref, decided_by=RUN, reason="refused")
+        assert [h.whose for h in look(here)] == [Whose.FOREIGN]
+
+
+    def test_a_zombie_that_begins_anew_under_a_committed_identity_is_terminated(self, here: World) -> None:
+        """The coordinator knows it, so it is not hanging: on transaction version 1 an end does not bump the epoch."""
+        transaction = prepare(here, "a")
+        decide(here)
+        here.commit()
+        begin_anew(here, transaction, places(here)[0])
+        late(here, transaction, 1)
+        assert (look(here), here.open_ids()) == ([], [transaction.transactional_id])
+        assert (
+            force_terminate(here.session, transaction.transactional_id, by=RUN, reason="zombie")
+            == transaction
+        )
+        assert (here.open_ids(), here.visible()) == ([], ["a"])
+
+
+def begin_anew(world: World, transaction: PreparedTransaction, place: TopicPartition) -> None:
+    """A zombie's AddPartitionsToTxn."""
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transaction.transactional_id,
+        v3_and_below_producer_id=transaction.state.producer_id,
+        v3_and_below_producer_epoch=transaction.state.producer_epoch,
+        v3_and_below_topics=[topic],
+        max_version=3,
+    )
+    answer = world.session.partitions.wire.send_to_coordinator(transaction.transactional_id, request)
+    (code,) = [
+        p.partition_error_code
+        for t in answer.results_by_topic_v3_and_below
+        for p in t.results_by_partition
+    ]
+    assert code == 0
+
+
+def strange(world: World, name: str) -> PreparedTransaction:
+    """Another application's hanging transaction."""
+    producer = foreign_transaction(world, name)
+    seen = world.session.coordinator.describe([name])[name]
+    (place,) = seen.partitions
+    producer.commit_transaction(30)
+    transaction = PreparedTransaction(name, seen.state)
+    assert produce_late(world.settings, transaction, place, "late", 1) == 0
+    return transaction
+
+
+def test_from_kafka_4_on_a_late_produce_is_refused(world: World) -> None:
+    """KIP-890: nothing can hang where the broker asks the coordinator, or ends bump the epoch."""
+    transaction = prepare(world, "a")
+    sweep_all(world)
+    place = TopicPartition(world.topic, 0)
+    assert produce_late(world.settings, transaction, place, "late", 1) != 0
+    assert find(world.session, [place], longer_than_ms=0) == []
