@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
+from airflow_kafka_eos.cli import main
+from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity
@@ -186,6 +190,40 @@ class TestOnTransactionVersion1:
         session.ledger.decide_abort(ref, decided_by=RUN, reason="refused")
         assert [h.whose for h in look(here)] == [Whose.FOREIGN]
 
+
+    def test_the_command_shows_all_and_ends_ours_when_told_to(
+        self,
+        here: World,
+        ledger_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv(LEDGER_VARIABLE, ledger_url)
+        transaction = prepare(here, "a", partition=0)
+        sweep_all(here)
+        late(here, transaction, 1)
+        stranger = strange(here, f"billing-{here.load.key}")
+        servers = here.settings.bootstrap_servers
+        look_for = ["transactions", "hanging", "--topic", here.topic, "--bootstrap-server", servers]
+        look_for += ["--namespace", "test", "--output", "json", "--running-longer-than"]
+
+        def run(*more: str) -> tuple[int, list[dict[str, Any]]]:
+            capsys.readouterr()
+            code = main([*look_for, *more])
+            return code, json.loads(capsys.readouterr().out or "[]")
+
+        assert run("2h") == (0, [])
+        code, rows = run("0s")
+        assert code == 1
+        assert {r["transactional_id"]: (r["whose"], r["load"], r["aborted"]) for r in rows} == {
+            transaction.transactional_id: ("ours", str(here.load), False),
+            stranger.transactional_id: ("foreign", None, False),
+        }
+        assert run("0s", "--abort") == (2, [])  # nobody said yes
+        assert len(look(here)) == 2
+        code, rows = run("0s", "--abort", "--yes")
+        assert (code, [r["whose"] for r in rows if r["aborted"]]) == (1, ["ours"])  # the stranger's is left
+        assert [h.producer.state for h in look(here)] == [stranger.state]
 
     def test_a_zombie_that_begins_anew_under_a_committed_identity_is_terminated(self, here: World) -> None:
         """The coordinator knows it, so it is not hanging: on transaction version 1 an end does not bump the epoch."""

@@ -1,4 +1,4 @@
-"""force_terminate: ledger first, never what is decided, never what is not ours, never InitProducerId (rules 1, 6, 11)."""
+"""force_terminate: ledger first, never what is decided or not ours, never InitProducerId (rules 1, 4, 6, 11)."""
 
 from __future__ import annotations
 
