@@ -183,6 +183,23 @@ def test_nothing_is_ended_without_a_yes(
     assert world.open_ids() == []
 
 
+def test_what_is_decided_while_we_ask_is_not_called_aborted(
+    world: World, command: Command, at: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = world.prepare(["a"])
+
+    class Slow(Terminal):
+        def readline(self, *_: object) -> str:
+            world.decide(manifest)
+            return "y\n"
+
+    monkeypatch.setattr("sys.stdin", Slow())
+    answer = command("transactions", "abort", one(manifest).transactional_id, *at)
+    assert answer.code == 1 and "it is only ever rolled forward" in answer.err
+    world.commit()
+    assert world.visible() == ["a"]
+
+
 def test_a_decided_load_is_given_up_by_name_before_its_transactions_end(
     world: World, command: Command, at: Cluster
 ) -> None:

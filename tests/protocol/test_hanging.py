@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,28 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.hanging import OpenProducer
+from airflow_kafka_eos.kafka.partitions import Holder, Partitions
 from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose, abort, find, longest_wait_ms
+from airflow_kafka_eos.protocol.hanging import (
+    HangingTransaction,
+    Whose,
+    abort,
+    find,
+    is_behind,
+    longest_wait_ms,
+)
 from airflow_kafka_eos.protocol.opening import prepared, reference
 from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
+from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
 from tests.protocol.late import produce_late
 from tests.protocol.world import RUN, World, foreign_transaction
 
@@ -268,6 +279,51 @@ def strange(world: World, name: str) -> PreparedTransaction:
     transaction = PreparedTransaction(name, seen.state)
     assert produce_late(world.settings, transaction, place, "late", 1) == 0
     return transaction
+
+
+def test_what_ends_while_we_look_is_not_hanging(world: World) -> None:
+    """The leader showed it open, and by the time that the coordinator answers it is ended."""
+    transaction = prepare(world, "a")
+    decide(world)
+
+    class Ends(Coordinator):
+        def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+            world.commit()
+            return super().describe(ids)
+
+    with Wire(world.settings, timeout_s=60) as wire:
+        ends = Ends(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
+        assert find(replace(world.session, coordinator=ends), places(world), longer_than_ms=0) == []
+        shown = ends.describe([transaction.transactional_id])[transaction.transactional_id]
+    assert not shown.is_open
+
+
+def test_rule_11_what_a_listing_hides_is_described_by_the_ledgers_name(world: World) -> None:
+    """A coordinator that is just moving: without its id, an open transaction would look like a hanging one."""
+    prepare(world, "a")
+
+    class Hiding(Partitions):
+        def lso_holders(self, tp: TopicPartition) -> list[Holder]:
+            return [holder._replace(transactional_id=None) for holder in super().lso_holders(tp)]
+
+    hidden = replace(world.session, partitions=Hiding(world.session.partitions.wire))
+    assert find(hidden, places(world), longer_than_ms=0) == []
+
+
+def test_rule_10_what_began_before_the_last_record_is_the_decided_transaction_itself(world: World) -> None:
+    transaction = prepare(world, "a", "b")
+    decide(world)
+    world.commit()
+    every = world.session.ledger.holders([transaction.state])  # of the other cluster's loads too
+    ((attempt, row),) = [(a, t) for a, t in every if t.transaction == transaction]
+    producer = OpenProducer(places(world)[0], *_identity(transaction), 0, 2, 0)
+    assert is_behind(producer, attempt, (attempt, row))
+    assert not is_behind(producer._replace(txn_start_offset=1), attempt, (attempt, row))
+    assert not is_behind(producer, replace(attempt, closed_at=None), (attempt, row))
+
+
+def _identity(transaction: PreparedTransaction) -> tuple[int, int]:
+    return transaction.state.producer_id, transaction.state.producer_epoch
 
 
 def test_from_kafka_4_on_a_late_produce_is_refused(world: World) -> None:
