@@ -46,15 +46,16 @@ def add_to(commands: Any) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.naming import namespace_prefix
+    from airflow_kafka_eos.protocol.holding import holders_of
 
     with open_session(arguments) as session:
         prefix = "" if arguments.all else namespace_prefix(session.namespace, session.ledger.ledger_id)
         names = session.coordinator.list_open(prefix, longer_than_ms=arguments.running_longer_than)
         described = [d for d in session.coordinator.describe(names).values() if d.is_open]
-        now_ms = int(time.time() * 1000)
-        shown = [
-            _open(session, d, now_ms) for d in sorted(described, key=lambda d: (d.start_time_ms, d.transactional_id))
-        ]
+        holders = holders_of(session, [PreparedTransaction(d.transactional_id, d.state) for d in described])
+    described.sort(key=lambda d: (d.start_time_ms, d.transactional_id))
+    now_ms = int(time.time() * 1000)
+    shown = [_open(d, holders.get(PreparedTransaction(d.transactional_id, d.state)), now_ms) for d in described]
     if arguments.output == "json":
         print(as_json(shown))
     else:
@@ -62,8 +63,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _open(session: Session, seen: TransactionDescription, now_ms: int) -> dict[str, Any]:
-    attempt = _holder(session, seen.transactional_id, seen.state)
+def _open(seen: TransactionDescription, attempt: AttemptRow | None, now_ms: int) -> dict[str, Any]:
     return {
         "transactional_id": seen.transactional_id,
         "state": seen.coordinator_state.value,
@@ -92,20 +92,15 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _holder(session: Session, name: str, state: PreparedTxnState) -> AttemptRow | None:
-    from airflow_kafka_eos.protocol.holding import holder_of, is_ours
-
-    return holder_of(session, PreparedTransaction(name, state)) if is_ours(session, name) else None
-
-
 def _describe(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.evidence import Outcome
     from airflow_kafka_eos.protocol.committing import outcome_of
+    from airflow_kafka_eos.protocol.holding import holder_of
 
     name = arguments.transactional_id
     with open_session(arguments) as session:
         seen = session.coordinator.describe([name]).get(name)
-        attempt = _holder(session, name, seen.state if seen else PreparedTxnState.EMPTY)
+        attempt = holder_of(session, PreparedTransaction(name, seen.state if seen else PreparedTxnState.EMPTY))
         if seen is None and attempt is None:
             raise ConfigurationError(
                 "neither the ledger nor a coordinator knows this transactional id",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction
@@ -39,13 +42,29 @@ def refuse_foreign(session: Session, transactional_id: str) -> None:
 
 
 def holder_of(session: Session, transaction: PreparedTransaction) -> AttemptRow | None:
-    """The attempt that a transaction belongs to; None when the ledger does not know any.
+    """The attempt that a transaction belongs to; None when the ledger does not know any. See :func:`holders_of`."""
+    return holders_of(session, [transaction]).get(transaction)
 
-    What was prepared under that very identity first, then whom the id was given to.
+
+def holders_of(
+    session: Session, transactions: Iterable[PreparedTransaction]
+) -> dict[PreparedTransaction, AttemptRow]:
+    """The attempts that transactions belong to; those that the ledger does not know are left out.
+
+    What was prepared under that very identity first, then whom the id was given to. The ledger is asked once for all,
+    and once for each load with transactions that were never reported.
     """
-    if not transaction.state.is_empty:
-        for attempt, row in session.ledger.holders([transaction.state]):
-            if row.transaction == transaction:
-                return attempt
-    parsed = TransactionalId.parse(transaction.transactional_id)
-    return None if parsed is None else session.ledger.attempt(parsed.load, parsed.attempt)
+    every = set(transactions)
+    named = session.ledger.holders(t.state for t in every if not t.state.is_empty)
+    found = {row.transaction: attempt for attempt, row in named if row.transaction in every}
+    attempts: dict[LoadIdentity, dict[int, AttemptRow]] = {}
+    for transaction in every - set(found):
+        parsed = TransactionalId.parse(transaction.transactional_id)
+        if parsed is None or parsed.ledger_id != session.ledger.ledger_id:
+            continue
+        if parsed.load not in attempts:
+            attempts[parsed.load] = {row.number: row for row in session.ledger.attempts(parsed.load)}
+        holder = attempts[parsed.load].get(parsed.attempt)
+        if holder is not None:
+            found[transaction] = holder
+    return found

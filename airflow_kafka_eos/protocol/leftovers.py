@@ -15,7 +15,7 @@ from airflow_kafka_eos.errors import KafkaEosError, NotFinishedError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import namespace_prefix
-from airflow_kafka_eos.protocol.holding import holder_of, is_ours
+from airflow_kafka_eos.protocol.holding import holders_of, is_ours
 from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction
@@ -57,18 +57,12 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
     open_ids = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
     described = session.coordinator.describe(open_ids)
-    holders: list[AttemptRow] = []
-    unknown = []
-    for name, seen in sorted(described.items()):
-        if seen.is_open:
-            holder = holder_of(session, PreparedTransaction(name, seen.state))
-            if holder is None:
-                unknown.append(name)
-            else:
-                holders.append(holder)
+    open_ = [PreparedTransaction(name, seen.state) for name, seen in described.items() if seen.is_open]
+    holders = holders_of(session, open_)
+    unknown = sorted(t.transactional_id for t in open_ if t not in holders)
     # asked behind the listing: an attempt that was opened since then must not look like an old one
     unfinished = session.ledger.unfinished(session.namespace)
-    return Leftovers(choose(unfinished, holders, datetime.now().astimezone(), abandoned_after), tuple(unknown))
+    return Leftovers(choose(unfinished, holders.values(), datetime.now().astimezone(), abandoned_after), tuple(unknown))
 
 
 def choose(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger.rows import LoadRow
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.committing import commit, decided_attempt
 from airflow_kafka_eos.protocol.session import Session
-
-_GIVEN_UP = "given up by "
 
 
 def recover(session: Session, load: LoadIdentity, *, by: str, deadline_s: float) -> LoadRow:
@@ -27,13 +25,8 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
 
     :raises UndecidableError: it has no commit decision, or it is COMMITTED.
     """
-    session.ledger.record_in_doubt(load, decided_attempt(session, load).number, f"{_GIVEN_UP}{by}: {reason}")
+    session.ledger.record_in_doubt(load, decided_attempt(session, load).number, f"given up by {by}: {reason}")
     return _row(session, load)
-
-
-def is_given_up(row: LoadRow) -> bool:
-    """Whether a person has given the load up."""
-    return row.state is LoadState.IN_DOUBT and row.reason.startswith(_GIVEN_UP)
 
 
 def _row(session: Session, load: LoadIdentity) -> LoadRow:

@@ -12,10 +12,9 @@ import logging
 import time
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
-from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
+from airflow_kafka_eos.load import DECIDED_COMMIT, LoadState, Verdict
 from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
-from airflow_kafka_eos.protocol.recovering import is_given_up
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
@@ -96,12 +95,16 @@ def _refuse_unknown(identity: PreparedTransaction, seen: TransactionDescription 
         )
 
 
+def _is_given_up(row: LoadRow) -> bool:
+    return row.state in DECIDED_COMMIT and row.reason.startswith("given up by ")
+
+
 def _refuse_decided(session: Session, identity: PreparedTransaction, attempt: AttemptRow) -> None:
     if not session.ledger.is_decided_commit(identity):
         return
     load = session.ledger.load(attempt.load)
     # COMMITTED: each of its commit markers was seen (rule 10), so what is open now is what a zombie began behind them
-    if load is not None and (load.state is LoadState.COMMITTED or is_given_up(load)):
+    if load is not None and (load.state is LoadState.COMMITTED or _is_given_up(load)):
         return
     raise UndecidableError(
         "the transaction is decided to be committed: it is only ever rolled forward",
