@@ -9,7 +9,7 @@ from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_sessi
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.exits import FOUND, OK
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines
-from airflow_kafka_eos.errors import UndecidableError
+from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
@@ -113,14 +113,13 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
 
 def _attempt(session: Session, name: str) -> AttemptRow:
     """Whose it is; refuses what is not ours."""
-    from airflow_kafka_eos.errors import ConfigurationError
     from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
 
     refuse_foreign(session, name)
     seen = session.coordinator.describe([name]).get(name)
     attempt = holder_of(session, PreparedTransaction(name, seen.state if seen else PreparedTxnState.EMPTY))
     if attempt is None:
-        raise ConfigurationError(
+        raise InDoubtError(
             "the ledger does not know the attempt of this transactional id",
             remedy="Check that this is the ledger that opened it; if it was restored from a backup, end nothing before "
             "you have looked at the topic",

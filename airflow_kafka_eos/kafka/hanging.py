@@ -111,7 +111,7 @@ def write_abort_marker(wire: Wire, producer: OpenProducer) -> None:
     This goes past the coordinator (WriteTxnMarkers, as KIP-664's abortTransaction): never for a transaction that a
     coordinator still has. The leader refuses an epoch that is older than the producer's own.
 
-    :raises AccessError: ALTER (before Kafka 3.8: CLUSTER_ACTION) on the Cluster is missing.
+    :raises AccessError: ALTER (or CLUSTER_ACTION) on the Cluster is missing.
     :raises TerminalError: the leader refused the epoch: someone else has ended it.
     """
     marker = WriteTxnMarkersRequest.WritableTxnMarker

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.opening import reference
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.cli.conftest import Answer, Command
@@ -64,9 +66,12 @@ def test_open_transactions_are_listed_with_whose_they_are(
         "verdict": None,
     }
     assert 0 <= row["running_ms"] < 120_000 and 480_000 < row["time_left_ms"] <= 600_000
+    other = str(TransactionalId(world.load, "0123456789", 1, 0, 0))  # the same load, in another deployment
+    elsewhere = foreign_transaction(world, other)
     every = json.loads(command("transactions", "list", "--all", "--output", "json", *at).out)
     found = {r["transactional_id"]: r["load"] for r in every}
-    assert found[name] == str(world.load) and found[stranger] is None
+    assert found[name] == str(world.load) and found[stranger] is None and found[other] is None
+    elsewhere.commit_transaction(30)
     text = command("transactions", "list", "--all", *at).out
     assert "undecided" in text and "not of this ledger" in text
     assert command("transactions", "list", "--running-longer-than", "2h", *at).out == "no open transactions\n"
@@ -163,6 +168,20 @@ def test_rule_6_nothing_is_done_to_a_stranger(
 ) -> None:
     yes = () if verb == "commit" else ("--yes",)
     refused(command("transactions", verb, stranger, *yes, *at), 2, "rule 6", stranger)
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort", "force-terminate"])
+def test_what_the_ledger_does_not_know_is_for_a_person_to_look_at(
+    world: World, command: Command, at: Cluster, verb: str
+) -> None:
+    """A ledger restored from a backup: it may have been decided since then."""
+    name = str(TransactionalId(replace(world.load, name="lost"), world.session.ledger.ledger_id, 1, 0, 0))
+    producer = foreign_transaction(world, name)
+    yes = () if verb == "commit" else ("--yes",)
+    refused(command("transactions", verb, name, *yes, *at), 1, "the ledger does not know the attempt", name)
+    unknown = command("cleanup", "--yes", *at)
+    assert unknown.code == 1 and name in unknown.out
+    producer.commit_transaction(30)
 
 
 @pytest.mark.parametrize("verb", ["abort", "force-terminate"])

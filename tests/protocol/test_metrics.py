@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.metrics import Metrics, measure, summarise
+from airflow_kafka_eos.protocol.opening import reference
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,
     CoordinatorState,
@@ -53,6 +56,23 @@ def test_nothing_open_is_zero_and_no_end() -> None:
     nothing = summarise([], [], 0, NOW_MS)
     assert nothing == Metrics(0, 0, None, 0, 0, 0, 0)
     assert "time_left_min_ms" not in nothing.numbers() and nothing.numbers()["open_transactions"] == 0
+
+
+def test_what_the_broker_never_ends_has_no_time_left() -> None:
+    assert summarise([described(90_000, TWO_PHASE_TIMEOUT_MS)], [], 0, NOW_MS).time_left_min_ms is None
+
+
+def test_readers_that_a_stranger_holds_back_first_do_not_wait_for_us(alone: World) -> None:
+    name = f"before-{alone.load.key}"
+    stranger = foreign_transaction(alone, name)
+    (place,) = alone.session.coordinator.describe([name])[name].partitions
+    ref = reference(alone.session, alone.open_attempt())
+    alone.write_arrow(TransactionalId(ref.load, ref.ledger_id, 1, 0, 0), ["a"], partition=place.partition)
+    assert measure(alone.session).last_stable_offset_lag_max == 0
+    stranger.abort_transaction(30)
+    give_up = time.monotonic() + 30
+    while (lag := measure(alone.session).last_stable_offset_lag_max) != 2:  # our record, and the stranger's marker
+        assert time.monotonic() < give_up, lag
 
 
 def test_it_measures_what_is_open_and_who_is_held_back(alone: World) -> None:
