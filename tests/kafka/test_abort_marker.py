@@ -18,6 +18,9 @@ def test_without_alter_on_the_cluster_nothing_is_written_and_the_right_is_named(
     producer = OpenProducer(TopicPartition("orders", 0), 1_000_000, 0, 0, 0, 0)
     servers = secured.plain.bootstrap_servers
     rights = (ResourceType.TOPIC, "orders", AclOperation.READ)
-    with Wire(secured.login(), timeout_s=20) as wire, granted(servers, "User:alice", rights):
-        with pytest.raises(AccessError, match="refused ALTER on Cluster"):
-            write_abort_marker(wire, producer)
+    with (
+        Wire(secured.login(), timeout_s=20) as wire,
+        granted(servers, "User:alice", rights),
+        pytest.raises(AccessError, match="refused ALTER on Cluster"),
+    ):
+        write_abort_marker(wire, producer)

@@ -179,8 +179,9 @@ class TestOnTransactionVersion1:
             "another ledger": str(TransactionalId(here.load, "0123456789", 1, 0, 0)),
             "another namespace": str(TransactionalId(replace(here.load, namespace="other"), ours, 1, 0, 0)),
         }[kind]
-        here.open_attempt()  # attempt 1 of that load, which an id of another ledger names too
-        sweep_all(here)
+        for load in (here.load, replace(here.load, namespace="other")):  # known, and aborted
+            here.session.ledger.begin(load, owner=RUN)
+            here.session.ledger.make_undecidable(load, up_to=1, decided_by=RUN, reason="")
         stranger = strange(here, name)
         (found,) = look(here)
         assert (found.whose, found.transactional_id) == (Whose.FOREIGN, name)
