@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.cli.connections import airflow_connection
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 
@@ -46,6 +46,8 @@ def add_conn_id(command: argparse.ArgumentParser) -> None:
     """The argument that says which ledger."""
     command.add_argument(
         "--conn-id",
+        "--ledger-conn-id",
+        dest="conn_id",
         help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else the SQLite file",
     )
 
@@ -58,19 +60,9 @@ def url_of(arguments: argparse.Namespace) -> str:
     from airflow_kafka_eos.ledger.location import default_url
 
     if arguments.conn_id:
-        from airflow.sdk import BaseHook
-        from airflow.sdk.exceptions import AirflowNotFoundException
-
         from airflow_kafka_eos.hooks.kafka_eos import ledger_url
 
-        try:
-            connection = BaseHook.get_connection(arguments.conn_id)
-        except AirflowNotFoundException as e:
-            raise ConfigurationError(
-                f"--conn-id {arguments.conn_id!r}: Airflow has no such connection here",
-                remedy=f"Name one that `airflow connections list` shows, or set {LEDGER_VARIABLE} to the ledger's URL",
-            ) from e
-        return ledger_url(connection)
+        return ledger_url(airflow_connection("--conn-id", arguments.conn_id))
     return os.environ.get(LEDGER_VARIABLE) or default_url()
 
 

@@ -7,7 +7,7 @@ whether it happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeVar
@@ -292,6 +292,21 @@ class Ledger:
     def loads(self, namespace: str | None = None, name: str | None = None) -> list[LoadRow]:
         """Oldest first."""
         return self._read(lambda c: queries.load_rows(c, namespace, name))
+
+    def overview(
+        self, namespace: str | None = None, name: str | None = None
+    ) -> list[tuple[LoadRow, AttemptRow | None]]:
+        """Each load with its newest attempt, oldest first; one question for all of them."""
+        return self._read(lambda c: queries.overview(c, namespace, name))
+
+    def unfinished(self, namespace: str) -> list[AttemptRow]:
+        """Attempts that are neither verified committed nor verified swept, by load and number."""
+        return self._read(lambda c: queries.unfinished(c, namespace))
+
+    def holders(self, states: Iterable[PreparedTxnState]) -> list[tuple[AttemptRow, TransactionRow]]:
+        """The prepared transactions of these producer ids and epochs, each with its attempt; in no order."""
+        wanted = list(states)
+        return self._read(lambda c: queries.holders(c, wanted))
 
     def transactions(self, load: LoadIdentity, number: int) -> list[TransactionRow]:
         """Of an attempt that was prepared, by Spark partition; none for any other.
