@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId, parse, prefix, slot_prefix
+from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.probing import probe
 from airflow_kafka_eos.protocol.reopened import began_anew
 from airflow_kafka_eos.protocol.repairing import end_abandoned
 from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts
@@ -133,9 +134,15 @@ def _open_transactions(
     pooled = _pooled(session, load, rows)
     report.is_complete = before is not None and before == session.coordinator.places()
     refuse_unknown_attempts(session, load, listed)
-    listed += pooled
-    described = session.coordinator.describe(sorted({*known, *listed}))
+    described = session.coordinator.describe(sorted({*known, *listed, *pooled, *_guessed(session, rows)}))
     return {name: d for name, d in described.items() if d.is_open}
+
+
+def _guessed(session: Session, rows: list[AttemptRow]) -> set[str]:
+    """Ids by name of attempts that have reported nothing: a listing may hide them, too."""
+    silent = [r for r in rows if r.is_submitted and not r.is_prepared and r.closed_at is None]
+    refs = [AttemptRef(r.load, session.ledger.ledger_id, r.number, r.slot) for r in silent]
+    return {name for ref in refs for name in probe(session.coordinator.describe, ref)}
 
 
 def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> list[str]:
