@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import KafkaEosError
+from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
@@ -98,7 +99,7 @@ def _open_transactions(
         for t in session.ledger.transactions(load, row.number)
     ]
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
-    described = session.coordinator.describe(sorted({*known, *listed}))
+    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, sorted({*known, *listed}))
     return {name: d for name, d in described.items() if d.is_open}
 
 
