@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from airflow_kafka_eos import __version__
-from airflow_kafka_eos.cli import demo, ledger, loads
+from airflow_kafka_eos.cli import demo, doctor, ledger, loads
 from airflow_kafka_eos.errors import KafkaEosError
 
 
@@ -29,6 +29,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, ledger, demo):
+    for group in (loads, ledger, doctor, demo):
         group.add_to(commands)
     return parser
