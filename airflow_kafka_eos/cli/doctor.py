@@ -6,6 +6,7 @@ Exit code 0: no error was found; 1: one was; 2: bad usage; 3: neither cluster no
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.kafka.settings import KafkaSettings
 
 _FOUND_ERRORS, _REACHED_NOTHING = 1, 3
+#: what they log of connections is in the findings, and Airflow's logging would print it between them
+_CHATTY = ("kafka", "alembic")
 
 
 def add_to(commands: Any) -> None:
@@ -55,6 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.doctor.examining import examine
     from airflow_kafka_eos.doctor.seen import Asked
 
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     asked = Asked(
         namespace=arguments.namespace,
         topics=tuple(dict.fromkeys(arguments.topic)),

@@ -22,7 +22,7 @@ _DAY_MS = 86_400_000
 def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
     """All that is about brokers, and the log of their transactions."""
     for broker in seen.brokers:
-        yield from _broker(broker)
+        yield from of_broker(broker)
     yield _transaction_version(seen, commands)
     yield _two_phase(seen, asked)
     yield _max_timeout(seen, asked, commands)
@@ -30,7 +30,8 @@ def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Findi
     yield from _transaction_log(seen, commands)
 
 
-def _broker(broker: BrokerSeen) -> Iterator[Finding]:
+def of_broker(broker: BrokerSeen) -> Iterator[Finding]:
+    """Whether it answers, and is new enough."""
     subject = f"broker {broker.node_id}"
     if isinstance(broker.versions, Unknown):
         found = Judgement("broker-reachable", subject, f"{broker.address}: {broker.versions.reason}")

@@ -18,7 +18,8 @@ def check(seen: LedgerSeen, asked: Asked) -> Iterator[Finding]:
         found = Judgement("ledger-reachable", subject, seen.revision.reason)
         yield found.error("No load can be begun, decided or finished", seen.revision.remedy)
     else:
-        yield Judgement("ledger-reachable", subject, "it answers").ok("As it must be")
+        seen_now = "it answers" if seen.revision else "there is none yet"
+        yield Judgement("ledger-reachable", subject, seen_now).ok("As it must be")
         yield _migrations(seen, subject)
     yield _of_all_hosts(seen, asked, subject)
 

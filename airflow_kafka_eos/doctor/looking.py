@@ -103,6 +103,8 @@ def look_at_cluster(
     with Wire(settings, timeout_s=timeout_s) as wire:
         partitions = Partitions(wire)
         every = _brokers(wire, partitions, commands)
+        if all(isinstance(broker.versions, Unknown) for broker in every):
+            return _nobody(settings, asked, commands, every)
         load = LoadIdentity(asked.namespace, asked.load_name or _LOAD, "probe")
         unused = never_used(load, _NO_LEDGER if isinstance(ledger_id, Unknown) else ledger_id)
         return ClusterSeen(
@@ -120,10 +122,22 @@ def look_at_cluster(
         )
 
 
+def _nobody(
+    settings: KafkaSettings, asked: Asked, commands: Commands, every: tuple[BrokerSeen, ...]
+) -> ClusterSeen:
+    """No broker answers under the address that the cluster names: every other question would wait in vain."""
+    why = Unknown("no broker answers")
+    nothing = LayoutSeen(why, why)
+    topics_seen = dict.fromkeys(asked.topics, nothing)
+    where = settings.bootstrap_servers
+    return ClusterSeen(where, commands.login, every, nothing, topics_seen, why, why, why, why, why)
+
+
 def _brokers(wire: Wire, partitions: Partitions, commands: Commands) -> tuple[BrokerSeen, ...]:
     addresses = wire.addresses()
     versions = {node_id: _look(lambda n=node_id: versions_of(wire, n)) for node_id in addresses}  # type: ignore[misc]
-    configs = _look(lambda: partitions.broker_configs(brokers.SETTINGS))
+    answering = any(not isinstance(v, Unknown) for v in versions.values())
+    configs = _look(lambda: partitions.broker_configs(brokers.SETTINGS)) if answering else Unknown("no broker answers")
     refused = refused_configs(commands, "cluster")
     return tuple(
         BrokerSeen(

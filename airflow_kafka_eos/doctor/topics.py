@@ -28,6 +28,10 @@ def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Findi
 
 def _topic(name: str, found: LayoutSeen, seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
     subject = f"topic {name}"
+    if isinstance(found.topic, Unknown) and found.topic.is_refused:
+        remedy = f"{commands.acl('WRITE', 'topic', name)}; and the same with --operation Read"
+        yield Judgement("topic-exists", subject, found.topic.reason).error("No load can write to it", remedy)
+        return
     if isinstance(found.topic, Unknown):
         yield Finding.not_seen("topic-exists", subject, found.topic)
         return
