@@ -104,7 +104,7 @@ def _retention_bytes(name: str, config: Mapping[str, str], commands: Commands) -
 
 def _message_size(name: str, config: Mapping[str, str], seen: ClusterSeen, commands: Commands) -> Finding:
     limit = int(config.get("max.message.bytes", seen.message_bytes))
-    text = f"max.message.bytes={limit}, the Kafka settings' message.max.bytes is {seen.message_bytes}"
+    text = f"max.message.bytes={limit}, the connection's message.max.bytes={seen.message_bytes}"
     found = Judgement("topic-message-size", f"topic {name}", text)
     if limit < seen.message_bytes:
         return found.warning(

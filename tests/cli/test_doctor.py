@@ -36,7 +36,7 @@ def test_without_an_error_the_exit_code_is_0_and_each_warning_comes_with_its_rem
     head, _, *rows = out.splitlines()
     assert head.split() == ["check", "result", "subject", "seen"]
     assert ["cluster-reachable", "ok", "Kafka", kafka.bootstrap_servers] in [row.split()[:4] for row in rows]
-    assert "message.max.bytes is 900000" in out
+    assert "message.max.bytes=900000" in out
     assert f"\nwarning: topic-replication, topic {name}\n  1 replicas, 1 brokers\n  Too few copies" in out
     assert "  -> Run 3 brokers or more; then: kafka-reassign-partitions.sh" in out
 

@@ -32,6 +32,7 @@ from tests.secured import SCRAM_PASSWORD, Secured
 pytestmark = pytest.mark.broker
 
 NAMESPACE = "least"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "acls.md"
 PRINCIPAL = "User:loader"
 WRITE_IDS = Right("WRITE", "TransactionalId", f"{NAMESPACE}.*")
 WRITE_TOPIC = Right("WRITE", "Topic", "least-*")
@@ -165,6 +166,24 @@ def test_without_one_the_error_names_it_and_nothing_is_lost(case: Case, world: W
 
 def test_each_right_of_the_least_set_is_taken_away() -> None:
     assert {case.taken for case in CASES} == LEAST | {TWO_PHASE}
+
+
+@pytest.mark.parametrize("kind", ["confluent", "arrow"])
+def test_spark_needs_no_right_to_read_and_airflow_none_to_write(kind: str, world: World, secured: Secured) -> None:
+    allow_exactly(secured.plain, PRINCIPAL, {WRITE_IDS, WRITE_TOPIC})
+    manifest = PREPARE[kind](world, *PARTS)
+    allow_exactly(secured.plain, PRINCIPAL, {WRITE_IDS, READ_TOPIC})
+    world.decide(manifest)
+    world.commit()
+    assert lags(world.session, world.load) == []
+    assert visible(world, secured) == ["a", "b", "c"]
+
+
+def test_the_docs_list_it() -> None:
+    table = DOCS.read_text().partition("## The least set")[2].partition("kafka-acls.sh")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ") and "---" not in line]
+    documented = [(operation.strip(), resource.split()[0].strip(",")) for operation, resource in rows[1:]]
+    assert sorted(documented) == sorted((right.operation, right.resource) for right in {*LEAST, TWO_PHASE})
 
 
 def test_a_listing_limited_by_acls_is_told(world: World, secured: Secured) -> None:
