@@ -17,7 +17,7 @@ def check_copies(prefix: str, topic: TopicSeen, brokers: int, commands: Commands
     :param prefix: of the finding's id, such as ``topic``.
     """
     count = _copies(topic)
-    found = Judgement(f"{prefix}-replication", f"topic {topic.name}", f"{count} replicas, {brokers} brokers")
+    found = Judgement(f"{prefix}-replication", f"topic {topic.name}", f"replicas: {count}, brokers: {brokers}")
     if count >= _SAFE:
         return found.ok("A broker may be lost without losing a record")
     remedy = commands.replicas(topic.name, _SAFE)
@@ -36,7 +36,7 @@ def check_acknowledged(
     if isinstance(min_isr, Unknown):
         return Finding.not_seen(id, subject, min_isr)
     count = _copies(topic)
-    found = Judgement(id, subject, f"min.insync.replicas={min_isr}, {count} replicas")
+    found = Judgement(id, subject, f"min.insync.replicas={min_isr}, replicas: {count}")
     good = commands.topic_config(topic.name, f"min.insync.replicas={max(1, count - 1)}")
     if min_isr > count:
         return found.error("There are fewer replicas than must acknowledge: nothing can be written", good)
@@ -57,7 +57,7 @@ def check_in_sync(prefix: str, topic: TopicSeen, min_isr: int | Unknown) -> Find
     behind = [p for p in topic.partitions if len(p.in_sync) < len(p.replicas)]
     away = sorted({node for p in topic.partitions for node in set(p.replicas) - set(p.in_sync)})
     brokers = f"brokers {', '.join(map(str, away))} lack records" if away else "all replicas are in sync"
-    found = Judgement(f"{prefix}-in-sync", f"topic {topic.name}", f"{len(topic.partitions)} partitions; {brokers}")
+    found = Judgement(f"{prefix}-in-sync", f"topic {topic.name}", f"partitions: {len(topic.partitions)}; {brokers}")
     remedy = f"Look at the logs of broker {', '.join(map(str, away)) or 'and controller'}: is it up, and its disk full?"
     if stopped:
         numbers = ", ".join(str(p.partition) for p in stopped[:10])

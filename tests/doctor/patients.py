@@ -68,9 +68,13 @@ def an_hour_ahead() -> float:
 
 
 def examined(
-    settings: KafkaSettings | None, url: str, question: Asked, now: Callable[[], float] = time.time
+    settings: KafkaSettings | None,
+    url: str,
+    question: Asked,
+    now: Callable[[], float] = time.time,
+    timeout_s: float = 30,
 ) -> Examination:
-    return examine(settings, url, question, timeout_s=5, now=now)
+    return examine(settings, url, question, timeout_s=timeout_s, now=now)
 
 
 def of(found: Examination, id: str, subject: str = "") -> Finding:
