@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import KafkaEosError
+from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
@@ -134,7 +135,8 @@ def _open_transactions(
     pooled = _pooled(session, load, rows)
     report.is_complete = before is not None and before == session.coordinator.places()
     refuse_unknown_attempts(session, load, listed)
-    described = session.coordinator.describe(sorted({*known, *listed, *pooled, *_guessed(session, rows)}))
+    ids = sorted({*known, *listed, *pooled, *_guessed(session, rows)})
+    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, ids)
     return {name: d for name, d in described.items() if d.is_open}
 
 

@@ -34,7 +34,9 @@ class HidingCoordinator(Coordinator):
         return []
 
     def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        self.described |= (asked := frozenset(ids))
+        asked = frozenset(ids)
+        # all but the one that shows whether the listing is limited
+        self.described |= {i for i in asked if not i.endswith(".999999999-probe")}
         return super().describe(asked)
 
 
