@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
-
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.protocol.opening import begin
 from airflow_kafka_eos.protocol.polling import VisiblePoll
-from tests.crashes.victim import ALL, Place
+from tests.crashes.reader import Reader
+from tests.crashes.victim import ALL, PARTS, Place
 from tests.protocol.world import RUN
 
 
@@ -36,29 +34,13 @@ def recover(world: Place, first: Recovery) -> None:
     world.until_done(lambda: visible(world.session))
 
 
-def check_all_is_well(world: Place) -> None:
+def check_all_is_well(world: Place, reader: Reader) -> None:
     """Nothing lost, nothing doubled, nothing of ours open, and the ledger says so."""
-    assert world.visible() == ALL
-    assert held_back(world) == {}
+    assert reader.committed(world.topic, len(PARTS)) == ALL
+    assert reader.held_back(world.topic, len(PARTS)) == {}
     assert world.open_ids() == []
     row = world.session.ledger.load(world.load)
     assert row is not None and row.state is LoadState.COMMITTED
     attempts = world.session.ledger.attempts(world.load)
     assert [a.number for a in attempts if a.verdict is Verdict.COMMIT] == [attempts[-1].number]
     assert [a.number for a in attempts if a.closed_at is None] == []
-
-
-def held_back(world: Place) -> dict[int, tuple[int, int]]:
-    """Partitions whose last stable offset is not their end, as librdkafka is told: a transaction is open there."""
-    admin = AdminClient({"bootstrap.servers": world.settings.for_librdkafka()["bootstrap.servers"]})
-    asked = {TopicPartition(world.topic, p): OffsetSpec.latest() for p in _partitions(world)}
-    ends = []
-    for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-        answers = admin.list_offsets(asked, isolation_level=level)
-        ends.append({tp.partition: future.result(30).offset for tp, future in answers.items()})
-    stable, end = ends
-    return {p: (stable[p], end[p]) for p in end if stable[p] != end[p]}
-
-
-def _partitions(world: Place) -> range:
-    return range(world.session.partitions.topic_info([world.topic])[world.topic].partitions)

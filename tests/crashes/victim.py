@@ -80,7 +80,7 @@ class Place(World):
     def clean(self) -> None:
         """Airflow's teardown: polls until nothing of the run's attempts is open."""
         ours = own_number(self.session.ledger.attempts(self.load), RUN)
-        poll = CleanPoll(self.load, up_to=ours, by=RUN, quiet_s=0.2)
+        poll = CleanPoll(self.load, up_to=ours, by=RUN, quiet_s=0.1)
         self.until_done(lambda: poll(self.session))
 
     def until_done(self, poll: Callable[[], str | None], seconds: float = 60) -> None:

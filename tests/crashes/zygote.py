@@ -1,14 +1,18 @@
 """A process that has imported everything and does nothing but fork: a victim starts in milliseconds, not in a second.
 
-It has one thread and no connection, so that a fork of it is as good as a process of its own.
+It has one thread and no connection but the socket where orders come in, so that a fork of it is as good as a process of
+its own. Each order gets a nurse, who waits for its victim and tells how it ended.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,49 +32,64 @@ class Ended(NamedTuple):
 
 
 class Zygote:
-    """Starts victims, one after the other."""
+    """Starts victims; any number of threads may ask at a time."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, address: str) -> None:
+        self._address = address
 
     def kill_at(self, order: Order) -> Ended:
         """Run a victim to its end."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order.as_dict()) + "\n")
-        self._process.stdin.flush()
-        return Ended(*json.loads(self._process.stdout.readline()))
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(120)
+            asking.connect(self._address)
+            with asking.makefile("rw") as line:
+                line.write(json.dumps(order.as_dict()) + "\n")
+                line.flush()
+                return Ended(*json.loads(line.readline()))
 
 
 @contextmanager
 def zygote() -> Iterator[Zygote]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crashes.zygote"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield Zygote(process)
-    finally:
-        process.kill()
-        process.communicate()
+    with tempfile.TemporaryDirectory(prefix="zygote-") as folder:
+        address = f"{folder}/socket"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(64)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crashes.zygote", str(listener.fileno())],
+                cwd=ROOT,
+                pass_fds=[listener.fileno()],
+            )
+        try:
+            yield Zygote(address)
+        finally:
+            process.kill()
+            process.wait()
 
 
-def _serve() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    for line in sys.stdin:
-        order = Order(**json.loads(line))
+def _serve(listener: socket.socket) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nurses are nobody's to wait for
+    while True:
+        asking, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _nurse(asking)
+            os._exit(0)
+        asking.close()
+
+
+def _nurse(asking: socket.socket) -> None:
+    with asking, asking.makefile("rw") as line:
+        order = Order(**json.loads(line.readline()))
         errors = Path(order.folder) / "errors"
         errors.write_text("")
-        child = os.fork()
-        if child == 0:
+        victim = os.fork()
+        if victim == 0:
             _victim(order, errors)
-        _, status = os.waitpid(child, 0)
+        _, status = os.waitpid(victim, 0)
         killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        answers.write(json.dumps(Ended(killed_by, errors.read_text())) + "\n")
-        answers.flush()
+        line.write(json.dumps(Ended(killed_by, errors.read_text())) + "\n")
 
 
 def _victim(order: Order, errors: Path) -> None:
@@ -83,4 +102,4 @@ def _victim(order: Order, errors: Path) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
