@@ -31,7 +31,7 @@ class Hand:
         self.urls = urls
         self.victims = victims
         self.wire = stack.enter_context(Wire(self.settings))
-        self.reader = stack.enter_context(Reader(self.servers))
+        self.reader = Reader(self.servers)
         self.kafka = kafka
         self._stack = stack
         self._sessions: dict[str, Session] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from types import TracebackType
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -13,10 +12,15 @@ class Reader:
     """One thread's, for many topics one after the other."""
 
     def __init__(self, servers: str) -> None:
+        self._servers = servers
         self._admin = AdminClient({"bootstrap.servers": servers})
-        self._consumer = Consumer(
+
+    def committed(self, topic: str, partitions: int) -> list[str]:
+        """Values that a read_committed reader sees up to the last stable offset, sorted."""
+        # a new consumer each time: one that is assigned another topic looks at it a second later only
+        consumer = Consumer(
             {
-                "bootstrap.servers": servers,
+                "bootstrap.servers": self._servers,
                 "group.id": str(uuid.uuid4()),
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
@@ -24,30 +28,21 @@ class Reader:
                 "fetch.wait.max.ms": 10,
             }
         )
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._consumer.close()
-
-    def committed(self, topic: str, partitions: int) -> list[str]:
-        """Values that a read_committed reader sees up to the last stable offset, sorted."""
-        self._consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-        found, ended = [], set[int]()
-        while len(ended) < partitions:
-            message = self._consumer.poll(20)
-            assert message is not None, "no end of partition within 20 s"
-            error = message.error()
-            if error is None:
-                found.append((message.value() or b"").decode())
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition())
-        self._consumer.unassign()
-        return sorted(found)
+        try:
+            consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+            found, ended = [], set[int]()
+            while len(ended) < partitions:
+                message = consumer.poll(20)
+                assert message is not None, "no end of partition within 20 s"
+                error = message.error()
+                if error is None:
+                    found.append((message.value() or b"").decode())
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended.add(message.partition())
+            return sorted(found)
+        finally:
+            consumer.close()
 
     def held_back(self, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
         """Partitions whose last stable offset is not their end: a transaction is open there. Both offsets."""
