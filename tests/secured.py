@@ -8,18 +8,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 
 PASSWORD = "t0p-secret"
+#: of ``loader``. No part of it is a word of anything else: it is searched for in logs
+SCRAM_PASSWORD = "xq7-l0ader-zw9"
 
 
 @dataclass(frozen=True)
 class Secured:
-    """``alice`` may log in at ``address``, and nothing else; whoever comes by ``plain``'s own listener may all."""
+    """``alice`` may log in at ``address``, and nothing else; whoever comes by ``plain``'s own listener may all.
+
+    ``loader`` logs in at ``loader_address``, by SASL_SSL with SCRAM-SHA-512, and may what a test grants.
+    """
 
     plain: LocalKafka
     address: str
+    loader_address: str
+    authority_file: Path
 
     def extra(self, **changes: str) -> dict[str, str]:
         """alice's login in librdkafka's keys; dots of names are written as underscores."""
@@ -33,6 +47,20 @@ class Secured:
 
     def login(self, **changes: str) -> KafkaSettings:
         return KafkaSettings.from_mapping(self.extra(**changes))
+
+    def loader_extra(self) -> dict[str, str]:
+        """loader's login in librdkafka's keys."""
+        return {
+            "bootstrap.servers": self.loader_address,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "loader",
+            "sasl.password": SCRAM_PASSWORD,
+            "ssl.ca.location": str(self.authority_file),
+        }
+
+    def loader(self) -> KafkaSettings:
+        return KafkaSettings.from_mapping(self.loader_extra())
 
 
 def free_port() -> int:
@@ -72,5 +100,32 @@ def secured_broker(folder: Path) -> Iterator[Secured]:
             "listener.name.login.plain.sasl.jaas.config="
             f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";',
         ]
-        addresses = add_listeners(plain, {"LOGIN": "SASL_PLAINTEXT"}, login)
-        yield Secured(plain, addresses["LOGIN"])
+        addresses = add_listeners(
+            plain, {"LOGIN": "SASL_PLAINTEXT", "LOADER": "SASL_SSL"}, login + _scram_over_tls(folder)
+        )
+        _add_scram_user(plain, "loader")
+        yield Secured(plain, addresses["LOGIN"], addresses["LOADER"], folder / "ca.pem")
+
+
+def _scram_over_tls(folder: Path) -> list[str]:
+    from tests.kafka.identities import make_identity  # it needs this module
+
+    authority = make_identity("test authority")
+    server = make_identity("broker", authority)
+    (folder / "ca.pem").write_text(authority.certificate_pem)
+    (folder / "broker.pem").write_text(server.key_pem() + server.certificate_pem)
+    return [
+        "listener.name.loader.sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "listener.name.loader.scram-sha-512.sasl.jaas.config="
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        "listener.name.loader.ssl.keystore.type=PEM",
+        f"listener.name.loader.ssl.keystore.location={folder / 'broker.pem'}",
+    ]
+
+
+def _add_scram_user(plain: LocalKafka, user: str) -> None:
+    admin = AdminClient({"bootstrap.servers": plain.bootstrap_servers})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    wanted = UserScramCredentialUpsertion(user, info, SCRAM_PASSWORD.encode())
+    for done in admin.alter_user_scram_credentials([wanted]).values():
+        done.result(30)

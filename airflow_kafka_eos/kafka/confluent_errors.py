@@ -23,9 +23,8 @@ _FENCED = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
     KafkaError.INVALID_TXN_STATE,
 }
+_LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
 _ACCESS = {
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -44,21 +43,22 @@ _UNAVAILABLE = {
 }
 
 
-def translate(error: KafkaError, doing: str, transactional_id: str) -> KafkaEosError:
+def translate(error: KafkaError, doing: str, transactional_id: str, *, topic: str = "") -> KafkaEosError:
     """The error to raise.
 
     :param doing: what was going on, such as ``writing to topic 'orders' partition 3``.
+    :param topic: where a record was to go; empty where no record was.
     """
     code = error.code()
     kind: type[KafkaEosError]
     if code in _FENCED:
         kind = ProducerFencedError
         remedy = "Someone ended this transaction or took its id over (a newer attempt does so); clear prepare"
+    elif code in _LOGIN:
+        kind, remedy = AccessError, "Check security.protocol, sasl.mechanism and the login of the Kafka connection"
     elif code in _ACCESS:
-        kind, remedy = (
-            AccessError,
-            "Check the login, and the ACLs: WRITE and DESCRIBE on topic and transactional id",
-        )
+        right = _right(code, topic, transactional_id)
+        kind, remedy = AccessError, f"Grant the principal of the Kafka connection {right}"
     elif code in _TOPIC:
         kind, remedy = (
             TopicError,
@@ -83,3 +83,11 @@ def translate(error: KafkaError, doing: str, transactional_id: str) -> KafkaEosE
     return kind(
         f"{doing} failed: {error.name()} ({error.str()})", remedy=remedy, transactional_id=transactional_id
     )
+
+
+def _right(code: int, topic: str, transactional_id: str) -> str:
+    if code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return f"WRITE (which includes DESCRIBE) on TransactionalId {transactional_id}"
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return f"WRITE on Topic {topic or 'that was written to'}"
+    return "IDEMPOTENT_WRITE on Cluster"

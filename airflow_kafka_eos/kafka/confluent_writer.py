@@ -93,7 +93,7 @@ class ConfluentWriter:
         self._sent = 0
         self._prepared = False
         self._failed: KafkaEosError | None = None
-        self._purged_from = ""
+        self._purged_from = self._purged_topic = ""
         self._last_error: KafkaError | None = None
 
     # -- the writer's interface ----------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class ConfluentWriter:
         elif error is not None and self._failed is None:
             self._failed = self._write_error(error, topic or "", partition, size, row.key)
             if error.code() in _PURGED:
-                self._purged_from = f"writing to topic {topic!r} partition {partition}"
+                self._purged_from, self._purged_topic = f"writing to topic {topic!r} partition {partition}", topic or ""
 
     def _write_error(
         self, error: KafkaError, topic: str, partition: int | None, size: int, key: bytes | None
@@ -233,7 +233,8 @@ class ConfluentWriter:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return too_large(topic, partition, size, self._target, key)
         where = "" if partition is None else f" partition {partition}"
-        return translate(error, f"writing a record of {size} bytes to topic {topic!r}{where}", self._id)
+        doing = f"writing a record of {size} bytes to topic {topic!r}{where}"
+        return translate(error, doing, self._id, topic=topic)
 
     def _raise_failed(self) -> None:
         if self._failed is None:
@@ -255,7 +256,7 @@ class ConfluentWriter:
         error = exception.args[0]
         if error.code() == KafkaError._TIMED_OUT and self._last_error is not None:
             error = self._last_error  # a refused login shows as a timeout only
-        return translate(error, doing, self._id)
+        return translate(error, doing, self._id, topic=self._purged_topic)
 
     def _error(self, error: KafkaError) -> None:
         self._last_error = error

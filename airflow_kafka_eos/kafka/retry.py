@@ -48,6 +48,8 @@ _RETRIABLE = frozenset(
 #: Retriable only where the asked broker's metadata may lag behind: topic unknown, topic id unknown or inconsistent.
 _METADATA_LAG = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 100, 103})
 _REFUSED = frozenset({29, 30, 31, 53})
+#: Where the ACL WRITE is wanted, which includes DESCRIBE.
+_WRITTEN = ("Topic ", "TransactionalId ")
 
 
 #: What to do when the time is over.
@@ -91,9 +93,10 @@ def verdict_on(
     if is_retriable(code, metadata_may_lag=metadata_may_lag):
         return Retry(f"{name_of(code)} for {resource}")
     if code in _REFUSED:
+        included = " (WRITE includes it)" if operation == "DESCRIBE" and resource.startswith(_WRITTEN) else ""
         return AccessError(
             f"the broker refused {operation} on {resource}: {name_of(code)}",
-            remedy=f"Grant the principal of the Kafka connection {operation} on {resource}",
+            remedy=f"Grant the principal of the Kafka connection {operation}{included} on {resource}",
             transactional_id=transactional_id,
         )
     return TerminalError(

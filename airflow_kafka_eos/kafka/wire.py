@@ -133,6 +133,11 @@ class Wire:
         """Node ids of the brokers that are alive, asked anew each time."""
         return sorted(broker.node_id for broker in self.metadata([]).brokers)
 
+    def addresses(self) -> dict[int, str]:
+        """``host:port`` of each broker, as the cluster names it to its clients (``advertised.listeners``)."""
+        self._connect()
+        return {int(b.node_id): f"{b.host}:{b.port}" for b in self._manager.cluster.brokers()}
+
     def metadata(self, topics: Iterable[str]) -> Any:
         """A MetadataResponse for these topics (none: brokers only). Topics are never created by asking."""
         topic = MetadataRequest.MetadataRequestTopic
@@ -162,6 +167,10 @@ class Wire:
         if missing:
             raise retry.Retry(f"no leader for {', '.join(missing[:5])}")
         return {tp: self._leaders[tp] for tp in wanted}
+
+    def known_leaders(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Node ids of those leaders that are remembered; nobody is asked."""
+        return {tp: self._leaders[tp] for tp in tps if tp in self._leaders}
 
     def forget_leaders(self, tps: Iterable[TopicPartition]) -> None:
         """Ask for these partitions' leaders again next time."""

@@ -7,7 +7,7 @@ whether it happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeVar
@@ -17,12 +17,12 @@ from sqlalchemy import Connection
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, slots
+from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, renewing, repairs, slots
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, SlotRow, TransactionRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
-from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, PartitionWrites, sha256
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
 T = TypeVar("T")
@@ -67,6 +67,16 @@ class Ledger:
     def ledger_id(self) -> str:
         """10 random hex characters, part of every transactional id (rule 6)."""
         return self._ledger_id
+
+    def new_id(self, *, decided_by: str) -> str:
+        """Take another ledger id, for a ledger restored from a backup; aborts what is undecided. Returns the old one.
+
+        Other processes must open the ledger anew.
+
+        :raises ConfigurationError: a decided load is not finished.
+        """
+        old, self._ledger_id = self._write(lambda c: renewing.new_id(c, decided_by))
+        return old
 
     # --- attempts
 
@@ -178,7 +188,7 @@ class Ledger:
     def record_outcome(
         self, load: LoadIdentity, number: int, transactional_id: str, outcome: Outcome
     ) -> Outcome:
-        """Record what the log showed of one transaction; returns what is recorded then. COMMITTED is final.
+        """Record what the log showed of one transaction; returns what is recorded then. What the markers said is final.
 
         :raises UndecidableError: the attempt is not decided to be committed.
         """
@@ -206,6 +216,67 @@ class Ledger:
         """
         self._write(lambda c: outcomes.record_in_doubt(c, load, number, reason))
 
+    def record_repairing(self, load: LoadIdentity, number: int, reason: str) -> None:
+        """The load is REPAIRING: transactions of it are lost, none is in doubt.
+
+        :raises UndecidableError: the attempt is not decided to be committed, or the load is COMMITTED or GIVEN_UP.
+        """
+        self._write(lambda c: outcomes.record_repairing(c, load, number, reason))
+
+    def record_given_up(self, load: LoadIdentity, *, by: str, reason: str) -> None:
+        """A person leaves a decided, unfinished load as it is: GIVEN_UP. Empties its part of
+        ``kafka_transaction_state``, and makes its repairs undecidable. Does nothing the second time.
+
+        :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
+        """
+        self._write(lambda c: outcomes.record_given_up(c, load, by, reason))
+
+    # --- repairs (rule 12)
+
+    def open_repair(
+        self, load: LoadIdentity, number: int, lost_transactional_id: str, *, opened_by: str
+    ) -> RepairRow | None:
+        """Open an attempt to replace a lost transaction of the decided attempt; the load is REPAIRING then.
+
+        None: it is not lost, or another repair has replaced it. Before anything is written (rule 1).
+
+        :raises UndecidableError: the load is not decided to be committed, or is finished.
+        """
+        return self._write(
+            lambda c: repairs.open_repair(c, load, number, lost_transactional_id, self._ledger_id, opened_by)
+        )
+
+    def adopt(
+        self,
+        load: LoadIdentity,
+        repair: int,
+        transaction: PreparedTransaction,
+        writes: Sequence[PartitionWrites],
+    ) -> RepairRow:
+        """Replace the lost row, and decide the repair, in one transaction (rule 12).
+
+        Returns the repair: ADOPTED, or UNDECIDABLE when another one was first or cleanup took it for a dead one.
+
+        :raises ConfigurationError: the transaction is not the repair's own.
+        """
+        return self._write(lambda c: repairs.adopt(c, load, repair, transaction, writes))
+
+    def abandon_repair(self, load: LoadIdentity, repair: int, *, reason: str) -> RepairRow:
+        """Make a repair undecidable; as it is then, for one that was adopted stays so."""
+        return self._write(lambda c: repairs.abandon(c, load, repair, reason))
+
+    def abandon_repairs(self, load: LoadIdentity, *, reason: str) -> None:
+        """Make every repair of a load undecidable that is not adopted, before what it has open is ended (rule 1)."""
+        self._write(lambda c: repairs.abandon_all(c, load, reason))
+
+    def close_repairs(self, load: LoadIdentity, numbers: Collection[int]) -> None:
+        """Note that nothing of these undecidable repairs is open."""
+        self._write(lambda c: repairs.close(c, load, numbers))
+
+    def repairs(self, load: LoadIdentity) -> list[RepairRow]:
+        """Oldest first."""
+        return self._read(lambda c: repairs.repair_rows(c, load))
+
     # --- looking
 
     def attempt(self, load: LoadIdentity, number: int) -> AttemptRow | None:
@@ -221,6 +292,21 @@ class Ledger:
     def loads(self, namespace: str | None = None, name: str | None = None) -> list[LoadRow]:
         """Oldest first."""
         return self._read(lambda c: queries.load_rows(c, namespace, name))
+
+    def overview(
+        self, namespace: str | None = None, name: str | None = None
+    ) -> list[tuple[LoadRow, AttemptRow | None]]:
+        """Each load with its newest attempt, oldest first; one question for all of them."""
+        return self._read(lambda c: queries.overview(c, namespace, name))
+
+    def unfinished(self, namespace: str) -> list[AttemptRow]:
+        """Attempts that are neither verified committed nor verified swept, by load and number."""
+        return self._read(lambda c: queries.unfinished(c, namespace))
+
+    def holders(self, states: Iterable[PreparedTxnState]) -> list[tuple[AttemptRow, TransactionRow]]:
+        """The prepared transactions of these producer ids and epochs, each with its attempt; in no order."""
+        wanted = list(states)
+        return self._read(lambda c: queries.holders(c, wanted))
 
     def transactions(self, load: LoadIdentity, number: int) -> list[TransactionRow]:
         """Of an attempt that was prepared, by Spark partition; none for any other.

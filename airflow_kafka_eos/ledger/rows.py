@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
@@ -131,3 +132,35 @@ class TransactionRow:
     @property
     def records(self) -> int:
         return sum(w.records for w in self.writes)
+
+
+class RepairState(str, Enum):
+    """OPEN may become either of the others, once, by compare-and-set."""
+
+    OPEN = "open"
+    #: its transaction has entered the decision in the lost one's place
+    ADOPTED = "adopted"
+    #: it never will: what it has open may be ended (rule 1)
+    UNDECIDABLE = "undecidable"
+
+
+@dataclass(frozen=True)
+class RepairRow:
+    """An attempt to replace one lost transaction of a decided attempt (rule 12).
+
+    :param attempt: the decided attempt's number. ``number`` is the repair's own.
+    :param reason: why it is undecidable.
+    :param closed_at: undecidable, and nothing of it was open.
+    """
+
+    load: LoadIdentity
+    attempt: int
+    number: int
+    lost_transactional_id: str
+    transactional_id: str
+    state: RepairState
+    opened_at: str
+    opened_by: str
+    ended_at: str | None = None
+    reason: str = ""
+    closed_at: str | None = None

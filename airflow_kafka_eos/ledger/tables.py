@@ -178,6 +178,28 @@ transactions = Table(
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
 )
 
+#: Repairs of transactions that were lost after the decision (rule 12). Each is an attempt of its own with one
+#: transaction, opened before anything is written. Adopted, its transaction stands among those of the decided attempt,
+#: and the lost one's outcome is ``superseded``.
+repairs = Table(
+    "kafka_eos_repairs",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    # the decided attempt
+    Column("attempt_id", _ID, ForeignKey(attempts.c.id, name="fk_kafka_eos_repairs_attempt"), nullable=False),
+    # counts on behind the load's attempts: no id of one is ever another's
+    Column("number", Integer, nullable=False),
+    Column("lost_transactional_id", _TXN, nullable=False),
+    Column("transactional_id", _TXN, nullable=False),
+    Column("state", _WORD, nullable=False),
+    Column("opened_at", _TIME, nullable=False),
+    Column("opened_by", _PEOPLE, nullable=False),
+    Column("ended_at", _TIME),
+    Column("reason", _text(), nullable=False),
+    Column("closed_at", _TIME),
+    UniqueConstraint("attempt_id", "number", name="uq_kafka_eos_repairs_number"),
+)
+
 #: KIP-939's mapping. It holds exactly the transactions that are decided to be committed and whose commit is
 #: not verified yet: rows come with the decision and go with ``record_committed``, each in that database transaction.
 #: (The KIP overwrites a row by the id's next transaction. Most of our ids have no next one: the table would only grow,

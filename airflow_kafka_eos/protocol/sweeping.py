@@ -9,11 +9,15 @@ import logging
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import KafkaEosError
+from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.probing import probe
+from airflow_kafka_eos.protocol.reopened import began_anew
+from airflow_kafka_eos.protocol.repairing import end_abandoned
+from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -28,6 +32,8 @@ class SweepReport:
     committed: list[str] = field(default_factory=list)
     still_open: list[str] = field(default_factory=list)
     left_alone: list[str] = field(default_factory=list)
+    #: no coordinator moved, or was away, while the listing was made: it hid nothing
+    is_complete: bool = True
 
     @property
     def is_quiet(self) -> bool:
@@ -41,12 +47,16 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
     The order is rule 11's: first the ledger makes them undecidable, then Kafka describes the ledger's ids and those
     that a listing adds, then the ledger is asked who holds each id and whether that very identity is decided, and
     only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
+
+    :raises InDoubtError: the broker shows attempts that the ledger does not know: nothing is aborted; or a decided
+        transaction is lost.
     """
     report = SweepReport()
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
     if not rows:
         return report
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
+    failed = _end_repairs(session, load, rows, by, report) or failed
     failed = _abort(session, _lingering(session, load, rows, up_to, report), report) or failed
     log.info(
         "sweep of load %s up to attempt %d: aborted %s, rolled forward %s, still open %s, left alone %s",
@@ -61,13 +71,35 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
 
 def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
     for row in rows:
-        if row.verdict is Verdict.COMMIT:
+        if row.verdict is Verdict.COMMIT and not _is_given_up(session, row.load):
             try:
                 result = commit_pass(session, row.load, row.number)
             except KafkaEosError as e:
                 return e
             report.committed += result.newly_committed
             report.still_open += result.open
+            if result.lost:
+                # copying takes its time, and commit's retry or a person has it
+                log.warning("load %s lost %s after its decision: run commit again", row.load, result.lost)
+    return None
+
+
+def _is_given_up(session: Session, load: LoadIdentity) -> bool:
+    known = session.ledger.load(load)
+    return known is not None and known.state is LoadState.GIVEN_UP
+
+
+def _end_repairs(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], by: str, report: SweepReport
+) -> KafkaEosError | None:
+    """A repair that is under way is taken for a dead one's (rule 1); if it is not, commit opens another."""
+    if not any(row.verdict is Verdict.COMMIT for row in rows):
+        return None
+    try:
+        session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
+        report.aborted += end_abandoned(session, load)
+    except KafkaEosError as e:
+        return e
     return None
 
 
@@ -88,7 +120,7 @@ def needs_quiet_period(rows: list[AttemptRow]) -> bool:
 
 
 def _open_transactions(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow]
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport
 ) -> dict[str, TransactionDescription]:
     # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11); what
     # an attempt closed as swept or committed had open was seen to end: a zombie of its is left to the listing
@@ -98,8 +130,13 @@ def _open_transactions(
         if row.closed_at is None
         for t in session.ledger.transactions(load, row.number)
     ]
-    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id)) + _pooled(session, load, rows)
-    described = session.coordinator.describe(sorted({*known, *listed, *_guessed(session, rows)}))
+    before = session.coordinator.places()
+    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
+    pooled = _pooled(session, load, rows)
+    report.is_complete = before is not None and before == session.coordinator.places()
+    refuse_unknown_attempts(session, load, listed)
+    ids = sorted({*known, *listed, *pooled, *_guessed(session, rows)})
+    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, ids)
     return {name: d for name, d in described.items() if d.is_open}
 
 
@@ -123,7 +160,7 @@ def _lingering(
     session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport
 ) -> list[PreparedTransaction]:
     """What is to be ended."""
-    every = _open_transactions(session, load, rows).values()
+    every = _open_transactions(session, load, rows, report).values()
     return [identity for found in every if (identity := _if_ours(session, load, up_to, found, report)) is not None]
 
 
@@ -150,7 +187,8 @@ def _if_ours(
         log.warning("transaction %s is open, and the ledger does not know its attempt as aborted", identity)
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
-        return None  # rolled forward, not swept
+        # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
+        return identity if began_anew(session, load, number, found) else None
     elif found.coordinator_state is CoordinatorState.ONGOING:
         log.info("aborting %s of %s attempt %d", identity, load, number)
         return identity

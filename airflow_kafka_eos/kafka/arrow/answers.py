@@ -24,7 +24,9 @@ OUT_OF_ORDER_SEQUENCE = 45
 
 #: The transaction is not open any more, or not this writer's.
 NOT_OURS = frozenset({47, 48, 49, 90, 120})
-_ACCESS = {29: "Topic", 31: "Cluster", 53: "TransactionalId"}
+_TOPIC_REFUSED = 29
+_ID_REFUSED = 53
+_REFUSED = frozenset({_TOPIC_REFUSED, 31, _ID_REFUSED})
 _RECORD = {
     10: "the batch is larger than the topic's max.message.bytes, which was lowered since prepare began",
     32: "a timestamp is outside of what the topic takes (message.timestamp.before.max.ms, …after.max.ms)",
@@ -65,10 +67,12 @@ def judge(
             remedy="Someone ended it, or its timeout has passed; clear prepare to write again",
             transactional_id=id,
         )
-    if code in _ACCESS:
+    if code in _REFUSED:
+        resources = {_TOPIC_REFUSED: f"Topic {partition.topic}", _ID_REFUSED: f"TransactionalId {id}"}
+        resource = resources.get(code, "Cluster")
         return AccessError(
-            f"{where}: the broker refused it: {said}",
-            remedy=f"Grant the principal of the Kafka connection WRITE on {_ACCESS[code]}",
+            f"{where}: the broker refused WRITE on {resource}: {said}",
+            remedy=f"Grant the principal of the Kafka connection WRITE on {resource}",
             transactional_id=id,
         )
     if code in _RECORD:

@@ -104,7 +104,7 @@ class Enrolment:
                     remedy="Someone ended it, or its timeout has passed; clear prepare to write again",
                     transactional_id=self.transactional_id,
                 )
-            resource = "TransactionalId" if code == 53 else f"Topic {name}"
+            resource = f"TransactionalId {self.transactional_id}" if code == 53 else f"Topic {name}"
             retry.check(
                 code, operation="WRITE", resource=resource, transactional_id=self.transactional_id, lag=True
             )

@@ -1,0 +1,136 @@
+"""``doctor``: what is wrong with cluster, ledger and Spark settings, and the command that mends it.
+
+Exit code 0: no error was found; 1: one was; 2: bad usage; 3: neither cluster nor ledger could be reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.cli.cluster import settings_of
+from airflow_kafka_eos.cli.connections import airflow_connection
+from airflow_kafka_eos.cli.exits import FOUND, OK, TRANSIENT
+from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
+from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, TransactionScope, TwoPhaseCommit
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.doctor.examining import Examination
+    from airflow_kafka_eos.doctor.finding import Finding
+    from airflow_kafka_eos.kafka.settings import KafkaSettings
+
+#: what they log of connections is in the findings, and Airflow's logging would print it between them
+_CHATTY = ("kafka", "alembic")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's subcommands."""
+    doctor = commands.add_parser("doctor", help="check cluster, ledger and Spark settings; changes nothing")
+    kafka = doctor.add_mutually_exclusive_group()
+    kafka.add_argument("--bootstrap-server", metavar="HOST:PORT", help="brokers, separated by commas")
+    kafka.add_argument("--kafka-conn-id", help="or an Airflow connection of type kafka")
+    doctor.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="login and more, as key=value in librdkafka's names"
+    )
+    doctor.add_argument("--topic", action="append", default=[], help="a topic that is loaded into; may be repeated")
+    doctor.add_argument("--namespace", default=DEFAULT_NAMESPACE, help=f"default {DEFAULT_NAMESPACE}")
+    doctor.add_argument("--load-name", help="where the ACLs are those of one load name only: that name")
+    doctor.add_argument("--hold-time", type=float, default=900, metavar="SECONDS", help="default 900")
+    for name, choices in (("--two-phase-commit", TwoPhaseCommit), ("--scope", TransactionScope)):
+        values = [choice.value for choice in choices]
+        doctor.add_argument(name, choices=values, default=values[0], help=f"as the load has it; default {values[0]}")
+    doctor.add_argument("--max-ids", type=int, default=10_000, help="transactional ids of the namespace; default 10000")
+    doctor.add_argument(
+        "--spark-conf", action="append", metavar="KEY=VALUE", help="a Spark setting of the load; may be repeated"
+    )
+    doctor.add_argument("--spark-conn-id", help="check the settings in this Airflow connection's extra too")
+    doctor.add_argument("--timeout", type=float, default=10, metavar="SECONDS", help="for one question; default 10")
+    add_conn_id(doctor)
+    add_output(doctor)
+    doctor.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.doctor.examining import examine
+    from airflow_kafka_eos.doctor.seen import Asked
+
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    asked = Asked(
+        namespace=arguments.namespace,
+        topics=tuple(dict.fromkeys(arguments.topic)),
+        hold_time_ms=int(arguments.hold_time * 1000),
+        two_phase_commit=TwoPhaseCommit(arguments.two_phase_commit),
+        scope=TransactionScope(arguments.scope),
+        load_name=arguments.load_name,
+        max_ids=arguments.max_ids,
+        spark_conf=_spark_conf(arguments),
+        executor=_executor(),
+    )
+    found = examine(kafka_settings(arguments), url_of(arguments), asked, timeout_s=arguments.timeout)
+    if arguments.output == "json":
+        print(as_json([asdict(f) for f in found.findings]))
+    else:
+        print(_for_people(found))
+    if not found.reached_anything:
+        return TRANSIENT
+    return FOUND if found.has_errors else OK
+
+
+def kafka_settings(arguments: argparse.Namespace) -> KafkaSettings | None:
+    """Where Kafka is; None where no cluster is named: then only the ledger and Spark's settings are looked at.
+
+    :raises ConfigurationError: see :func:`~airflow_kafka_eos.cli.cluster.settings_of`.
+    """
+    named = arguments.kafka_conn_id or arguments.bootstrap_server or arguments.command_config
+    return settings_of(arguments) if named else None
+
+
+def _pairs(argument: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for number, text in enumerate(texts, 1):
+        key, equals, value = text.partition("=")
+        if not (equals and key.strip()):
+            # the text may be a password
+            raise ConfigurationError(f"{argument}: entry {number} is not key=value", remedy="Write it as key=value")
+        yield key.strip(), value.strip()
+
+
+def _spark_conf(arguments: argparse.Namespace) -> dict[str, str] | None:
+    if arguments.spark_conf is None and not arguments.spark_conn_id:
+        return None
+    conf: dict[str, str] = {}
+    if arguments.spark_conn_id:
+        extra = airflow_connection("--spark-conn-id", arguments.spark_conn_id).extra_dejson
+        conf |= {key: str(value) for key, value in extra.items() if key.startswith("spark.")}
+    return conf | dict(_pairs("--spark-conf", arguments.spark_conf or ()))
+
+
+def _executor() -> str:
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get("core", "executor"))
+
+
+def _for_people(found: Examination) -> str:
+    table = as_table(
+        [
+            {"check": f.id, "result": f.severity.value, "subject": f.subject, "seen": _short(f.seen)}
+            for f in found.findings
+        ]
+    )
+    return "\n".join([table, *(_explained(f) for f in found.findings if f.severity.value != "ok")])
+
+
+def _explained(f: Finding) -> str:
+    lines = [f"\n{f.severity.value}: {f.id}, {f.subject}", f"  {f.seen}", f"  {f.means}."]
+    return "\n".join([*lines, *([f"  -> {f.remedy}"] if f.remedy else [])])
+
+
+def _short(text: str, width: int = 70) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,138 @@
+"""Brokers and their settings. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_kafka_eos.doctor.commands import Commands
+from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
+from airflow_kafka_eos.doctor.replication import check_all
+from airflow_kafka_eos.doctor.seen import TRANSACTION_LOG, Asked, BrokerSeen, ClusterSeen
+from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT, missing_requests
+from airflow_kafka_eos.load import TwoPhaseCommit
+
+ID_EXPIRATION = "transactional.id.expiration.ms"
+LOG_MIN_ISR = "transaction.state.log.min.isr"
+#: The broker settings that the checks read.
+SETTINGS = (MAX_TIMEOUT, ID_EXPIRATION, LOG_MIN_ISR)
+TRANSACTION_VERSION = "transaction.version"
+_DAY_MS = 86_400_000
+
+
+def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
+    """All that is about brokers, and the log of their transactions."""
+    for broker in seen.brokers:
+        yield from of_broker(broker)
+    yield _transaction_version(seen, commands)
+    yield _two_phase(seen, asked)
+    yield _max_timeout(seen, asked, commands)
+    yield _id_expiration(seen, asked, commands)
+    yield from _transaction_log(seen, commands)
+
+
+def of_broker(broker: BrokerSeen) -> Iterator[Finding]:
+    """Whether it answers, and is new enough."""
+    subject = f"broker {broker.node_id}"
+    if isinstance(broker.versions, Unknown):
+        found = Judgement("broker-reachable", subject, f"{broker.address}: {broker.versions.reason}")
+        yield found.error(
+            "The cluster names this address to its clients, and it does not answer from here: loads whose "
+            "transactions this broker coordinates, or whose partitions it leads, fail",
+            f"Start the broker, open the way to {broker.address}, or correct advertised.listeners in its "
+            "server.properties; try from Spark's hosts too",
+        )
+        return
+    yield Judgement("broker-reachable", subject, broker.address).ok("It answers from here")
+    problems = missing_requests(broker.versions.requests)
+    found = Judgement("broker-requests", subject, "; ".join(problems) or "has every request")
+    if problems:
+        yield found.error("Exactly-once needs these requests", "Upgrade the broker to Kafka 3.9 or newer")
+    else:
+        yield found.ok("New enough")
+
+
+def _transaction_version(seen: ClusterSeen, commands: Commands) -> Finding:
+    known = [b.versions for b in seen.brokers if not isinstance(b.versions, Unknown)]
+    if not known:
+        return Finding.not_seen(TRANSACTION_VERSION.replace(".", "-"), "cluster", Unknown("no broker answers"))
+    level = max(v.finalized.get(TRANSACTION_VERSION, 0) for v in known)
+    found = Judgement("transaction-version", "cluster", f"{TRANSACTION_VERSION}={level}")
+    if level >= 2:
+        return found.ok("Every end raises the epoch: what a zombie sends afterwards is refused (KIP-890)")
+    remedy = commands.feature(f"{TRANSACTION_VERSION}=2")
+    if min(v.supported.get(TRANSACTION_VERSION, 0) for v in known) < 2:
+        remedy = f"Upgrade every broker to Kafka 4.0 or newer; then: {remedy}"
+    return found.warning(
+        "A zombie writer may begin anew with the epoch of a transaction that has ended; until cleanup finds it, it "
+        "holds back readers",
+        remedy,
+    )
+
+
+def _two_phase(seen: ClusterSeen, asked: Asked) -> Finding:
+    id, wanted = "two-phase-commit", asked.two_phase_commit
+    if wanted is TwoPhaseCommit.OFF:
+        return Judgement(id, "cluster", "two_phase_commit=off").ok("It is not asked for")
+    if isinstance(seen.two_phase, Unknown):
+        return Finding.not_seen(id, "cluster", seen.two_phase)
+    found = Judgement(id, "cluster", seen.two_phase.why or "granted")
+    if seen.two_phase.is_granted:
+        return found.ok("What is prepared has no timeout: the broker never ends it by itself (KIP-939)")
+    if wanted is TwoPhaseCommit.REQUIRED:
+        return found.error("Loads with two_phase_commit=required fail in prepare", seen.two_phase.remedy)
+    return found.warning("A load must be decided within its hold time, or the broker aborts it", seen.two_phase.remedy)
+
+
+def _max_timeout(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding:
+    id = "transaction-max-timeout"
+    limit = _lowest(seen, MAX_TIMEOUT)
+    if isinstance(limit, Unknown):
+        return Finding.not_seen(id, "brokers", limit)
+    found = Judgement(id, "brokers", f"{MAX_TIMEOUT}={limit}, hold time {asked.hold_time_ms} ms")
+    two_phase = seen.two_phase
+    granted = not isinstance(two_phase, Unknown) and two_phase.is_granted
+    if granted and asked.two_phase_commit is not TwoPhaseCommit.OFF:
+        return found.ok("With two-phase commit there is no timeout")
+    if asked.hold_time_ms > limit:
+        remedy = commands.server_properties(f"{MAX_TIMEOUT}={asked.hold_time_ms}")
+        return found.error("prepare is refused: no broker holds a transaction so long", f"{remedy}; or lower hold_time")
+    return found.ok("A load may be held so long")
+
+
+def _id_expiration(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding:
+    id = "transactional-id-expiration"
+    limit = _lowest(seen, ID_EXPIRATION)
+    if isinstance(limit, Unknown):
+        return Finding.not_seen(id, "brokers", limit)
+    found = Judgement(id, "brokers", f"{ID_EXPIRATION}={limit}")
+    remedy = commands.server_properties(f"{ID_EXPIRATION}=604800000")
+    if limit <= asked.hold_time_ms:
+        return found.error("Coordinators forget what became of a transaction before its load must be decided", remedy)
+    if limit < _DAY_MS:
+        return found.warning(
+            "Coordinators forget an ended transaction within a day: a commit that is finished later has only the "
+            "partitions' logs to judge by",
+            remedy,
+        )
+    return found.ok("A decided load can be finished long after")
+
+
+def _transaction_log(seen: ClusterSeen, commands: Commands) -> Iterator[Finding]:
+    log = seen.transaction_log
+    subject = f"topic {TRANSACTION_LOG}"
+    if log.topic is None or isinstance(log.topic, Unknown):
+        why = log.topic or Unknown("there is none yet: it is made with the first transaction")
+        yield Finding.not_seen("transaction-log-replication", subject, why)
+        return
+    min_isr: int | Unknown = _lowest(seen, LOG_MIN_ISR)
+    if not isinstance(log.config, Unknown) and "min.insync.replicas" in log.config:
+        min_isr = int(log.config["min.insync.replicas"])
+    yield from check_all("transaction-log", log.topic, min_isr, len(seen.brokers), commands)
+
+
+def _lowest(seen: ClusterSeen, key: str) -> int | Unknown:
+    values = [int(b.config[key]) for b in seen.brokers if not isinstance(b.config, Unknown) and key in b.config]
+    if values:
+        return min(values)
+    unknown = [b.config for b in seen.brokers if isinstance(b.config, Unknown)]
+    return unknown[0] if unknown else Unknown(f"no broker shows {key}")

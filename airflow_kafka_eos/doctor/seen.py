@@ -1,0 +1,99 @@
+"""What was asked for, and what was seen. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_kafka_eos.doctor.finding import Unknown
+from airflow_kafka_eos.kafka.inspecting import Clock, IdSeen, TopicSeen, Versions
+from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
+
+#: Kafka's own topic of transactions.
+TRANSACTION_LOG = "__transaction_state"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The loads that cluster and ledger are to be good for.
+
+    :param load_name: whose transactional ids are tried; None for those of the whole namespace.
+    :param max_ids: how many transactional ids the namespace may have on the brokers.
+    :param spark_conf: Spark settings by name; None when Spark is not asked about.
+    :param executor: Airflow's; None when it is not known.
+    """
+
+    namespace: str
+    topics: tuple[str, ...]
+    hold_time_ms: int
+    two_phase_commit: TwoPhaseCommit = TwoPhaseCommit.AUTO
+    scope: TransactionScope = TransactionScope.TASK
+    load_name: str | None = None
+    max_ids: int = 10_000
+    spark_conf: Mapping[str, str] | None = None
+    executor: str | None = None
+
+
+@dataclass(frozen=True)
+class BrokerSeen:
+    """One broker, as the cluster names it. ``address`` is what clients are told to use."""
+
+    node_id: int
+    address: str
+    versions: Versions | Unknown
+    config: Mapping[str, str] | Unknown
+
+
+@dataclass(frozen=True)
+class LayoutSeen:
+    """A topic's layout (None: there is no such topic) and settings."""
+
+    topic: TopicSeen | Unknown | None
+    config: Mapping[str, str] | Unknown
+
+
+@dataclass(frozen=True)
+class TwoPhaseSeen:
+    """Whether Enable2Pc is granted; ``why`` not, and what to do about it."""
+
+    is_granted: bool
+    why: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class ClusterSeen:
+    """A cluster. ``may_describe`` and ``may_write`` are None where ids of ours may be described and written with.
+
+    :param ids: all ids of the namespace, of any ledger.
+    :param message_bytes: the largest batch that the Kafka settings ask for.
+    """
+
+    bootstrap_servers: str
+    login: bool
+    brokers: tuple[BrokerSeen, ...]
+    transaction_log: LayoutSeen
+    topics: Mapping[str, LayoutSeen]
+    may_describe: Unknown | None
+    may_write: Unknown | None
+    two_phase: TwoPhaseSeen | Unknown
+    ids: tuple[IdSeen, ...] | Unknown
+    clock: Clock | Unknown
+    message_bytes: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class LedgerSeen:
+    """A ledger. ``url`` is redacted.
+
+    :param is_embedded: the SQLite file that is made, and upgraded, by itself.
+    :param revision: None where there are no tables yet.
+    :param clock: None where the database has no clock of its own.
+    """
+
+    url: str
+    revision: str | Unknown | None
+    head: str
+    ledger_id: str | Unknown
+    is_embedded: bool = False
+    clock: Clock | Unknown | None = field(default=None)

@@ -1,0 +1,47 @@
+"""Brokers leave out of a listing what one may not describe, without a word. So one id more is described.
+
+An id that is never used is answered with "unknown" where it may be described, with a refusal where it may not
+(FindCoordinator and DescribeTransactions ask for DESCRIBE before they look). It shares with the load's ids the load's
+prefix only: what allows it allows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_kafka_eos import naming
+from airflow_kafka_eos.errors import AccessError
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.transaction import TransactionDescription
+
+#: The highest attempt that an id can name. No ledger gets there.
+_NEVER = 999_999_999
+
+
+def never_used(load: LoadIdentity, ledger_id: str) -> str:
+    """A transactional id of the load that no attempt of it will ever have."""
+    return str(naming.TransactionalId(load, ledger_id, _NEVER, role=naming.IdRole.PROBE))
+
+
+def describe_listed(
+    coordinator: Coordinator, load: LoadIdentity, ledger_id: str, ids: Iterable[str]
+) -> dict[str, TransactionDescription]:
+    """:meth:`Coordinator.describe <airflow_kafka_eos.kafka.coordinator.Coordinator.describe>` of a load's ids, and
+    the certainty that the listing they come from was not limited by ACLs. It costs no request of its own.
+
+    :raises AccessError: DESCRIBE is missing on ids of the load: a listing may have left out what is open.
+    """
+    try:
+        return coordinator.describe([*ids, never_used(load, ledger_id)])
+    except AccessError as e:
+        if e.transactional_id is None:
+            raise  # a refused login
+        prefix = naming.prefix(load, ledger_id)
+        raise AccessError(
+            f"not all transactions of the load may be described, so what is open cannot be listed: {e.message}",
+            remedy=f"Grant the principal of the Kafka connection WRITE (which includes DESCRIBE) on TransactionalIds "
+            f"prefixed {naming.namespace_prefix(load.namespace, ledger_id)} or {prefix}; until then nothing is ended",
+            load=str(load),
+            transactional_id=e.transactional_id,
+        ) from e

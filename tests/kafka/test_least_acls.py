@@ -1,0 +1,236 @@
+"""The least set of ACLs of docs/acls.md: a load passes with it, and without any one of it the error names that one.
+
+By SASL_SSL with SCRAM, with the StandardAuthorizer, as a principal that is no superuser. What was refused has lost
+nothing: the right is given back, and the load arrives once; what was left open is swept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.errors import AccessError
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.manifest import Manifest, ManifestEntry, dump
+from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.protocol.opening import prepared, reference
+from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.visibility import lags
+from tests.acls import Right, allow_exactly
+from tests.protocol.world import RUN, World
+from tests.secured import SCRAM_PASSWORD, Secured
+
+pytestmark = pytest.mark.broker
+
+NAMESPACE = "least"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "acls.md"
+PRINCIPAL = "User:loader"
+WRITE_IDS = Right("WRITE", "TransactionalId", f"{NAMESPACE}.*")
+WRITE_TOPIC = Right("WRITE", "Topic", "least-*")
+READ_TOPIC = Right("READ", "Topic", "least-*")
+TWO_PHASE = Right("TWO_PHASE_COMMIT", "TransactionalId", f"{NAMESPACE}.*")
+#: no ACL of the least set, which has WRITE: with this one alone ids are seen, and not ended
+DESCRIBE_IDS = Right("DESCRIBE", "TransactionalId", f"{NAMESPACE}.*")
+LEAST = {WRITE_IDS, WRITE_TOPIC, READ_TOPIC}
+PARTS = (["a", "b"], ["c"])
+_numbers = itertools.count(1)
+
+
+def by_arrow(world: World, *parts: list[str]) -> Manifest:
+    """Scope task by the arrow writer, with a timeout."""
+    ref = reference(world.session, world.open_attempt())
+    names = [TransactionalId(ref.load, ref.ledger_id, ref.attempt, n, n) for n in range(len(parts))]
+    entries = [ManifestEntry(n, *world.write_arrow(names[n], part)) for n, part in enumerate(parts)]
+    manifest = world.manifest(ref, entries)
+    prepared(world.session, manifest)
+    return manifest
+
+
+PREPARE: dict[str, Callable[..., Manifest]] = {
+    "confluent": World.prepare,
+    "arrow": by_arrow,
+    "scope load": World.prepare_shared,
+    "two phases": World.prepare_two_phase,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """``taken`` is missing while ``step`` is run, which says ``says``."""
+
+    kind: str
+    taken: Right
+    step: str
+    says: str
+    #: what is granted meanwhile and not otherwise
+    instead: tuple[Right, ...] = ()
+
+    def __str__(self) -> str:
+        seen = " but seen" if self.instead else ""
+        return f"{self.kind}-{self.step}-{self.taken.operation} on {self.taken.resource}{seen}"
+
+
+_ID = rf"TransactionalId {NAMESPACE}\.\w{{10}}\.orders\."
+_SEEN = (DESCRIBE_IDS,)
+CASES = [
+    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {_ID}") for kind in PREPARE),
+    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {_ID}", _SEEN) for kind in PREPARE),
+    *(Case(kind, WRITE_TOPIC, "prepare", r"Grant .* WRITE on Topic least-\d+") for kind in PREPARE),
+    Case("two phases", TWO_PHASE, "prepare", rf"TWO_PHASE_COMMIT on {_ID}"),
+    Case("scope load", READ_TOPIC, "prepare", r"refused READ on Topic least-\d+.*Grant .* READ on Topic least-\d+"),
+    Case("arrow", READ_TOPIC, "decide", r"refused READ on Topic least-\d+"),
+    Case("arrow", WRITE_IDS, "decide", rf"refused DESCRIBE on {_ID}.*WRITE includes it"),
+    Case("arrow", READ_TOPIC, "commit", r"refused READ on Topic least-\d+"),
+    Case("arrow", WRITE_IDS, "commit", rf"refused WRITE on {_ID}", _SEEN),
+    Case("arrow", WRITE_IDS, "sweep", rf"what is open cannot be listed: .* DESCRIBE on {_ID}"),
+    Case("arrow", WRITE_IDS, "sweep", rf"refused WRITE on {_ID}", _SEEN),
+    Case("arrow", READ_TOPIC, "loaded", r"DESCRIBE.* on Topic least-\d+"),
+]
+
+
+@pytest.fixture(scope="module")
+def ledger_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    Ledger.open(f"sqlite:///{path}", upgrade=True).close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def session(secured: Secured, ledger_path: Path) -> Iterator[Session]:
+    with connect(secured.loader(), f"sqlite:///{ledger_path}", NAMESPACE) as opened:
+        yield opened
+    allow_exactly(secured.plain, PRINCIPAL, ())
+
+
+@pytest.fixture
+def world(session: Session, secured: Secured) -> World:
+    number = next(_numbers)
+    secured.plain.create_topic(f"least-{number}", partitions=2)
+    return World(session, secured.loader(), f"least-{number}", LoadIdentity(NAMESPACE, "orders", f"key-{number}"))
+
+
+def least(kind: str) -> set[Right]:
+    return LEAST | {TWO_PHASE} if kind == "two phases" else LEAST
+
+
+def visible(world: World, secured: Secured) -> list[str]:
+    """As a reader with all rights sees it."""
+    plain = KafkaSettings.from_mapping({"bootstrap.servers": secured.plain.bootstrap_servers})
+    return replace(world, settings=plain).visible()
+
+
+def sweep_to_the_end(world: World) -> None:
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_without_one_the_error_names_it_and_nothing_is_lost(case: Case, world: World, secured: Secured) -> None:
+    def steps() -> Iterator[tuple[str, Callable[[], object]]]:
+        """The load's, each with what it needs of the one before."""
+        made: list[Manifest] = []
+        yield "prepare", lambda: made.append(PREPARE[case.kind](world, *PARTS))
+        if case.step == "sweep":
+            yield "sweep", lambda: sweep(world.session, world.load, up_to=1, by=RUN)
+            return
+        yield "decide", lambda: world.decide(made[-1])
+        yield "commit", world.commit
+        yield "loaded", lambda: lags(world.session, world.load)
+
+    granted = least(case.kind)
+    allow_exactly(secured.plain, PRINCIPAL, granted)
+    for name, step in steps():
+        if name == case.step:
+            # loaded describes topics only, which WRITE includes too
+            taken = {case.taken, WRITE_TOPIC} if case.step == "loaded" else {case.taken}
+            allow_exactly(secured.plain, PRINCIPAL, {*granted - taken, *case.instead})
+            with pytest.raises(AccessError, match=case.says) as caught:
+                step()
+            assert SCRAM_PASSWORD not in str(caught.value)
+            allow_exactly(secured.plain, PRINCIPAL, granted)
+        step()
+    sweep_to_the_end(world)
+    assert world.open_ids() == []
+    assert visible(world, secured) == ([] if case.step == "sweep" else ["a", "b", "c"])
+
+
+def test_each_right_of_the_least_set_is_taken_away() -> None:
+    assert {case.taken for case in CASES} == LEAST | {TWO_PHASE}
+
+
+@pytest.mark.parametrize("kind", ["confluent", "arrow"])
+def test_spark_needs_no_right_to_read_and_airflow_none_to_write(kind: str, world: World, secured: Secured) -> None:
+    allow_exactly(secured.plain, PRINCIPAL, {WRITE_IDS, WRITE_TOPIC})
+    manifest = PREPARE[kind](world, *PARTS)
+    allow_exactly(secured.plain, PRINCIPAL, {WRITE_IDS, READ_TOPIC})
+    world.decide(manifest)
+    world.commit()
+    assert lags(world.session, world.load) == []
+    assert visible(world, secured) == ["a", "b", "c"]
+
+
+def test_the_docs_list_it() -> None:
+    table = DOCS.read_text().partition("## The least set")[2].partition("kafka-acls.sh")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ") and "---" not in line]
+    documented = [(operation.strip(), resource.split()[0].strip(",")) for operation, resource in rows[1:]]
+    assert sorted(documented) == sorted((right.operation, right.resource) for right in {*LEAST, TWO_PHASE})
+
+
+def test_a_listing_limited_by_acls_is_told(world: World, secured: Secured) -> None:
+    """Kafka leaves out what one may not describe: a sweep of what is left would call it clean."""
+    allow_exactly(secured.plain, PRINCIPAL, LEAST)
+    ref = reference(world.session, world.open_attempt())
+    hidden = world.write(ref, ["hidden"], 1)  # a Spark task that never reported
+    start = prefix(world.load, ref.ledger_id)
+    allow_exactly(secured.plain, PRINCIPAL, {Right("WRITE", "TransactionalId", f"{start}1-0-*"), READ_TOPIC})
+    assert world.session.coordinator.list_open(start) == []
+    with pytest.raises(AccessError, match=r"what is open cannot be listed: .* DESCRIBE on TransactionalId") as caught:
+        sweep(world.session, world.load, up_to=1, by=RUN)
+    assert f"prefixed {NAMESPACE}.{ref.ledger_id}." in caught.value.remedy
+    # the load's own prefix is enough
+    allow_exactly(secured.plain, PRINCIPAL, {Right("WRITE", "TransactionalId", f"{start}*"), READ_TOPIC})
+    assert hidden.transaction is not None
+    assert sweep(world.session, world.load, up_to=1, by=RUN).aborted == [hidden.transaction.transactional_id]
+    sweep_to_the_end(world)
+    assert world.open_ids() == []
+    assert world.session.ledger.load(world.load).state is LoadState.ABORTED  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Every logger at DEBUG, those with a level of their own too."""
+    names = [n for n, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)]
+    for name in (None, *names):
+        caplog.set_level(logging.DEBUG, name)
+    yield caplog
+
+
+def test_no_log_manifest_or_ledger_row_has_the_password(
+    world: World, secured: Secured, ledger_path: Path, everything_logged: pytest.LogCaptureFixture
+) -> None:
+    allow_exactly(secured.plain, PRINCIPAL, {*LEAST, TWO_PHASE})
+    # connections of this test's own, so that the logins are among what is logged
+    with connect(secured.loader(), f"sqlite:///{ledger_path}", NAMESPACE) as session:
+        logging.getLogger("kafka").setLevel(logging.DEBUG)
+        mine = replace(world, session=session)
+        for kind, prepare in PREPARE.items():
+            each = replace(mine, load=replace(world.load, key=f"{world.load.key}-{kind}"))
+            manifest = prepare(each, *PARTS)
+            each.decide(manifest)
+            each.commit()
+            assert SCRAM_PASSWORD not in dump(manifest)
+    assert "kafka" in {record.name.partition(".")[0] for record in everything_logged.records}
+    assert SCRAM_PASSWORD not in everything_logged.text
+    rows = b"".join(file.read_bytes() for file in ledger_path.parent.glob(f"{ledger_path.name}*"))
+    assert b"key-" in rows
+    assert SCRAM_PASSWORD.encode() not in rows
