@@ -130,7 +130,7 @@ def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
         raise InDoubtError(
             f"slot {found.number} of load name {load.name!r} is in doubt: {found.doubt}",
             remedy="Find out what wrote there (was the ledger restored from a backup?) and end what is open by hand; "
-            "then settle the slot, and nothing before",
+            "then run `airflow-kafka-eos ids settle NAME SLOT`, and nothing before",
             load=str(load),
         )
 

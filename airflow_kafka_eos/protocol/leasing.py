@@ -59,7 +59,8 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> No
     raise InDoubtError(
         f"the broker knows more of slot {row.slot} than the ledger: {reason}",
         remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics "
-        "first; else a writer has outlived its quarantine. End what is open by hand, settle the slot, clear prepare",
+        "first; else a writer has outlived its quarantine. End what is open by hand, run `airflow-kafka-eos ids "
+        "settle NAME SLOT`, then clear prepare",
         load=str(row.load),
         attempt=row.number,
         transactional_id=found[0].partition(" ")[0],

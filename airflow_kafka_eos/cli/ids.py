@@ -1,0 +1,83 @@
+"""``ids``: how many transactional ids brokers keep for this ledger's loads, and slots that a person must look at."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session
+from airflow_kafka_eos.cli.confirm import add_yes, confirm
+from airflow_kafka_eos.cli.exits import FOUND, OK
+from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
+from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.errors import ConfigurationError
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to the parser's subcommands."""
+    ids = commands.add_parser("ids", help="transactional ids and their slots").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    report = ids.add_parser(
+        "report", help="how many ids brokers keep, by load name, how old they are and what they cost"
+    )
+    add_namespace(report)
+    add_cluster(report)
+    add_output(report)
+    report.set_defaults(run=_report)
+
+    settle = ids.add_parser(
+        "settle",
+        help="say that a slot in doubt was looked at",
+        description="A slot is in doubt when the broker showed something under its ids that the ledger does not know. "
+        "No load of that name is submitted until a person has found out what it was, has ended what is open, and says "
+        "so by this command. It changes the ledger only.",
+    )
+    settle.add_argument("name", help="the load name")
+    settle.add_argument("slot", type=int, help="its number, as the error and `ids report` say")
+    add_namespace(settle)
+    add_yes(settle)
+    add_conn_id(settle)
+    settle.set_defaults(run=_settle)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.protocol.ids import ids_report
+
+    with open_session(arguments) as session:
+        report = ids_report(session)
+    names = [{"name": n.load_name, "ids": n.ids} | _but_name(asdict(n)) for n in report.names]
+    if arguments.output == "json":
+        summary = {"namespace": report.namespace, "expiration_ms": report.expiration_ms}
+        print(as_json(summary | {"ids": report.ids, "bytes": report.bytes, "names": names}))
+    else:
+        print(as_table(names) or "no ids")
+        kept = "unknown" if report.expiration_ms is None else f"{report.expiration_ms / 86_400_000:g} days"
+        cost = f"about {report.bytes / 1024:.0f} KiB of brokers' memory"
+        print(f"\n{report.ids} ids, {cost}; an unused one is kept: {kept}")
+    return FOUND if any(n.in_doubt for n in report.names) else OK
+
+
+def _but_name(row: dict[str, Any]) -> dict[str, Any]:
+    age = row["oldest_s"]
+    return {k: v for k, v in row.items() if k != "load_name"} | {"oldest_s": None if age is None else round(age)}
+
+
+def _settle(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    with Ledger.open(url_of(arguments)) as ledger:
+        found = ledger.slot(arguments.namespace, arguments.name, arguments.slot)
+        if found is None or found.doubt is None:
+            raise ConfigurationError(
+                f"slot {arguments.slot} of load name {arguments.name!r} is not in doubt",
+                remedy="`airflow-kafka-eos ids report` shows which names have one",
+            )
+        confirm(
+            arguments,
+            f"Slot {arguments.slot} of {arguments.name} showed: {found.doubt}. Was it looked at, and is nothing open?",
+        )
+        ledger.settle_slot(arguments.namespace, arguments.name, arguments.slot)
+    print(f"slot {arguments.slot} of {arguments.name} is settled; its next lease looks at it again")
+    return OK
