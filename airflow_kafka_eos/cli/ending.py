@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.session import Session
 
+#: behind an application that never reported: a zombie of it may open one more transaction after a sweep
+_QUIET_S = 10.0
+
 
 def add_to(transactions: Any) -> None:
     """Add the commands to those of ``transactions``."""
@@ -89,7 +92,11 @@ def _abort(arguments: argparse.Namespace) -> int:
         )
         _refuse_decided(session, attempt, name)  # decided while we asked
         (swept,) = clean(
-            session, {attempt.load: attempt.number}, by=person(), quiet_s=0, deadline_s=arguments.deadline
+            session,
+            {attempt.load: attempt.number},
+            by=person(),
+            quiet_s=_QUIET_S,
+            deadline_s=arguments.deadline,
         )
         if swept.error is not None:
             raise swept.error

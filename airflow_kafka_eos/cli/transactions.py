@@ -95,8 +95,8 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 def _describe(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.evidence import Outcome, judge, judge_decided
     from airflow_kafka_eos.load import Verdict
-    from airflow_kafka_eos.protocol.committing import evidence
     from airflow_kafka_eos.protocol.holding import holder_of
+    from airflow_kafka_eos.protocol.judging import evidence
 
     name = arguments.transactional_id
     with open_session(arguments) as session:

@@ -42,18 +42,18 @@ def open_ids(wire: Wire, prefix: str, longer_than_ms: int) -> list[str]:
             f"runs longer than {longer_than_ms} ms",
             remedy="Use Kafka 3.8 or newer",
         )
-    found = _everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
+    found = everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
     return sorted({name for name, state in found if state not in _CLOSED})
 
 
 def committed_ids(wire: Wire, prefix: str) -> list[str]:
     """See :meth:`Coordinator.list_committed <airflow_kafka_eos.kafka.coordinator.Coordinator.list_committed>`."""
-    return sorted({name for name, state in _everywhere(wire, prefix, _COMMITTED, -1) if state in _COMMITTED})
+    return sorted({name for name, state in everywhere(wire, prefix, _COMMITTED) if state in _COMMITTED})
 
 
 def known_ids(wire: Wire, prefix: str) -> list[str]:
     """See :meth:`Coordinator.list_known <airflow_kafka_eos.kafka.coordinator.Coordinator.list_known>`."""
-    return sorted({name for name, _ in _everywhere(wire, prefix, (), -1)})
+    return sorted({name for name, _ in everywhere(wire, prefix)})
 
 
 def places(wire: Wire) -> Places | None:
@@ -110,8 +110,9 @@ def rows_on(
     ]
 
 
-def _everywhere(
-    wire: Wire, prefix: str, states: Iterable[CoordinatorState], longer_than_ms: int
+def everywhere(
+    wire: Wire, prefix: str, states: Iterable[CoordinatorState] = (), longer_than_ms: int = -1
 ) -> list[tuple[str, CoordinatorState]]:
+    """Ids and states that all brokers coordinate, see :func:`rows_on`; no states: in every state."""
     names = sorted(s.value for s in states)
     return [row for node_id in wire.broker_ids() for row in rows_on(wire, node_id, prefix, names, longer_than_ms)]

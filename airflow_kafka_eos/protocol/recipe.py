@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, UndecidableError
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.committing import commit
 from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
+from airflow_kafka_eos.protocol.recovering import recover
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
@@ -99,7 +99,7 @@ def complete_transaction(
     :param state: what the caller's database has for the id; EMPTY when it has none.
     :raises UndecidableError: it is decided to be committed with another state: the two databases contradict each
         other, and a decision is never taken back.
-    :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.committing.commit` and :func:`force_terminate`.
+    :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.recovering.recover` and :func:`force_terminate`.
     """
     refuse_foreign(session, transactional_id)
     recorded = PreparedTransaction(transactional_id, prepared_state(session, transactional_id))
@@ -112,7 +112,7 @@ def complete_transaction(
                 remedy="One of the databases was restored from a backup, or they are not of one load: compare them",
                 transactional_id=transactional_id,
             )
-        commit(session, attempt.load, deadline_s=deadline_s)
+        recover(session, attempt.load, by=by, deadline_s=deadline_s)
         return Completion(Verdict.COMMIT, recorded)
     ended = force_terminate(
         session, transactional_id, by=by, reason="complete_transaction: no decision", deadline_s=deadline_s
