@@ -169,7 +169,7 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "of an unknown version": (
         lambda d: d | {"schema_version": 99},
-        "ManifestError: the manifest has schema_version 99, this version of airflow-kafka-eos reads 2. Install",
+        "ManifestError: the manifest has schema_version 99, this version of airflow-kafka-eos reads 3. Install",
     ),
 }
 

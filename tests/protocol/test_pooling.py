@@ -43,7 +43,7 @@ def sql(ledger_url: str, statement: str, **values: Any) -> None:
 def end_quarantine(ledger_url: str, world: PooledWorld) -> None:
     sql(
         ledger_url,
-        "UPDATE kafka_eos_slots SET quarantined_until = '2000-01-01' WHERE load_name = :name",
+        "UPDATE kafka_eos_slots SET quarantined_until = '2000-01-01T00:00:00.000000+00:00' WHERE load_name = :name",
         name=world.load.name,
     )
 

@@ -39,38 +39,26 @@ def coordinator(settings, ref):
         yield Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
 
 
-def settled(coordinator, ids):
-    end = time.monotonic() + 20
-    while any(d.is_open for d in coordinator.describe(ids).values()) and time.monotonic() < end:
-        time.sleep(0.02)
-
-
-def test_the_application_writes_one_load_after_another_with_the_same_ids(
-    kafka, topic, ref, coordinator, tmp_path
-):
-    name = topic(2)
+def test_the_application_writes_scope_load_with_the_id_of_its_slot(kafka, topic, ref, coordinator, tmp_path):
+    """Scope task, twice, is in tests/airflow/test_pooling.py. Here the id has been used before."""
+    name, whole = topic(2), str(ref.common_id(IdRole.LOAD))
+    before = coordinator.init_producer_id(whole, 60_000)
     spec = ApplicationSpec(
-        ref, str(tmp_path), (name,), 60_000, int(time.time() * 1000) + 300_000,
+        ref, str(tmp_path), (name,), 60_000, int(time.time() * 1000) + 300_000, scope="load",
         sql="select cast(id as string) key, concat('v', id) value from range(0, 100, 1, 2)",
     )  # fmt: skip
-    store, ids = ManifestStore(spec.manifest_dir), []
-    for key, scope in (("first", "task"), ("second", "task"), ("third", "load")):
-        one = replace(ref, load=replace(ref.load, key=key))
-        changed = replace(spec, attempt=one, scope=scope)
-        code, out, err = submit(changed, kafka.bootstrap_servers, spark_environment(), *QUIET)
-        assert code == 0, out + err
-        manifest = store.read(one)
-        assert manifest.records == 100
-        assert not store.writers_left(manifest), "each task ran once, and Spark says so"
-        ids.append({t.transactional_id for t in manifest.transactions})
-        coordinator.end_many(manifest.transactions, Verdict.COMMIT)
-        settled(coordinator, ids[-1])
-    whole, probe = str(ref.common_id(IdRole.LOAD)), str(ref.common_id(IdRole.PROBE))
-    assert ids[0] == ids[1]
-    assert ids[2] == {whole}
+    store = ManifestStore(spec.manifest_dir)
+    code, out, err = submit(spec, kafka.bootstrap_servers, spark_environment(), *QUIET)
+    assert code == 0, out + err
+    manifest = store.read(ref)
+    assert manifest.records == 100
+    assert not store.writers_left(manifest), "each task ran once, and Spark says so"
+    (transaction,) = manifest.transactions
+    assert (transaction.transactional_id, transaction.state.producer_id) == (whole, before.producer_id)
+    coordinator.end(transaction, Verdict.COMMIT)
     known = coordinator.list_known(name_prefix(ref.load.namespace, ref.ledger_id, ref.load.name))
-    assert set(known) == ids[0] | {whole, probe}
-    assert len(visible(kafka, name, 2, 300)) == 300
+    assert set(known) == {whole, str(ref.common_id(IdRole.PROBE))}
+    assert len(visible(kafka, name, 2, 100)) == 100
 
 
 def test_a_stage_that_runs_again_skips_the_id_that_its_first_run_has_initialised(
