@@ -92,18 +92,6 @@ def test_scope_load_lost_as_a_whole_is_repaired_as_a_whole(world: World) -> None
     assert (world.visible(), world.open_ids(), state(world)) == (["a", "b", "c"], [], LoadState.COMMITTED)
 
 
-def test_lost_to_the_brokers_own_timeout_after_the_decision(world: World) -> None:
-    world = replace(world, timeout_ms=3000)
-    manifest = decided(world, 2)
-    wait_until(lambda: world.open_ids() == [], "the timeout")
-    assert read(world, "read_committed") == []
-    world.commit()
-    all_there_once(world, manifest)
-    assert sorted(map(str, outcomes(world))) == sorted(
-        map(str, [Outcome.SUPERSEDED, Outcome.COMMITTED] * 2)
-    )
-
-
 def test_a_repair_that_is_lost_is_repaired_in_turn(world: World) -> None:
     manifest = decided(world, 1)
     lose(world, manifest.transactions[0])
