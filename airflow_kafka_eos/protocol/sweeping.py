@@ -97,7 +97,7 @@ def _end_repairs(
         return None
     try:
         session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
-        report.aborted += end_abandoned(session, load)
+        report.aborted += end_abandoned(session, load, closed_too=True)
     except KafkaEosError as e:
         return e
     return None
