@@ -25,9 +25,20 @@ class Outcome(str, Enum):
     """What happened to a transaction as a whole."""
 
     COMMITTED = "committed"
+    #: of a transaction that was not decided to be committed
     ABORTED = "aborted"
     OPEN = "open"
     IN_DOUBT = "in doubt"
+    #: aborted, by the broker's timeout or by a hand, although the decision was commit: to be repaired (rule 12)
+    LOST = "lost"
+    #: lost, and replaced by a repair, which entered the decision in its place
+    SUPERSEDED = "superseded"
+
+
+#: What is never judged again: the markers were seen, and what happens to the log later takes nothing back.
+FINAL = frozenset({Outcome.COMMITTED, Outcome.LOST, Outcome.SUPERSEDED})
+#: Outcomes of a decided transaction with which its load is done (rule 10).
+DONE = frozenset({Outcome.COMMITTED, Outcome.SUPERSEDED})
 
 
 def judge(markers: Iterable[Marker]) -> Outcome:
@@ -43,3 +54,9 @@ def judge(markers: Iterable[Marker]) -> Outcome:
     if Marker.MISSING in seen:
         return Outcome.OPEN
     return Outcome.COMMITTED if seen == {Marker.COMMIT} else Outcome.ABORTED
+
+
+def judge_decided(markers: Iterable[Marker]) -> Outcome:
+    """The same of a transaction that is decided to be committed: aborted means lost."""
+    outcome = judge(markers)
+    return Outcome.LOST if outcome is Outcome.ABORTED else outcome

@@ -82,6 +82,15 @@ class TransactionScope(Choice):
     LOAD = "load"
 
 
+class TransactionNaming(Choice):
+    """FLIP-511's naming strategies: which transactional ids an attempt writes with."""
+
+    #: ids of a slot that the ledger leases, used again by later loads of the name: their number is bounded
+    POOLING = "pooling"
+    #: ids of the attempt's own, never used again: brokers keep each for transactional.id.expiration.ms
+    INCREMENTING = "incrementing"
+
+
 class TwoPhaseCommit(Choice):
     """Whether transactions are initialised with KIP-939's Enable2Pc: the broker never ends them by itself."""
 
@@ -113,11 +122,13 @@ class LoadState(str, Enum):
     ABORTED = "ABORTED"
     REPAIRING = "REPAIRING"
     IN_DOUBT = "IN_DOUBT"
+    #: a person has chosen to leave it as it is: nothing rolls it forward any more
+    GIVEN_UP = "GIVEN_UP"
 
 
 #: States behind a commit decision: such a load gets no new attempt (rule 9).
 DECIDED_COMMIT = frozenset(
-    {LoadState.COMMITTING, LoadState.COMMITTED, LoadState.REPAIRING, LoadState.IN_DOUBT}
+    {LoadState.COMMITTING, LoadState.COMMITTED, LoadState.REPAIRING, LoadState.IN_DOUBT, LoadState.GIVEN_UP}
 )
 
 _S = LoadState
@@ -128,11 +139,12 @@ MOVES: dict[LoadState, frozenset[LoadState]] = {
     _S.PREPARED: frozenset({_S.PREPARING, _S.COMMITTING, _S.ABORTING}),
     _S.ABORTING: frozenset({_S.PREPARING, _S.ABORTED}),
     _S.ABORTED: frozenset({_S.PREPARING}),
-    _S.COMMITTING: frozenset({_S.COMMITTED, _S.REPAIRING, _S.IN_DOUBT}),
-    _S.REPAIRING: frozenset({_S.COMMITTED, _S.IN_DOUBT}),
+    _S.COMMITTING: frozenset({_S.COMMITTED, _S.REPAIRING, _S.IN_DOUBT, _S.GIVEN_UP}),
+    _S.REPAIRING: frozenset({_S.COMMITTED, _S.IN_DOUBT, _S.GIVEN_UP}),
     # a person may mend what was in doubt and let recovery look at the log again
-    _S.IN_DOUBT: frozenset({_S.COMMITTED, _S.REPAIRING}),
+    _S.IN_DOUBT: frozenset({_S.COMMITTED, _S.REPAIRING, _S.GIVEN_UP}),
     _S.COMMITTED: frozenset(),
+    _S.GIVEN_UP: frozenset(),
 }
 
 

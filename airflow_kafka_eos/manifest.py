@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import AttemptRef as AttemptRef
+from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,
     PreparedTransaction,
@@ -24,21 +26,9 @@ from airflow_kafka_eos.transaction import (
     TopicPartition,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DIGEST_MODULUS = 2**128
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
-@dataclass(frozen=True)
-class AttemptRef:
-    """An attempt of a load in a ledger: all that Spark needs to know of where it belongs."""
-
-    load: LoadIdentity
-    ledger_id: str
-    attempt: int
-
-    def __str__(self) -> str:
-        return f"{self.load} attempt {self.attempt}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +96,8 @@ class TopicInfo:
 class Manifest:
     """All that one attempt has prepared.
 
-    ``transaction_timeout_ms`` is what the coordinator shows: with ``two_phase_commit`` the broker never ends a
+    ``ran_again``: an accepted task attempt was not its task's first, or nobody looked: another one of that task may
+    live on. ``transaction_timeout_ms`` is what the coordinator shows: with ``two_phase_commit`` the broker never ends a
     transaction by itself, and shows 2147483647. ``digest_algorithm`` names the hash behind the digests.
     """
 
@@ -119,6 +110,7 @@ class Manifest:
     digest_algorithm: str
     topics: Mapping[str, TopicInfo]
     entries: tuple[ManifestEntry, ...]
+    ran_again: bool = True
 
     @property
     def prepared(self) -> tuple[TransactionWrites, ...]:
@@ -176,14 +168,14 @@ def dump(manifest: Manifest) -> str:
     """Write the document, keys sorted, so that equal manifests are equal texts."""
     document = {
         "schema_version": SCHEMA_VERSION,
-        "attempt": {"ledger_id": manifest.attempt.ledger_id, "number": manifest.attempt.attempt}
-        | asdict(manifest.attempt.load),
+        "attempt": _attempt_document(manifest.attempt),
         "created_at": manifest.created_at,
         "writer": manifest.writer,
         "scope": manifest.scope.value,
         "two_phase_commit": manifest.two_phase_commit,
         "transaction_timeout_ms": manifest.transaction_timeout_ms,
         "digest_algorithm": manifest.digest_algorithm,
+        "ran_again": manifest.ran_again,
         "topics": {name: asdict(info) for name, info in manifest.topics.items()},
         "entries": [
             {
@@ -211,10 +203,15 @@ def dump_given_up(attempt: AttemptRef, reason: str) -> str:
     """What the driver's ``abort()`` leaves in the manifest's place, so that no manifest can follow (rule 13)."""
     document = {
         "schema_version": SCHEMA_VERSION,
-        "attempt": {"ledger_id": attempt.ledger_id, "number": attempt.attempt} | asdict(attempt.load),
+        "attempt": _attempt_document(attempt),
         "given_up": reason,
     }
     return _text(document)
+
+
+def _attempt_document(attempt: AttemptRef) -> dict[str, Any]:
+    own = {"ledger_id": attempt.ledger_id, "number": attempt.attempt, "slot": attempt.slot}
+    return own | asdict(attempt.load)
 
 
 def _text(document: Any) -> str:
@@ -257,6 +254,7 @@ def load(text: str, expected: AttemptRef) -> Manifest:
             digest_algorithm=str(document["digest_algorithm"]),
             topics={name: TopicInfo(**info) for name, info in document["topics"].items()},
             entries=tuple(_entry(e) for e in document["entries"]),
+            ran_again=bool(document["ran_again"]),
         )
         problem = _inconsistency(manifest)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as e:
@@ -271,7 +269,8 @@ def load(text: str, expected: AttemptRef) -> Manifest:
 
 def _attempt(part: Mapping[str, Any]) -> AttemptRef:
     identity = LoadIdentity(part["namespace"], part["name"], part["key"])
-    return AttemptRef(identity, part["ledger_id"], int(part["number"]))
+    slot = part["slot"]
+    return AttemptRef(identity, part["ledger_id"], int(part["number"]), None if slot is None else int(slot))
 
 
 def _entry(part: Mapping[str, Any]) -> ManifestEntry:
@@ -306,9 +305,8 @@ def _entry_problem(manifest: Manifest, entry: ManifestEntry) -> str:
     if entry.transaction is None:
         return f"Spark partition {entry.spark_partition} has records but no transaction" if entry.writes else ""
     text = entry.transaction.transactional_id
-    parsed = TransactionalId.parse(text)
-    ref = manifest.attempt
-    if parsed is None or (parsed.load, parsed.ledger_id, parsed.attempt) != (ref.load, ref.ledger_id, ref.attempt):
+    parsed = naming.parse(text)
+    if parsed is None or not manifest.attempt.owns(parsed):
         return f"transactional id {text!r} was not leased to this attempt"
     if parsed.role is not (IdRole.LOAD if manifest.scope is TransactionScope.LOAD else IdRole.TASK):
         return f"transactional id {text!r} is not one of scope {manifest.scope.value}"

@@ -1,14 +1,23 @@
 """Transactional ids: built here, parsed here, nowhere else.
 
+Incrementing (FLIP-511), an attempt's own, never used again:
+
     <namespace>.<ledger id>.<load name>.<load key>.<attempt>-<spark partition>-<task attempt id>    scope task
     <namespace>.<ledger id>.<load name>.<load key>.<attempt>-load                                   scope load
     <namespace>.<ledger id>.<load name>.<load key>.<attempt>-probe                                  never written with
 
+Pooled, of a slot that the ledger leases to one attempt after another:
+
+    <namespace>.<ledger id>.<load name>.p<slot>-<spark partition>-<n>                               scope task
+    <namespace>.<ledger id>.<load name>.p<slot>-load                                                scope load
+    <namespace>.<ledger id>.<load name>.p<slot>-probe                                               never written with
+
 Namespace, load name and key are percent-encoded, so that the separators stay unambiguous and ids of two loads
-can never collide. The ledger id is random per ledger: another deployment with the same names never parses as
-ours (rule 6). The task attempt id is Spark's ``TaskContext.taskAttemptId()``, unique within one application
-even when a stage is retried (rule 5), and an attempt is one application (rule 3). The other two belong to the attempt
-as a whole and to no Spark partition.
+can never collide; by the number of its parts an id is of one kind or the other. The ledger id is random per ledger:
+another deployment with the same names never parses as ours (rule 6). The task attempt id is Spark's
+``TaskContext.taskAttemptId()``, unique within one application even when a stage is retried (rule 5), and an attempt is
+one application (rule 3); ``n`` is the first number that nobody has used since the lease. The others belong to the
+attempt as a whole and to no Spark partition.
 """
 
 from __future__ import annotations
@@ -28,6 +37,9 @@ _END = re.compile(
     r"([1-9][0-9]{0,8})-(?:(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})|(load|probe))", re.ASCII
 )
 _MAX_END = 9 + 10 + 19 + 2
+_POOLED_END = re.compile(
+    r"p(0|[1-9][0-9]{0,8})-(?:(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,8})|(load|probe))", re.ASCII
+)
 
 
 class IdRole(str, Enum):
@@ -81,6 +93,10 @@ class TransactionalId:
             )
 
     @property
+    def namespace(self) -> str:
+        return self.load.namespace
+
+    @property
     def _end(self) -> str:
         if self.role is IdRole.TASK:
             return f"{self.attempt}-{self.spark_partition}-{self.task_attempt_id}"
@@ -109,9 +125,130 @@ class TransactionalId:
         return cls(load, parts[1], int(attempt), int(partition), int(task_attempt))
 
 
+@dataclass(frozen=True)
+class PooledId:
+    """A transactional id of a slot of a load name. Which attempt it is of, the ledger's lease says.
+
+    :param spark_partition: with role ``task`` only, as is ``number``: how many ids of that Spark partition were in
+        use before it.
+    """
+
+    namespace: str
+    ledger_id: str
+    load_name: str
+    slot: int
+    spark_partition: int | None = None
+    number: int | None = None
+    role: IdRole = IdRole.TASK
+
+    def __post_init__(self) -> None:
+        LoadIdentity(self.namespace, self.load_name, "any")  # the same names are refused
+        numbered = self.role is IdRole.TASK or (self.spark_partition, self.number) == (None, None)
+        fits = numbered and _POOLED_END.fullmatch(self._end) is not None
+        if LEDGER_ID_PATTERN.fullmatch(self.ledger_id) is None or not fits:
+            raise InvalidNameError(
+                f"ledger id {self.ledger_id!r} or numbers {self._end!r} do not fit a pooled transactional id",
+                remedy="Pass the ledger's own id, a slot that it leased, and Spark's own partition number",
+            )
+
+    @property
+    def _end(self) -> str:
+        if self.role is IdRole.TASK:
+            return f"p{self.slot}-{self.spark_partition}-{self.number}"
+        return f"p{self.slot}-{self.role.value}"
+
+    def __str__(self) -> str:
+        return f"{name_prefix(self.namespace, self.ledger_id, self.load_name)}{self._end}"
+
+    @classmethod
+    def parse(cls, text: str) -> PooledId | None:
+        """Read an id back, or None when it is not a pooled one of ours."""
+        parts = text.split(".")
+        if len(parts) != 4:
+            return None
+        namespace, name = _decode(parts[0]), _decode(parts[2])
+        end = _POOLED_END.fullmatch(parts[3])
+        if end is None or LEDGER_ID_PATTERN.fullmatch(parts[1]) is None:
+            return None
+        slot, partition, number, role = end.groups()
+        try:
+            if role is not None:
+                return cls(namespace or "", parts[1], name or "", int(slot), role=IdRole(role))
+            return cls(namespace or "", parts[1], name or "", int(slot), int(partition), int(number))
+        except InvalidNameError:
+            return None
+
+
+AnyId = TransactionalId | PooledId
+
+
+def parse(text: str) -> AnyId | None:
+    """Read an id of either kind back, or None when it is not one of ours (rule 6)."""
+    return TransactionalId.parse(text) or PooledId.parse(text)
+
+
+@dataclass(frozen=True)
+class AttemptRef:
+    """An attempt of a load in a ledger: all that Spark needs to know of where it belongs.
+
+    :param slot: the one that the ledger has leased to it; None: it has ids of its own (incrementing).
+    """
+
+    load: LoadIdentity
+    ledger_id: str
+    attempt: int
+    slot: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.load} attempt {self.attempt}"
+
+    def task_id(self, spark_partition: int, number: int) -> AnyId:
+        """The id of a Spark task attempt.
+
+        :param number: with a slot, the first that is not in use since the lease; without, Spark's ``taskAttemptId()``.
+        """
+        if self.slot is None:
+            return TransactionalId(self.load, self.ledger_id, self.attempt, spark_partition, number)
+        return PooledId(
+            self.load.namespace, self.ledger_id, self.load.name, self.slot, spark_partition, number
+        )
+
+    def common_id(self, role: IdRole) -> AnyId:
+        """The id of the attempt as a whole, of role ``load`` or ``probe``."""
+        if self.slot is None:
+            return TransactionalId(self.load, self.ledger_id, self.attempt, role=role)
+        return PooledId(self.load.namespace, self.ledger_id, self.load.name, self.slot, role=role)
+
+    def owns(self, found: AnyId | None) -> bool:
+        """Whether an id is one of this attempt, or of the slot that it has."""
+        if isinstance(found, PooledId):
+            ours = (self.load.namespace, self.ledger_id, self.load.name, self.slot)
+            return (found.namespace, found.ledger_id, found.load_name, found.slot) == ours
+        return found is not None and self.slot is None and (
+            (found.load, found.ledger_id, found.attempt) == (self.load, self.ledger_id, self.attempt)
+        )
+
+    @property
+    def id_prefix(self) -> str:
+        """What all of its ids start with; others may too: :meth:`owns` tells."""
+        if self.slot is None:
+            return prefix(self.load, self.ledger_id)
+        return slot_prefix(self.load.namespace, self.ledger_id, self.load.name, self.slot)
+
+
 def prefix(load: LoadIdentity, ledger_id: str) -> str:
-    """What every transactional id of a load starts with."""
-    return f"{namespace_prefix(load.namespace, ledger_id)}{_encode(load.name)}.{_encode(load.key)}."
+    """What every incrementing transactional id of a load starts with."""
+    return f"{name_prefix(load.namespace, ledger_id, load.name)}{_encode(load.key)}."
+
+
+def slot_prefix(namespace: str, ledger_id: str, load_name: str, slot: int | None = None) -> str:
+    """What every pooled id of a slot starts with, or of all slots; so may ids of a load whose key starts so: parse."""
+    return f"{name_prefix(namespace, ledger_id, load_name)}p" + ("" if slot is None else f"{slot}-")
+
+
+def name_prefix(namespace: str, ledger_id: str, load_name: str) -> str:
+    """What every transactional id of a load name starts with, of either kind."""
+    return f"{namespace_prefix(namespace, ledger_id)}{_encode(load_name)}."
 
 
 def namespace_prefix(namespace: str, ledger_id: str) -> str:
@@ -121,6 +258,8 @@ def namespace_prefix(namespace: str, ledger_id: str) -> str:
 
 def check_length(load: LoadIdentity, ledger_id: str) -> None:
     """Refuse a load whose ids would not fit, before anything is written.
+
+    Counted is the longer kind, incrementing, so that a load may change from one to the other.
 
     :raises InvalidNameError: naming how many characters are too many.
     """

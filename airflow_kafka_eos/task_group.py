@@ -10,7 +10,13 @@ from typing import Any
 from airflow.sdk import TaskGroup
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, TransactionScope, TwoPhaseCommit, WriterName
+from airflow_kafka_eos.load import (
+    DEFAULT_NAMESPACE,
+    TransactionNaming,
+    TransactionScope,
+    TwoPhaseCommit,
+    WriterName,
+)
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
@@ -54,6 +60,11 @@ class ExactlyOnceLoad(TaskGroup):
         ``transaction.two.phase.commit.enable``), no transaction ever times out, and ``hold_time`` does not count;
         ``required``: prepare fails where it is not granted; ``off``: never asked for.
     :param writer: ``arrow``, ``confluent`` (every authentication that librdkafka has, row by row), or ``auto``.
+    :param transaction_naming: ``incrementing``: transactional ids are never used again, and brokers keep each for
+        ``transactional.id.expiration.ms``; ``pooling``: later loads of the name use them again.
+    :param max_transactional_ids: prepare warns near so many ids of the load's name at the brokers, and fails where it
+        would add to them; None: no cap.
+    :param max_transactional_ids_of_namespace: the same for all names of the namespace.
     :param value_format: ``raw``, ``string``, ``json``, ``confluent-avro`` or ``confluent-json``, or a mapping; see
         :class:`~airflow_kafka_eos.spark.formats.settings.ValueFormat`.
     :param registry_conn_id: connection of type ``http`` to the schema registry, for the formats ``confluent-*``.
@@ -88,6 +99,9 @@ class ExactlyOnceLoad(TaskGroup):
         scope: str = TransactionScope.TASK.value,
         two_phase_commit: str = TwoPhaseCommit.AUTO.value,
         writer: str = WriterName.AUTO.value,
+        transaction_naming: str = TransactionNaming.INCREMENTING.value,
+        max_transactional_ids: int | None = 10_000,
+        max_transactional_ids_of_namespace: int | None = 100_000,
         value_format: Mapping[str, str] | str = "raw",
         registry_conn_id: str | None = None,
         manifest_dir: str | None = None,
@@ -130,6 +144,9 @@ class ExactlyOnceLoad(TaskGroup):
                 scope=scope,
                 two_phase_commit=two_phase_commit,
                 writer=writer,
+                transaction_naming=transaction_naming,
+                max_transactional_ids=max_transactional_ids,
+                max_transactional_ids_of_namespace=max_transactional_ids_of_namespace,
                 value_format=value_format,
                 registry_conn_id=registry_conn_id,
                 manifest_dir=manifest_dir,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.evidence import Marker, Outcome, judge
+from airflow_kafka_eos.evidence import Marker, Outcome, judge, judge_decided
 
 C, A, M, U = Marker.COMMIT, Marker.ABORT, Marker.MISSING, Marker.UNREADABLE
 some_markers = st.lists(st.sampled_from(Marker), max_size=12)
@@ -53,3 +53,11 @@ def test_done_is_said_only_when_every_partition_says_so(markers: list[Marker]) -
 def test_more_evidence_never_turns_one_verdict_into_the_other(seen: list[Marker], later: list[Marker]) -> None:
     ends = {judge(seen), judge(seen + later)}
     assert not {Outcome.COMMITTED, Outcome.ABORTED} <= ends
+
+
+@given(some_markers)
+def test_aborted_although_the_decision_was_commit_is_lost(markers: list[Marker]) -> None:
+    decided = judge_decided(markers)
+    assert decided is not Outcome.ABORTED
+    assert (decided is Outcome.LOST) == (judge(markers) is Outcome.ABORTED)
+    assert decided is judge(markers) or decided is Outcome.LOST

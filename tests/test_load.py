@@ -30,16 +30,18 @@ PICTURE = {
 REOPENED = {(s, S.PREPARING) for s in (S.PREPARING, S.PREPARED, S.ABORTING, S.ABORTED)}
 #: rule 7: mixed evidence shows up while committing; a person mends it and lets recovery look again
 MENDED = {(S.COMMITTING, S.IN_DOUBT), (S.IN_DOUBT, S.COMMITTED), (S.IN_DOUBT, S.REPAIRING)}
+#: a person leaves an unfinished decided load as it is
+GIVEN_UP = {(s, S.GIVEN_UP) for s in (S.COMMITTING, S.REPAIRING, S.IN_DOUBT)}
 
 
 def test_the_table_is_the_picture_and_no_more() -> None:
-    assert {(old, new) for old, after in MOVES.items() for new in after} == PICTURE | REOPENED | MENDED
+    assert {(old, new) for old, after in MOVES.items() for new in after} == PICTURE | REOPENED | MENDED | GIVEN_UP
     assert set(MOVES) == set(LoadState)
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(LoadState, LoadState)))
 def test_a_move_is_allowed_or_refused_by_name(old: LoadState, new: LoadState) -> None:
-    if (old, new) in PICTURE | REOPENED | MENDED:
+    if (old, new) in PICTURE | REOPENED | MENDED | GIVEN_UP:
         check_move(LOAD, old, new)
         return
     with pytest.raises(UndecidableError, match=f"{old.value} cannot become {new.value}") as refused:
@@ -58,13 +60,13 @@ def _reachable(state: LoadState) -> set[LoadState]:
     return seen
 
 
-def test_committed_is_final() -> None:
-    assert _reachable(S.COMMITTED) == set()
+def test_committed_and_given_up_are_final() -> None:
+    assert _reachable(S.COMMITTED) == _reachable(S.GIVEN_UP) == set()
 
 
 def test_a_commit_decision_only_rolls_forward() -> None:
     # rule 9: no way leads from a commit decision back to a new attempt or to an abort
-    assert {S.COMMITTING, S.COMMITTED, S.REPAIRING, S.IN_DOUBT} == DECIDED_COMMIT
+    assert {S.COMMITTING, S.COMMITTED, S.REPAIRING, S.IN_DOUBT, S.GIVEN_UP} == DECIDED_COMMIT
     for state in DECIDED_COMMIT:
         assert _reachable(state) <= DECIDED_COMMIT, state
 
@@ -79,7 +81,7 @@ def test_the_decision_is_the_only_door_to_a_commit() -> None:
     assert doors == {(S.PREPARED, S.COMMITTING)}
 
 
-@pytest.mark.parametrize("state", [s for s in LoadState if s != S.COMMITTED])
+@pytest.mark.parametrize("state", [s for s in LoadState if s not in (S.COMMITTED, S.GIVEN_UP)])
 def test_every_load_can_still_arrive(state: LoadState) -> None:
     assert S.COMMITTED in _reachable(state)
 

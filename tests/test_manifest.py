@@ -166,17 +166,18 @@ def test_one_transaction_of_many_spark_partitions() -> None:
     assert shared.how == "1 transaction (scope load, timeout 60 s, writer confluent-kafka)"
 
 
-def test_the_schema_of_version_2_is_pinned() -> None:
+def test_the_schema_of_version_3_is_pinned() -> None:
     # Spark and Airflow may have different versions of this package: a new shape needs a new number
     document = json.loads(m.dump(_example()))
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == 3
     assert sorted(document) == sorted(
         ["schema_version", "attempt", "created_at", "writer", "scope", "two_phase_commit", "transaction_timeout_ms",
-         "digest_algorithm", "topics", "entries"]
+         "digest_algorithm", "ran_again", "topics", "entries"]
     )  # fmt: skip
     assert (document["scope"], document["two_phase_commit"]) == ("task", False)
     assert document["attempt"] == {
         "ledger_id": "0123456789", "namespace": "airflow", "name": "orders", "key": "2013-01-01", "number": 3,
+        "slot": None,
     }  # fmt: skip
     assert document["entries"][2] == {
         "spark_partition": 2,
@@ -345,7 +346,7 @@ def test_a_manifest_without_any_one_of_its_fields_is_refused() -> None:
     m.load(json.dumps(document), REF)
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, "2", None, [2]])
+@pytest.mark.parametrize("version", [0, 1, 2, 4, "3", None, [3]])
 def test_an_unknown_schema_version_is_refused_and_named(version: object) -> None:
     document = json.loads(m.dump(_example())) | {"schema_version": version}
     with pytest.raises(ManifestError, match="schema_version") as refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,18 @@ from airflow_kafka_eos.errors import InvalidNameError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import (
     MAX_LENGTH,
+    AttemptRef,
     IdRole,
+    PooledId,
     TransactionalId,
     check_length,
+    name_prefix,
     namespace_prefix,
+    parse,
     prefix,
+    slot_prefix,
 )
-from tests.values import ledger_ids, loads, names, transactional_ids
+from tests.values import any_ids, attempts, ledger_ids, loads, names, pooled_ids, transactional_ids
 
 LEDGER = "0123456789"
 LOAD = LoadIdentity("airflow", "orders", "2013-01-01")
@@ -77,6 +83,114 @@ def test_a_changed_id_is_another_id_or_none(tid: TransactionalId, data: st.DataO
     parsed = TransactionalId.parse(changed)
     assert parsed is None or str(parsed) == changed
     assert parsed != tid or changed == text
+
+
+def test_a_pooled_id_looks_as_documented() -> None:
+    ref = AttemptRef(LOAD, LEDGER, 3, slot=2)
+    assert str(ref.task_id(7, 1)) == "airflow.0123456789.orders.p2-7-1"
+    assert str(ref.common_id(IdRole.LOAD)) == "airflow.0123456789.orders.p2-load"
+    assert str(ref.common_id(IdRole.PROBE)) == "airflow.0123456789.orders.p2-probe"
+    own = AttemptRef(LOAD, LEDGER, 3)
+    assert str(own.task_id(7, 42)) == "airflow.0123456789.orders.2013-01-01.3-7-42"
+    assert str(own.common_id(IdRole.LOAD)) == "airflow.0123456789.orders.2013-01-01.3-load"
+
+
+@given(any_ids)
+def test_an_id_of_either_kind_survives_its_own_text(found: TransactionalId | PooledId) -> None:
+    assert parse(str(found)) == found
+
+
+@given(any_ids, any_ids)
+def test_no_two_ids_of_either_kind_share_a_text(
+    one: TransactionalId | PooledId, other: TransactionalId | PooledId
+) -> None:
+    assert (str(one) == str(other)) == (one == other)
+
+
+@given(pooled_ids, transactional_ids)
+def test_neither_kind_is_read_as_the_other(pooled: PooledId, own: TransactionalId) -> None:
+    assert TransactionalId.parse(str(pooled)) is None
+    assert PooledId.parse(str(own)) is None
+
+
+@given(pooled_ids, loads, attempts)
+def test_only_the_attempt_with_the_slot_owns_its_ids(pooled: PooledId, load: LoadIdentity, number: int) -> None:
+    own = LoadIdentity(pooled.namespace, pooled.load_name, load.key)
+    ref = AttemptRef(own, pooled.ledger_id, number, pooled.slot)
+    assert ref.owns(pooled)
+    assert str(pooled).startswith(ref.id_prefix)
+    assert not replace(ref, slot=None).owns(pooled)
+    assert not replace(ref, slot=pooled.slot + 1).owns(pooled)
+    assert not replace(ref, ledger_id="f" * 10).owns(pooled) or pooled.ledger_id == "f" * 10
+    assert replace(ref, load=load).owns(pooled) == (own == load)
+    incrementing = TransactionalId(own, pooled.ledger_id, number, 0, 0)
+    assert not ref.owns(incrementing), "an attempt has ids of one kind"
+    assert replace(ref, slot=None).owns(incrementing)
+    assert not ref.owns(None)
+
+
+@given(loads, pooled_ids)
+def test_no_load_s_own_prefix_starts_a_pooled_id(load: LoadIdentity, pooled: PooledId) -> None:
+    assert not str(pooled).startswith(prefix(load, pooled.ledger_id))
+
+
+@given(st.text())
+def test_whatever_parses_as_pooled_is_canonical(text: str) -> None:
+    found = PooledId.parse(text)
+    assert found is None or str(found) == text
+
+
+@given(any_ids)
+def test_every_id_of_a_load_name_starts_with_its_prefix(found: TransactionalId | PooledId) -> None:
+    name = found.load.name if isinstance(found, TransactionalId) else found.load_name
+    assert str(found).startswith(name_prefix(found.namespace, found.ledger_id, name))
+    if isinstance(found, PooledId):
+        assert str(found).startswith(slot_prefix(found.namespace, found.ledger_id, name))
+
+
+@given(loads)
+def test_where_an_incrementing_id_fits_a_pooled_one_does(load: LoadIdentity) -> None:
+    try:
+        check_length(load, LEDGER)
+    except InvalidNameError:
+        return
+    longest = PooledId(load.namespace, LEDGER, load.name, 10**9 - 1, 10**10 - 1, 10**9 - 1)
+    assert len(str(longest)) <= MAX_LENGTH
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "airflow.0123456789.orders.p-0-0",
+        "airflow.0123456789.orders.p01-0-0",
+        "airflow.0123456789.orders.p1-00-0",
+        "airflow.0123456789.orders.p1-0",
+        "airflow.0123456789.orders.p1-0-0-0",
+        "airflow.0123456789.orders.p1-load-0",
+        "airflow.0123456789.orders.p1-Load",
+        "airflow.0123456789.orders.P1-0-0",
+        "airflow.0123456789.orders.1-0-0",
+        "airflow.0123456789.orders.p1-0-0\n",
+        "airflow.0123456789.p1-0-0",
+        "airflow.0123456789..p1-0-0",
+        ".0123456789.orders.p1-0-0",
+        "airflow.012345678A.orders.p1-0-0",
+        "air%66low.0123456789.orders.p1-0-0",
+        "airflow.0123456789.orders.2013.p1-0-0",
+    ],
+)
+def test_what_is_no_pooled_id_of_ours_does_not_parse(text: str) -> None:
+    assert PooledId.parse(text) is None
+
+
+@pytest.mark.parametrize(
+    "numbers", [(-1, 0, 0), (0, -1, 0), (0, 0, -1), (0, None, 0), (0, 0, None), (10**9, 0, 0)], ids=str
+)
+def test_numbers_that_do_not_fit_a_pooled_id_are_refused(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidNameError):
+        PooledId("airflow", LEDGER, "orders", *numbers)
+    with pytest.raises(InvalidNameError):
+        PooledId("airflow", LEDGER, "orders", 0, 0, 0, role=IdRole.LOAD)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, MAX_PRODUCER_ID, PreparedTxnState
 
 #: every Unicode text that a database takes: no NUL, no lone surrogates
@@ -34,4 +34,24 @@ transactional_ids = st.one_of(
         role=st.sampled_from([IdRole.LOAD, IdRole.PROBE]),
     ),
 )
+pooled_ids = st.one_of(
+    st.builds(
+        PooledId,
+        namespace=names,
+        ledger_id=ledger_ids,
+        load_name=names,
+        slot=st.integers(0, 10**9 - 2),
+        spark_partition=st.integers(0, 10**10 - 1),
+        number=st.integers(0, 10**9 - 1),
+    ),
+    st.builds(
+        PooledId,
+        namespace=names,
+        ledger_id=ledger_ids,
+        load_name=names,
+        slot=st.integers(0, 10**9 - 2),
+        role=st.sampled_from([IdRole.LOAD, IdRole.PROBE]),
+    ),
+)
+any_ids = st.one_of(transactional_ids, pooled_ids)
 states = st.builds(PreparedTxnState, st.integers(0, MAX_PRODUCER_ID), st.integers(0, MAX_PRODUCER_EPOCH))

@@ -86,14 +86,24 @@ class Coordinator:
 
         return self._settle(attempt, what=f"listing the open transactions of {prefix!r}")
 
+    def list_known(self, prefix: str) -> list[str]:
+        """Transactional ids that start with ``prefix``, whatever their state, sorted; see :meth:`list_open`.
+
+        :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
+        """
+
+        def attempt() -> list[str]:
+            found: set[str] = set()
+            for node_id in self._wire.broker_ids():
+                answer = self._wire.send_to_broker(node_id, self._request(prefix, []))
+                retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
+                found.update(row.transactional_id for row in answer.transaction_states)
+            return sorted(name for name in found if name.startswith(prefix))
+
+        return self._settle(attempt, what=f"listing the transactional ids of {prefix!r}")
+
     def _list_on(self, node_id: int, prefix: str, states: list[str], longer_than_ms: int) -> list[str]:
-        options: dict[str, Any] = {}
-        if (self._wire.api_version(ListTransactionsRequest) or 0) >= _PATTERN_VERSION:
-            options["transactional_id_pattern"] = pattern_of(prefix)  # KIP-1152, Kafka 4.1
-        request = ListTransactionsRequest(
-            state_filters=states, producer_id_filters=[], duration_filter=longer_than_ms, **options
-        )
-        answer = self._wire.send_to_broker(node_id, request)
+        answer = self._wire.send_to_broker(node_id, self._request(prefix, states, longer_than_ms))
         retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
         if answer.unknown_state_filters and states:
             # a broker that renamed a state: ask for all, and keep what is not known to be closed
@@ -103,6 +113,14 @@ class Coordinator:
             for row in answer.transaction_states
             if row.transactional_id.startswith(prefix) and state_of(row.transaction_state) not in _CLOSED
         ]
+
+    def _request(self, prefix: str, states: list[str], longer_than_ms: int = -1) -> ListTransactionsRequest:
+        options: dict[str, Any] = {}
+        if (self._wire.api_version(ListTransactionsRequest) or 0) >= _PATTERN_VERSION:
+            options["transactional_id_pattern"] = pattern_of(prefix)  # KIP-1152, Kafka 4.1
+        return ListTransactionsRequest(
+            state_filters=states, producer_id_filters=[], duration_filter=longer_than_ms, **options
+        )
 
     # -- describe --------------------------------------------------------------------------------------------------
 
@@ -241,8 +259,8 @@ class Coordinator:
     # -- private ---------------------------------------------------------------------------------------------------
 
     def _guard(self, transactional_id: str) -> None:
-        parsed = naming.TransactionalId.parse(transactional_id)
-        if parsed is None or (parsed.load.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):
+        parsed = naming.parse(transactional_id)
+        if parsed is None or (parsed.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):
             raise ConfigurationError(
                 f"transactional id {transactional_id!r} is not one of namespace {self._namespace!r} and ledger "
                 f"{self._ledger_id}: it is never ended or initialised from here (rule 6)",

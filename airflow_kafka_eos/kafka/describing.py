@@ -13,26 +13,26 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.naming import AnyId
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 
 _log = logging.getLogger(__name__)
 
 
 def describe_once(
-    settings: KafkaSettings, transactional_id: TransactionalId
+    settings: KafkaSettings, transactional_id: AnyId
 ) -> TransactionDescription | None:
     """How the coordinator shows an id; None when it knows no such id."""
     with Wire(settings) as wire:
         coordinator = Coordinator(
-            wire, namespace=transactional_id.load.namespace, ledger_id=transactional_id.ledger_id
+            wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id
         )
         return coordinator.describe([str(transactional_id)]).get(str(transactional_id))
 
 
 def initialise(
     settings: KafkaSettings,
-    transactional_id: TransactionalId,
+    transactional_id: AnyId,
     timeout_ms: int,
     *,
     two_phase_commit: bool,
@@ -46,7 +46,7 @@ def initialise(
     """
     with Wire(settings) as wire:
         coordinator = Coordinator(
-            wire, namespace=transactional_id.load.namespace, ledger_id=transactional_id.ledger_id
+            wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id
         )
         return coordinator.init_producer_id(
             str(transactional_id),

@@ -7,14 +7,14 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.consumer.fetch import FetchRequest
 
 from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.log_scan import scan
+from airflow_kafka_eos.kafka.log_scan import Sought, scan_all
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.transaction import TopicPartition
 
@@ -26,16 +26,31 @@ METADATA_LAG_S = 5.0
 OFFSET_OUT_OF_RANGE = 1
 #: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
 _GONE = frozenset({3, 100, 103})
-_TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
+TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
 
 
 @dataclass
 class _Search:
+    """One partition, and whose ends are sought there."""
+
     tp: TopicPartition
     topic_id: str
+    sought: list[Sought]
     next_offset: int
     end: int | None = None  # the high watermark when we began: a busy partition must not keep us for ever
-    marker: Marker | None = None
+    found: dict[Sought, Marker] = field(default_factory=dict)
+
+    @property
+    def left(self) -> list[Sought]:
+        return [one for one in self.sought if one not in self.found]
+
+    def settle(self, marker: Marker, up_to: int | None = None) -> None:
+        """So much for those that are sought from that offset or before; the others are read from theirs on."""
+        for one in self.left:
+            if up_to is None or one.from_offset <= up_to:
+                self.found[one] = marker
+        if left := self.left:
+            self.next_offset = max(self.next_offset, min(one.from_offset for one in left))
 
 
 def text_of(topic_id: uuid.UUID) -> str:
@@ -49,23 +64,23 @@ def uuid_of(topic_id: str) -> uuid.UUID:
 
 
 def find_markers(
-    wire: Wire,
-    producer_id: int,
-    last_offsets: Mapping[TopicPartition, int],
-    topic_ids: Mapping[str, str],
-    producer_epoch: int | None,
-) -> dict[TopicPartition, Marker]:
+    wire: Wire, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
+) -> dict[TopicPartition, dict[Sought, Marker]]:
     """See :meth:`airflow_kafka_eos.kafka.partitions.Partitions.markers`."""
-    searches = [_Search(tp, topic_ids[tp.topic], last + 1) for tp, last in last_offsets.items()]
+    searches = [
+        _Search(tp, topic_ids[tp.topic], every, min(one.from_offset for one in every))
+        for tp, of in sought.items()
+        if (every := list(of))
+    ]
     believe_gone_at = time.monotonic() + min(METADATA_LAG_S, wire.timeout_s / 2)
 
     def attempt() -> None:
         gone = _recreated_or_deleted(wire, _left(searches))
         while not gone and (left := _left(searches)):
-            before = [(s.marker, s.next_offset) for s in left]
+            before = [(len(s.found), s.next_offset) for s in left]
             for node_id, mine in _by_leader(wire, left).items():
-                gone |= _fetch(wire, node_id, mine, producer_id, producer_epoch)
-            if before == [(s.marker, s.next_offset) for s in left] and not gone:
+                gone |= _fetch(wire, node_id, mine)
+            if before == [(len(s.found), s.next_offset) for s in left] and not gone:
                 raise retry.Retry("the leaders sent no records")  # throttled, or a replica that catches up
             # one answer has room for FETCH_BYTES only: whoever is first in the request gets on
             searches.sort(key=lambda s: s.next_offset)
@@ -73,21 +88,22 @@ def find_markers(
             return
         if time.monotonic() >= believe_gone_at:
             for s in searches:
-                if s.tp.topic in gone and s.marker is None:
-                    s.marker = Marker.UNREADABLE
+                if s.tp.topic in gone:
+                    s.settle(Marker.UNREADABLE)
         if _left(searches):
             raise retry.Retry(f"topic id unknown for {', '.join(sorted(gone))}")
 
+    names = [str(tp) for tp in sought]
     retry.until_settled(
         attempt,
-        what=f"reading the end markers of producer id {producer_id} in {', '.join(map(str, last_offsets))}",
+        what=f"reading the end markers in {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}",
         timeout_s=wire.timeout_s,
     )
-    return {s.tp: s.marker if s.marker is not None else Marker.UNREADABLE for s in searches}
+    return {s.tp: s.found for s in searches}
 
 
 def _left(searches: Iterable[_Search]) -> list[_Search]:
-    return [s for s in searches if s.marker is None]
+    return [s for s in searches if s.left]
 
 
 def _recreated_or_deleted(wire: Wire, searches: list[_Search]) -> set[str]:
@@ -112,9 +128,7 @@ def _by_leader(wire: Wire, searches: list[_Search]) -> dict[int, list[_Search]]:
     return grouped
 
 
-def _fetch(
-    wire: Wire, node_id: int, searches: list[_Search], producer_id: int, producer_epoch: int | None
-) -> set[str]:
+def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:
     """One Fetch from one leader. Returns the topics that it does not know by their id."""
     try:
         answer = wire.send_to_broker(node_id, _request(searches))
@@ -131,12 +145,13 @@ def _fetch(
                 wire.forget_leaders([s.tp])
                 gone.add(s.tp.topic)
             elif p.error_code == OFFSET_OUT_OF_RANGE:
-                s.marker = Marker.UNREADABLE  # deleted up to behind the last record, or truncated before it
+                # deleted up to behind the last record, or truncated before it
+                s.settle(Marker.UNREADABLE, s.next_offset)
             else:
                 if p.error_code:
                     wire.forget_leaders([s.tp])
                 retry.check(p.error_code, operation="READ", resource=f"Topic {s.tp.topic}")
-                _read(s, p, producer_id, producer_epoch)
+                _read(s, p)
     return gone
 
 
@@ -164,14 +179,17 @@ def _request(searches: list[_Search]) -> Any:
             )
             for topic_id, mine in topics.items()
         ],
-        min_version=_TOPIC_ID_VERSION,
+        min_version=TOPIC_ID_VERSION,
     )
 
 
-def _read(s: _Search, answer: Any, producer_id: int, producer_epoch: int | None) -> None:
+def _read(s: _Search, answer: Any) -> None:
     if s.end is None:
         s.end = answer.high_watermark
-    found = scan(answer.records or b"", producer_id, s.next_offset, producer_epoch)
-    s.marker, s.next_offset = found
-    if s.marker is None and s.next_offset >= s.end:
-        s.marker = Marker.MISSING
+    by_producer: dict[int, list[Sought]] = defaultdict(list)
+    for one in s.left:
+        by_producer[one.producer_id].append(one)
+    found, s.next_offset = scan_all(answer.records or b"", by_producer, s.next_offset)
+    s.found.update(found)
+    if s.next_offset >= s.end:
+        s.settle(Marker.MISSING, s.next_offset)

@@ -14,6 +14,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from airflow_kafka_eos.errors import TopicError
 from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka.log_scan import Sought
 from airflow_kafka_eos.kafka.markers import METADATA_LAG_S, find_markers, text_of
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.manifest import TopicInfo
@@ -217,7 +218,15 @@ class Partitions:
         :param producer_epoch: the epoch that the transaction was written with; not compared when None.
         :raises AccessError: READ on a topic is missing.
         """
-        return find_markers(self.wire, producer_id, last_offsets, topic_ids, producer_epoch)
+        sought = {tp: [Sought(producer_id, producer_epoch, last + 1)] for tp, last in last_offsets.items()}
+        found = self.markers_of(sought, topic_ids)
+        return {tp: marker for tp, by in found.items() for marker in by.values()}
+
+    def markers_of(
+        self, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
+    ) -> dict[TopicPartition, dict[Sought, Marker]]:
+        """:meth:`markers` of many transactions: the log of each partition is gone through once for all of them."""
+        return find_markers(self.wire, sought, topic_ids)
 
     # -- private ---------------------------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, KafkaEosError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import AnyId, IdRole
 
 ENABLE = "transaction.two.phase.commit.enable"
 #: of the probing id when it is asked about without Enable2Pc; it never has a transaction that could last so long
 _PROBE_TIMEOUT_MS = 1000
 
 
-def refusal(coordinator: Coordinator, partitions: Partitions, probe: TransactionalId) -> KafkaEosError | None:
+def refusal(coordinator: Coordinator, partitions: Partitions, probe: AnyId) -> KafkaEosError | None:
     """Why two-phase commit is not granted, as an error that says what to set; None when it is granted.
 
     :raises AccessError: the ids may not be written with at all, in one phase or two.
@@ -51,7 +51,7 @@ def _disabled(node_ids: list[int]) -> ConfigurationError:
 
 
 def _what_is_missing(
-    coordinator: Coordinator, probe: TransactionalId, refused: AccessError
+    coordinator: Coordinator, probe: AnyId, refused: AccessError
 ) -> KafkaEosError:
     coordinator.init_producer_id(str(probe), _PROBE_TIMEOUT_MS)
     return AccessError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_kafka_eos.manifest import PartitionWrites
-from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.naming import AnyId
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class WriteTarget:
         knows the producer id already (rule 14).
     """
 
-    transactional_id: TransactionalId
+    transactional_id: AnyId
     topics: Mapping[str, TopicLimits]
     default_topic: str | None
     transaction_timeout_ms: int

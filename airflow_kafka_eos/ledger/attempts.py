@@ -16,8 +16,9 @@ from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.decisions import abort_undecided, why_undecidable
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.slots import lease, release
 from airflow_kafka_eos.ledger.text import for_people
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest
 
 Interval = tuple[str, str]
@@ -36,8 +37,13 @@ def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Inte
     return _open(connection, locked, owner, submitted=False)
 
 
-def submit(connection: Connection, load: LoadIdentity, owner: str) -> AttemptRow:
-    """An attempt for this caller's application alone (rule 3), or the one that is decided (rule 9)."""
+def submit(
+    connection: Connection, load: LoadIdentity, owner: str, naming: TransactionNaming, writers_until: str | None
+) -> AttemptRow:
+    """An attempt for this caller's application alone (rule 3), or the one that is decided (rule 9).
+
+    With pooling, it has leased a slot in this very database transaction.
+    """
     locked = must_lock(connection, load)
     if locked.committed is not None:
         return locked.committed
@@ -51,14 +57,30 @@ def submit(connection: Connection, load: LoadIdentity, owner: str) -> AttemptRow
             attempt=newest.number,
         )
     if newest is None or newest.is_submitted:
-        return _open(connection, locked, owner, submitted=True)
-    return _set(connection, locked, newest, submitted_at=now(), submitted_by=for_people(owner))
+        newest = _open(connection, locked, owner, submitted=True)
+        locked = must_lock(connection, load)
+    slot = None
+    if naming is TransactionNaming.POOLING:
+        slot = lease(connection, load, locked.attempt_id(newest.number))
+    by = newest.submitted_by or for_people(owner)
+    return _set(
+        connection,
+        locked,
+        newest,
+        submitted_at=newest.submitted_at or now(),
+        submitted_by=by,
+        slot=slot,
+        writers_until=writers_until,
+    )
 
 
-def mark_prepared(connection: Connection, manifest: Manifest, sha256: str) -> AttemptRow:
+def mark_prepared(
+    connection: Connection, manifest: Manifest, sha256: str, writers_left: bool
+) -> AttemptRow:
     """Note that everything is flushed, and under which names; only of the newest attempt, submitted and undecided.
 
     :param sha256: the manifest's; computed before the lock is taken.
+    :param writers_left: whether a writer may live on that the manifest does not name (rule 5).
     """
     ref = manifest.attempt
     locked = must_lock(connection, ref.load)
@@ -71,13 +93,15 @@ def mark_prepared(connection: Connection, manifest: Manifest, sha256: str) -> At
         problem = "no application was submitted for it"
     if not problem and attempt.is_prepared:
         problem = f"it is, with another manifest (sha256 {attempt.manifest_sha256}, now {sha256})"
+    if not problem and ref.slot != attempt.slot:
+        problem = f"it has leased {_slot(attempt.slot)}, its manifest is of {_slot(ref.slot)}"
     if not problem:
         move(connection, locked, LoadState.PREPARED)
         try:
             _insert_transactions(connection, locked.attempt_id(ref.attempt), manifest)
         except IntegrityError:
             # not raised in here, so that the driver's error stays out; what was written is rolled back
-            problem = "one of its transactional ids belongs to another attempt (rule 4)"
+            problem = "one of its transactions belongs to another attempt (rule 4)"
     if problem:
         raise UndecidableError(
             f"the attempt cannot become prepared: {problem}",
@@ -97,6 +121,7 @@ def mark_prepared(connection: Connection, manifest: Manifest, sha256: str) -> At
         two_phase_commit=manifest.two_phase_commit,
         writer=for_people(manifest.writer),
         digest_algorithm=for_people(manifest.digest_algorithm),
+        writers_left=writers_left,
     )
 
 
@@ -115,6 +140,9 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
         return attempt
     if locked.newest == attempt:
         move(connection, locked, LoadState.ABORTED)
+    # an application that never said how it ended may have writers anywhere, and ids that nobody knows
+    quarantine = not attempt.is_prepared or attempt.writers_left is not False
+    release(connection, locked.attempt_id(number), quarantine=quarantine)
     return _set(connection, locked, attempt, closed_at=now())
 
 
@@ -208,6 +236,10 @@ def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool
     )
     move(connection, locked, LoadState.PREPARING, newest_attempt=number)
     return attempt
+
+
+def _slot(number: int | None) -> str:
+    return "no slot" if number is None else f"slot {number}"
 
 
 def _insert_transactions(connection: Connection, attempt_id: int, manifest: Manifest) -> None:

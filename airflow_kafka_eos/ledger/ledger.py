@@ -7,7 +7,8 @@ whether it happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeVar
 
@@ -16,13 +17,13 @@ from sqlalchemy import Connection
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries
+from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, repairs, slots
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
-from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
+from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, PartitionWrites, sha256
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
 T = TypeVar("T")
 
@@ -85,25 +86,46 @@ class Ledger:
         naming.check_length(load, self._ledger_id)
         return self._write(lambda c: attempts.begin(c, load, owner, data_interval))
 
-    def submit(self, load: LoadIdentity, *, owner: str) -> AttemptRow:
+    def submit(
+        self,
+        load: LoadIdentity,
+        *,
+        owner: str,
+        naming: TransactionNaming = TransactionNaming.INCREMENTING,
+        deadline_ms: int | None = None,
+    ) -> AttemptRow:
         """The attempt that the caller's application may prepare: no two callers get the same (rule 3).
 
         A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was
         lost, the attempt that nobody was told of is aborted and the next one opened.
-        """
-        return self._write(lambda c: attempts.submit(c, load, owner))
 
-    def mark_prepared(self, manifest: Manifest) -> AttemptRow:
+        :param naming: ``pooling``: the attempt leases a slot of ids with it.
+        :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction (rule 5).
+        :raises ConfigurationError: pooling without a deadline: nobody could tell how long its ids may not be used.
+        :raises InDoubtError: a slot of the load's name is in doubt.
+        """
+        if naming is TransactionNaming.POOLING and deadline_ms is None:
+            raise ConfigurationError(
+                "pooled transactional ids want a deadline of their writers (rule 5)",
+                remedy="Pass deadline_ms, the one that the writers get",
+                load=str(load),
+            )
+        until = None if deadline_ms is None else slots.text_of(datetime.fromtimestamp(deadline_ms / 1000, UTC))
+        return self._write(lambda c: attempts.submit(c, load, owner, naming, until))
+
+    def mark_prepared(self, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
         """Record that all of the attempt's transactions are prepared; the same answer for the same manifest again.
 
         From here on cleanup finds them by name (rule 11), and only this manifest can be decided.
 
+        :param writers_left: False only when it is known for sure that each task ran once: then a slot of the attempt
+            is free as soon as its end is verified, else it is quarantined (rule 5).
         :raises UndecidableError: aborted, superseded, never submitted, prepared with another manifest, or one of
             the transactional ids belongs to another attempt.
         """
         self._check_ours(manifest.attempt)
         digest = sha256(manifest)
-        return self._write(lambda c: attempts.mark_prepared(c, manifest, digest))
+        return self._write(lambda c: attempts.mark_prepared(c, manifest, digest, writers_left))
 
     def record_swept(self, load: LoadIdentity, number: int) -> AttemptRow:
         """Close an aborted attempt of which nothing is open any more. Does nothing to a commit-decided one.
@@ -156,7 +178,7 @@ class Ledger:
     def record_outcome(
         self, load: LoadIdentity, number: int, transactional_id: str, outcome: Outcome
     ) -> Outcome:
-        """Record what the log showed of one transaction; returns what is recorded then. COMMITTED is final.
+        """Record what the log showed of one transaction; returns what is recorded then. What the markers said is final.
 
         :raises UndecidableError: the attempt is not decided to be committed.
         """
@@ -183,6 +205,67 @@ class Ledger:
         :raises UndecidableError: the attempt is not decided to be committed, or the load is COMMITTED.
         """
         self._write(lambda c: outcomes.record_in_doubt(c, load, number, reason))
+
+    def record_repairing(self, load: LoadIdentity, number: int, reason: str) -> None:
+        """The load is REPAIRING: transactions of it are lost, none is in doubt.
+
+        :raises UndecidableError: the attempt is not decided to be committed, or the load is COMMITTED or GIVEN_UP.
+        """
+        self._write(lambda c: outcomes.record_repairing(c, load, number, reason))
+
+    def record_given_up(self, load: LoadIdentity, *, by: str, reason: str) -> None:
+        """A person leaves a decided, unfinished load as it is: GIVEN_UP. Empties its part of
+        ``kafka_transaction_state``, and makes its repairs undecidable. Does nothing the second time.
+
+        :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
+        """
+        self._write(lambda c: outcomes.record_given_up(c, load, by, reason))
+
+    # --- repairs (rule 12)
+
+    def open_repair(
+        self, load: LoadIdentity, number: int, lost_transactional_id: str, *, opened_by: str
+    ) -> RepairRow | None:
+        """Open an attempt to replace a lost transaction of the decided attempt; the load is REPAIRING then.
+
+        None: it is not lost, or another repair has replaced it. Before anything is written (rule 1).
+
+        :raises UndecidableError: the load is not decided to be committed, or is finished.
+        """
+        return self._write(
+            lambda c: repairs.open_repair(c, load, number, lost_transactional_id, self._ledger_id, opened_by)
+        )
+
+    def adopt(
+        self,
+        load: LoadIdentity,
+        repair: int,
+        transaction: PreparedTransaction,
+        writes: Sequence[PartitionWrites],
+    ) -> RepairRow:
+        """Replace the lost row, and decide the repair, in one transaction (rule 12).
+
+        Returns the repair: ADOPTED, or UNDECIDABLE when another one was first or cleanup took it for a dead one.
+
+        :raises ConfigurationError: the transaction is not the repair's own.
+        """
+        return self._write(lambda c: repairs.adopt(c, load, repair, transaction, writes))
+
+    def abandon_repair(self, load: LoadIdentity, repair: int, *, reason: str) -> RepairRow:
+        """Make a repair undecidable; as it is then, for one that was adopted stays so."""
+        return self._write(lambda c: repairs.abandon(c, load, repair, reason))
+
+    def abandon_repairs(self, load: LoadIdentity, *, reason: str) -> None:
+        """Make every repair of a load undecidable that is not adopted, before what it has open is ended (rule 1)."""
+        self._write(lambda c: repairs.abandon_all(c, load, reason))
+
+    def close_repairs(self, load: LoadIdentity, numbers: Collection[int]) -> None:
+        """Note that nothing of these undecidable repairs is open."""
+        self._write(lambda c: repairs.close(c, load, numbers))
+
+    def repairs(self, load: LoadIdentity) -> list[RepairRow]:
+        """Oldest first."""
+        return self._read(lambda c: repairs.repair_rows(c, load))
 
     # --- looking
 
@@ -211,6 +294,45 @@ class Ledger:
     def is_decided_commit(self, transaction: PreparedTransaction) -> bool:
         """Whether that very identity, id and PreparedTxnState, is decided to be committed (rules 4, 11)."""
         return self._read(lambda c: queries.is_decided_commit(c, transaction))
+
+    # --- slots of pooled ids
+
+    def slots(self, namespace: str | None = None, name: str | None = None) -> list[SlotRow]:
+        """By namespace, load name and number."""
+        return self._read(lambda c: slots.slot_rows(c, namespace, name))
+
+    def slot(self, namespace: str, name: str, number: int) -> SlotRow | None:
+        return self._read(lambda c: slots.slot_row(c, namespace, name, number))
+
+    def slot_ids(self, namespace: str, name: str, number: int) -> list[str]:
+        """Transactional ids of a slot that manifests have named, sorted."""
+        return self._read(lambda c: slots.slot_ids(c, namespace, name, number))
+
+    def decided_states(self, ids: Collection[str]) -> dict[str, set[PreparedTxnState]]:
+        """By id, the identities under which it was ever decided to be committed."""
+        return self._read(lambda c: slots.decided_states(c, ids))
+
+    def submitted_times(self, namespace: str) -> dict[tuple[str, str, int], str]:
+        """(load name, key, attempt) -> when its application was submitted."""
+        return self._read(lambda c: slots.submitted_times(c, namespace))
+
+    def note_slot_checked(self, row: AttemptRow) -> None:
+        """The slot that an attempt has leased shows nothing that the ledger does not know."""
+        if row.slot is not None:
+            load, slot = row.load, row.slot
+            self._write(lambda c: slots.note_checked(c, load.namespace, load.name, slot, row.number))
+
+    def put_slot_in_doubt(self, namespace: str, name: str, number: int, reason: str) -> None:
+        """No slot of that load name is leased any more until :meth:`settle_slot`."""
+        self._write(lambda c: slots.put_in_doubt(c, namespace, name, number, reason))
+
+    def settle_slot(self, namespace: str, name: str, number: int) -> bool:
+        """A person has found out what it was. False when the slot was not in doubt."""
+        return self._write(lambda c: slots.settle(c, namespace, name, number))
+
+    def clock(self) -> datetime:
+        """Now, by the ledger's own clock."""
+        return self._read(slots.clock)
 
     def _check_ours(self, ref: AttemptRef) -> None:
         if ref.ledger_id != self._ledger_id:

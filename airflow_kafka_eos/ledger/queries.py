@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, select, update
+from sqlalchemy import Connection, Row, and_, func, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
@@ -134,7 +134,7 @@ def transaction_rows(connection: Connection, load: LoadIdentity, number: int) ->
 
 
 def is_decided_commit(connection: Connection, transaction: PreparedTransaction) -> bool:
-    """Whether that very identity, id and state, is in an attempt that is decided to be committed (rule 4)."""
+    """Whether that very identity, id and state, is decided to be committed and not replaced since (rules 4, 12)."""
     query = (
         select(t.transactions.c.transactional_id)
         .join(t.decisions, t.decisions.c.attempt_id == t.transactions.c.attempt_id)
@@ -142,6 +142,7 @@ def is_decided_commit(connection: Connection, transaction: PreparedTransaction) 
             t.transactions.c.transactional_id == transaction.transactional_id,
             t.transactions.c.prepared_transaction_state == str(transaction.state),
             t.decisions.c.verdict == Verdict.COMMIT.value,
+            func.coalesce(t.transactions.c.outcome, "") != Outcome.SUPERSEDED.value,
         )
     )
     return connection.execute(query).first() is not None
@@ -203,6 +204,9 @@ def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
         two_phase_commit=row.two_phase_commit,
         writer=row.writer,
         digest_algorithm=row.digest_algorithm,
+        slot=row.slot,
+        writers_until=row.writers_until,
+        writers_left=row.writers_left,
     )
 
 

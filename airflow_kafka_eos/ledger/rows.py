@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
@@ -18,7 +19,9 @@ class AttemptRow:
     ``owner`` and ``submitted_by`` are for people (dag, run, task, try). ``reason`` is the decision's.
     ``closed_at``: verified committed, or verified swept. What the manifest says (``records``, ``bytes``,
     ``scope``, ``two_phase_commit``, ``writer``, ``digest_algorithm``) and its own ``manifest_sha256`` (of
-    :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared.
+    :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared. ``slot``: of pooled ids; it stays noted
+    when given back. ``writers_until``: past it none of its writers begins a transaction. ``writers_left``: whether
+    one may live on behind its manifest.
     """
 
     load: LoadIdentity
@@ -40,6 +43,9 @@ class AttemptRow:
     two_phase_commit: bool | None = None
     writer: str | None = None
     digest_algorithm: str | None = None
+    slot: int | None = None
+    writers_until: str | None = None
+    writers_left: bool | None = None
 
     @property
     def is_undecided(self) -> bool:
@@ -84,6 +90,32 @@ class LoadRow:
 
 
 @dataclass(frozen=True)
+class SlotRow:
+    """A slot of pooled transactional ids, and the attempt that holds it, or held it last.
+
+    ``checked_at``: when its ids were looked at; before that, what is open under them is not its holder's. ``doubt``:
+    what the broker knows of it and the ledger does not.
+    """
+
+    namespace: str
+    load_name: str
+    number: int
+    holder: LoadIdentity
+    attempt: int
+    created_at: str
+    leased_at: str
+    checked_at: str | None
+    released_at: str | None
+    quarantined_until: str | None
+    doubt: str | None
+
+    @property
+    def is_leased(self) -> bool:
+        """True until the end of all that its attempt has prepared is verified."""
+        return self.released_at is None
+
+
+@dataclass(frozen=True)
 class TransactionRow:
     """A transaction of a prepared attempt, whatever was decided about it: the attempt's verdict says that.
 
@@ -100,3 +132,35 @@ class TransactionRow:
     @property
     def records(self) -> int:
         return sum(w.records for w in self.writes)
+
+
+class RepairState(str, Enum):
+    """OPEN may become either of the others, once, by compare-and-set."""
+
+    OPEN = "open"
+    #: its transaction has entered the decision in the lost one's place
+    ADOPTED = "adopted"
+    #: it never will: what it has open may be ended (rule 1)
+    UNDECIDABLE = "undecidable"
+
+
+@dataclass(frozen=True)
+class RepairRow:
+    """An attempt to replace one lost transaction of a decided attempt (rule 12).
+
+    :param attempt: the decided attempt's number. ``number`` is the repair's own.
+    :param reason: why it is undecidable.
+    :param closed_at: undecidable, and nothing of it was open.
+    """
+
+    load: LoadIdentity
+    attempt: int
+    number: int
+    lost_transactional_id: str
+    transactional_id: str
+    state: RepairState
+    opened_at: str
+    opened_by: str
+    ended_at: str | None = None
+    reason: str = ""
+    closed_at: str | None = None

@@ -100,6 +100,11 @@ attempts = Table(
     Column("two_phase_commit", Boolean),
     Column("writer", _PEOPLE),
     Column("digest_algorithm", _PEOPLE),
+    # revision 0004. The slot stays noted when it is given back; writers_until: past it, none of its writers begins a
+    # transaction (rule 5); writers_left: whether some may live on behind the manifest, known once prepared
+    Column("slot", Integer),
+    Column("writers_until", _TIME),
+    Column("writers_left", Boolean),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
 
@@ -129,16 +134,39 @@ decisions = Table(
     ),
 )
 
+#: Slots of pooled transactional ids (FLIP-511), by load name. ``attempt_id`` holds it until ``released_at``, and still
+#: answers for whatever its zombies open until the next one takes it. No lease before ``quarantined_until``, and none
+#: while one of the name is in ``doubt``.
+slots = Table(
+    "kafka_eos_slots",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("namespace", _NAME, nullable=False),
+    Column("load_name", _NAME, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("attempt_id", _ID, ForeignKey(attempts.c.id, name="fk_kafka_eos_slots_attempt"), nullable=False),
+    Column("created_at", _TIME, nullable=False),
+    Column("leased_at", _TIME, nullable=False),
+    # since the lease; before it, what is open there is none of the holder's
+    Column("checked_at", _TIME),
+    Column("released_at", _TIME),
+    Column("quarantined_until", _TIME),
+    Column("doubt", _text()),
+    UniqueConstraint("namespace", "load_name", "number", name="uq_kafka_eos_slots_number"),
+    UniqueConstraint("attempt_id", name="uq_kafka_eos_slots_attempt"),
+)
+
 #: Of every attempt that was prepared, so that cleanup can describe them by name (rule 11). That one stands here
 #: says nothing of its being decided: ``decisions`` does.
 transactions = Table(
     "kafka_eos_transactions",
     metadata,
+    # a pooled id comes again, with another state
     Column("transactional_id", _TXN, primary_key=True),
     Column(
         "attempt_id", _ID, ForeignKey(attempts.c.id, name="fk_kafka_eos_transactions_attempt"), nullable=False
     ),
-    Column("prepared_transaction_state", _varchar(255), nullable=False),
+    Column("prepared_transaction_state", _varchar(255), primary_key=True),
     # -1: of all Spark partitions together (scope load)
     Column("spark_partition", Integer, nullable=False),
     Column("records", BigInteger, nullable=False),
@@ -150,10 +178,32 @@ transactions = Table(
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
 )
 
+#: Repairs of transactions that were lost after the decision (rule 12). Each is an attempt of its own with one
+#: transaction, opened before anything is written. Adopted, its transaction stands among those of the decided attempt,
+#: and the lost one's outcome is ``superseded``.
+repairs = Table(
+    "kafka_eos_repairs",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    # the decided attempt
+    Column("attempt_id", _ID, ForeignKey(attempts.c.id, name="fk_kafka_eos_repairs_attempt"), nullable=False),
+    # counts on behind the load's attempts: no id of one is ever another's
+    Column("number", Integer, nullable=False),
+    Column("lost_transactional_id", _TXN, nullable=False),
+    Column("transactional_id", _TXN, nullable=False),
+    Column("state", _WORD, nullable=False),
+    Column("opened_at", _TIME, nullable=False),
+    Column("opened_by", _PEOPLE, nullable=False),
+    Column("ended_at", _TIME),
+    Column("reason", _text(), nullable=False),
+    Column("closed_at", _TIME),
+    UniqueConstraint("attempt_id", "number", name="uq_kafka_eos_repairs_number"),
+)
+
 #: KIP-939's mapping. It holds exactly the transactions that are decided to be committed and whose commit is
 #: not verified yet: rows come with the decision and go with ``record_committed``, each in that database transaction.
-#: (The KIP overwrites a row by the id's next transaction. Our ids have no next one: the table would only grow,
-#: and "complete what stands here" would no longer be the whole recovery.)
+#: (The KIP overwrites a row by the id's next transaction. Most of our ids have no next one: the table would only grow,
+#: and "complete what stands here" would no longer be the whole recovery. A slot is given back with the row's going.)
 kafka_transaction_state = Table(
     "kafka_transaction_state",
     metadata,

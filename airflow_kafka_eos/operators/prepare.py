@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, RecordError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, registry_settings
-from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, Verdict, WriterName
+from airflow_kafka_eos.load import TransactionNaming, TransactionScope, TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
@@ -61,6 +61,11 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     :param value_format: ``raw``, ``string``, ``json``, ``confluent-avro``, ``confluent-json``, or a mapping of the
         parameters of :class:`~airflow_kafka_eos.spark.formats.settings.ValueFormat`: how the values are made of the
         DataFrame's columns.
+    :param transaction_naming: ``incrementing``: transactional ids of the attempt's own, which brokers keep for
+        ``transactional.id.expiration.ms``; ``pooling``: ids of a slot that later loads of the name use again.
+    :param max_transactional_ids: prepare warns near so many ids of the load's name at the brokers, and fails where it
+        would add to them; None: no cap.
+    :param max_transactional_ids_of_namespace: the same for all names of the namespace.
     :param registry_conn_id: a connection of type ``http`` to the schema registry, for the formats ``confluent-*``;
         settings of confluent-kafka's ``SchemaRegistryClient`` may stand in its extra.
     """
@@ -88,6 +93,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         scope: str = TransactionScope.TASK.value,
         two_phase_commit: str = TwoPhaseCommit.AUTO.value,
         writer: str = WriterName.AUTO.value,
+        transaction_naming: str = TransactionNaming.INCREMENTING.value,
+        max_transactional_ids: int | None = 10_000,
+        max_transactional_ids_of_namespace: int | None = 100_000,
         value_format: Mapping[str, str] | str = "raw",
         registry_conn_id: str | None = None,
         **kwargs: Any,
@@ -107,6 +115,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             TransactionScope.read("scope", scope),
             TwoPhaseCommit.read("two_phase_commit", two_phase_commit),
             WriterName.read("writer", writer),
+            TransactionNaming.read("transaction_naming", transaction_naming),
         )
         made = ValueFormat.of(value_format)
         super().__init__(durable=False, **kwargs)
@@ -119,22 +128,34 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.hold_time = hold_time
         self.writer_deadline = writer_deadline
         self.manifest_dir = manifest_dir
-        self.scope, self.two_phase_commit, self.writer = (choice.value for choice in choices)
+        self.max_transactional_ids = max_transactional_ids
+        self.max_transactional_ids_of_namespace = max_transactional_ids_of_namespace
+        self.scope, self.two_phase_commit, self.writer, self.transaction_naming = (c.value for c in choices)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared."""
         from airflow_kafka_eos.manifest import AttemptRef
+        from airflow_kafka_eos.protocol.ids import Caps
         from airflow_kafka_eos.protocol.opening import prepared, reference, submit
 
         with no_retry_of_terminal_errors():
             resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
             registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
-            spec = self._spec(store)
+            deadline_ms = time.time_ns() // 10**6 + int(self.writer_deadline.total_seconds() * 1000)
+            spec = self._spec(store, deadline_ms)
+            caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
             with resolved.session(self.namespace) as session:
-                row = submit(session, self.load_identity, owner=owner_of(context))
+                row = submit(
+                    session,
+                    self.load_identity,
+                    owner=owner_of(context),
+                    naming=TransactionNaming(self.transaction_naming),
+                    deadline_ms=deadline_ms,
+                    caps=caps,
+                )
                 refuse_siblings(row, context)
                 if row.verdict is Verdict.COMMIT:
                     return {"load": str(row.load), "attempt": row.number, "verdict": row.verdict.value}
@@ -145,7 +166,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 SparkSubmitOperator.execute(self, context)
             manifest = store.read(ref)
             with resolved.session(self.namespace) as session:
-                prepared(session, manifest)
+                prepared(session, manifest, writers_left=store.writers_left(manifest))
         return {
             "load": str(ref.load),
             "attempt": ref.attempt,
@@ -155,14 +176,14 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             "scope": manifest.scope.value,
             "two_phase_commit": manifest.two_phase_commit,
             "writer": manifest.writer,
+            "slot": ref.slot,
             "manifest": str(store.path(ref)),
         }
 
-    def _spec(self, store: ManifestStore) -> Any:
+    def _spec(self, store: ManifestStore, deadline_ms: int) -> Any:
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
         _refuse_text(self.topics)
-        now_ms = time.time_ns() // 10**6
 
         def of(ref: Any) -> str:
             return ApplicationSpec(
@@ -173,7 +194,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 sql=self.sql,
                 job_args=dict(self.job_args or {}),
                 transaction_timeout_ms=int(self.hold_time.total_seconds() * 1000),
-                deadline_ms=now_ms + int(self.writer_deadline.total_seconds() * 1000),
+                deadline_ms=deadline_ms,
                 scope=self.scope,
                 two_phase_commit=self.two_phase_commit,
                 writer=self.writer,

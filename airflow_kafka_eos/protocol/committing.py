@@ -1,4 +1,9 @@
-"""Commit a decided load: EndTxn for each transaction, then the log's own word that it is done (rules 4, 7, 10)."""
+"""Commit a decided load: EndTxn for each transaction, then the log's own word that it is done (rules 4, 7, 10).
+
+It is a loop over outcomes, as FLIP-319's committer is one over commit requests: what is open is asked for again, what
+is lost is repaired (rule 12), what passes is tried again until the deadline. What ends it early is final: it loses
+nothing, and says what a person can do.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, NotFinishedError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome, judge
+from airflow_kafka_eos.errors import (
+    InDoubtError,
+    KafkaEosError,
+    NotFinishedError,
+    TransientError,
+    UndecidableError,
+)
+from airflow_kafka_eos.evidence import FINAL, Marker, Outcome, judge_decided
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.repairing import end_abandoned, repair
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +35,13 @@ class CommitPass:
 
     newly_committed: list[str] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
+    #: aborted by the broker or by a hand although the decision was commit: the load is REPAIRING
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def is_done(self) -> bool:
+        """The load is COMMITTED."""
+        return not (self.open or self.lost)
 
 
 def decided_attempt(session: Session, load: LoadIdentity) -> AttemptRow:
@@ -39,52 +59,73 @@ def decided_attempt(session: Session, load: LoadIdentity) -> AttemptRow:
     )
 
 
-def commit(session: Session, load: LoadIdentity, *, deadline_s: float, poll_s: float = 0.1) -> AttemptRow:
-    """Repeat :func:`commit_pass` until every commit marker is there; then the load is COMMITTED.
+def commit(
+    session: Session, load: LoadIdentity, *, deadline_s: float, poll_s: float = 0.1, by: str | None = None
+) -> AttemptRow:
+    """Repeat :func:`commit_pass`, and repair what is lost, until every commit marker is there: the load is COMMITTED.
 
-    Safe to kill and to repeat: EndTxn by the recorded identity is idempotent, and what is done stays recorded.
+    Safe to kill and to repeat: EndTxn by the recorded identity is idempotent, what is done stays recorded, and a
+    repair that was cut off is ended by the next call.
 
     :param deadline_s: seconds until it gives up waiting; nothing is lost by that.
-    :raises InDoubtError: a transaction's log does not tell of a commit; terminal, a person decides.
-    :raises NotFinishedError: markers are still missing at the deadline; run it again.
+    :param by: who asks, for the ledger; None: whoever is responsible for the attempt.
+    :raises InDoubtError: a transaction's log does not tell one story, or what was lost cannot be repaired; terminal,
+        a person decides.
+    :raises UndecidableError: there is no commit decision, or the load was given up.
+    :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
     row = decided_attempt(session, load)
     give_up = time.monotonic() + deadline_s
     wait = poll_s
     while True:
-        result = commit_pass(session, load, row.number)
-        if not result.open:
-            return session.ledger.attempt(load, row.number) or row
+        try:
+            end_abandoned(session, load)
+            result = commit_pass(session, load, row.number)
+            if result.is_done:
+                return session.ledger.attempt(load, row.number) or row
+            if result.lost:
+                _repair_all(session, row, result.lost, by or row.responsible, give_up)
+                wait = poll_s  # on to commit them, with what is left of the time
+            problem: KafkaEosError = _unfinished(row, result, deadline_s)
+        except TransientError as e:
+            problem = e
         if time.monotonic() >= give_up:
-            raise NotFinishedError(
-                f"{len(result.open)} decided transactions have no commit marker after {deadline_s:g} s: "
-                f"{', '.join(result.open[:5])}",
-                remedy="Nothing is lost: check the brokers, then run commit again (or let its retry do it)",
-                load=str(load),
-                attempt=row.number,
-                transactional_id=result.open[0],
-            )
+            raise problem
+        log.info("commit of %s goes on: %s", load, problem.message)
         time.sleep(wait)
         wait = min(wait * 1.5, 2.0)
 
 
+def _repair_all(session: Session, row: AttemptRow, lost: list[str], by: str, give_up: float) -> None:
+    known = {t.transaction.transactional_id: t for t in session.ledger.transactions(row.load, row.number)}
+    for name in lost:
+        repair(session, row.load, row.number, known[name], by=by)
+        if time.monotonic() >= give_up:
+            return  # the next run goes on: what is adopted is recorded
+
+
+def _unfinished(row: AttemptRow, result: CommitPass, deadline_s: float) -> NotFinishedError:
+    waiting = [*result.open, *result.lost]
+    return NotFinishedError(
+        f"{len(result.open)} decided transactions have no commit marker, {len(result.lost)} were lost and had to be "
+        f"repaired, after {deadline_s:g} s: {', '.join(waiting[:5])}",
+        remedy="Nothing is lost: check the brokers, then run commit again (or let its retry do it)",
+        load=str(row.load),
+        attempt=row.number,
+        transactional_id=waiting[0],
+    )
+
+
 def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass:
-    """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting.
+    """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting, and no repair.
 
     :raises InDoubtError: see :func:`commit`.
-    :raises UndecidableError: the attempt is not decided to be committed.
+    :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     """
-    row = session.ledger.attempt(load, number)
-    if row is None or row.verdict is not Verdict.COMMIT:
-        # the ledger knows the transactions of undecided and aborted attempts too
-        raise UndecidableError(
-            "the attempt is not decided to be committed, so none of its transactions is (rule 1)",
-            remedy="Run decide first; if the attempt is aborted, clear prepare to start a new one",
-            load=str(load),
-            attempt=number,
-        )
+    _refuse_undecided(session, load, number)
     result = CommitPass()
-    todo = [t for t in session.ledger.transactions(load, number) if t.outcome is not Outcome.COMMITTED]
+    rows = session.ledger.transactions(load, number)
+    todo = [t for t in rows if t.outcome not in FINAL]
     failed: KafkaEosError | None = None
     if todo:
         # the answers are hints (rule 7): a refused EndTxn may be one that went through before
@@ -93,55 +134,89 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
         except KafkaEosError as e:
             failed = e
     outcomes: dict[str, Outcome] = {}
+    stories: dict[str, str] = {}
     for t in todo:
+        name = t.transaction.transactional_id
         try:
-            outcomes[t.transaction.transactional_id] = outcome_of(session, t)
+            markers = evidence(session, t)
         except KafkaEosError as e:
             failed = failed or e
+        else:
+            outcomes[name] = judge_decided(markers.values())
+            stories[name] = ", ".join(f"{tp} {marker.value}" for tp, marker in sorted(markers.items()))
     log.info("commit of %s attempt %d: %s", load, number, {n: o.value for n, o in outcomes.items()})
     if outcomes:
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
-        session.ledger.record_outcomes(load, number, outcomes)
-    for name, outcome in outcomes.items():
-        if outcome is Outcome.OPEN:
-            result.open.append(name)
-        elif outcome is Outcome.COMMITTED:
-            result.newly_committed.append(name)
-    broken = {n: o for n, o in outcomes.items() if o in (Outcome.ABORTED, Outcome.IN_DOUBT)}
-    if broken:
-        _stop(session, load, number, broken)
-    if failed is not None and len(result.newly_committed) < len(todo):
+        outcomes = session.ledger.record_outcomes(load, number, outcomes)
+    result.open = [name for name, outcome in outcomes.items() if outcome is Outcome.OPEN]
+    result.newly_committed = [name for name, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
+    in_doubt = {name: stories[name] for name, outcome in outcomes.items() if outcome is Outcome.IN_DOUBT}
+    if in_doubt:
+        _stop(session, load, number, in_doubt)
+    known = {t.transaction.transactional_id: t.outcome for t in rows} | outcomes
+    result.lost = [name for name, outcome in known.items() if outcome is Outcome.LOST]
+    if result.lost:
+        why = f"{len(result.lost)} transactions were aborted although the decision was commit: {result.lost[0]}"
+        session.ledger.record_repairing(load, number, why)
+    if failed is not None and any(o not in FINAL for o in known.values()):
         raise failed
-    if not result.open:
+    if result.is_done:
         session.ledger.record_committed(load, number)
     return result
 
 
-def outcome_of(session: Session, row: TransactionRow) -> Outcome:
-    """What the partitions' logs say of one prepared transaction (rule 7)."""
+def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> None:
+    row, known = session.ledger.attempt(load, number), session.ledger.load(load)
+    if row is None or known is None or row.verdict is not Verdict.COMMIT:
+        # the ledger knows the transactions of undecided and aborted attempts too
+        raise UndecidableError(
+            "the attempt is not decided to be committed, so none of its transactions is (rule 1)",
+            remedy="Run decide first; if the attempt is aborted, clear prepare to start a new one",
+            load=str(load),
+            attempt=number,
+        )
+    if known.state is LoadState.GIVEN_UP:
+        raise UndecidableError(
+            f"the load was {known.reason or 'given up'}",
+            remedy="Nothing rolls it forward any more: load the same data under a load_key of its own",
+            load=str(load),
+            attempt=number,
+        )
+
+
+def evidence(session: Session, row: TransactionRow) -> dict[TopicPartition, Marker]:
+    """What the partitions' logs show behind one prepared transaction's last records (rule 7)."""
     last_offsets = {w.topic_partition: w.last_offset for w in row.writes}
     state = row.transaction.state
-    found = session.partitions.markers(
+    return session.partitions.markers(
         state.producer_id, last_offsets, row.topic_ids, producer_epoch=state.producer_epoch
     )
-    return judge(found.values())
 
 
-def _stop(session: Session, load: LoadIdentity, number: int, broken: Mapping[str, Outcome]) -> None:
+def _stop(session: Session, load: LoadIdentity, number: int, stories: Mapping[str, str]) -> None:
     """Every other transaction's outcome is recorded by now: the ledger shows a person what is committed."""
-    name, outcome = next(iter(broken.items()))
-    if outcome is Outcome.ABORTED:
-        what = f"transaction {name} was aborted although the decision was commit (the broker's timeout, or a hand)"
-    else:
-        what = f"the logs of transaction {name} do not tell one story"
-    if len(broken) > 1:
-        what += f", and so with {len(broken) - 1} more"
+    name, story = next(iter(stories.items()))
+    what = f"the logs of transaction {name} do not tell one story: {story}{_hint(session, name)}"
+    if len(stories) > 1:
+        what += f"; and so with {len(stories) - 1} more"
     session.ledger.record_in_doubt(load, number, what)
     raise InDoubtError(
         what,
-        remedy="Nothing more is touched. Compare the topic with the manifest; then mend it by hand or load the same "
-        "data under a load_key of its own",
+        remedy="Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
+        "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
+        "it as it is, and the same data can be loaded under a load_key of its own",
         load=str(load),
         attempt=number,
         transactional_id=name,
     )
+
+
+def _hint(session: Session, name: str) -> str:
+    """The coordinator's word, for people; it is never evidence (rule 7)."""
+    try:
+        seen = session.coordinator.describe([name]).get(name)
+    except KafkaEosError:
+        return ""
+    if seen is None:
+        return "; its coordinator does not know it any more"
+    return f"; its coordinator shows {seen.coordinator_state.value} {seen.state}"

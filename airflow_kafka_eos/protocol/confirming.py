@@ -36,7 +36,8 @@ def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int)
 
     Each transaction must be open under its recorded state (rule 4), with the very timeout and partitions of the
     manifest, the number of records that each leader counted (last sequence + 1: one InitProducerId per transaction,
-    rule 8), and more than the margin left before the broker's timeout, if it has one (KIP-939).
+    rule 8), begun in each partition where the manifest says and not ended there since, and more than the margin left
+    before the broker's timeout, if it has one (KIP-939).
     """
     found = []
     for name, info in manifest.topics.items():
@@ -104,5 +105,13 @@ def _of_transaction(
         if count != w.records % SEQUENCE_MODULUS:
             found.append(
                 f"transaction {name}: {w.topic_partition} has {count} records, the manifest says {w.records}"
+            )
+        elif states[0].txn_start_offset != w.first_offset:
+            # the coordinator may still call it Ongoing: markers can be written past it (KIP-664)
+            begun = states[0].txn_start_offset
+            shows = "none" if begun < 0 else f"one from offset {begun} on"
+            found.append(
+                f"transaction {name}: its leader shows {shows} open in {w.topic_partition}, the manifest says from "
+                f"offset {w.first_offset} on: somebody has ended it there"
             )
     return found

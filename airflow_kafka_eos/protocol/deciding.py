@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, UndecidableError
+from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, TopicError, UndecidableError
 from airflow_kafka_eos.kafka.preflight import RETENTION
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.naming import prefix
 from airflow_kafka_eos.protocol.confirming import Observed, problems
 from airflow_kafka_eos.protocol.session import Session
 
@@ -111,8 +110,12 @@ def decide(
         )
     # asked last, so that a check that takes long does not eat the margin
     asked_s = time.time()
-    seen = _observe(session, manifest, margin_s)
-    found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+    try:
+        seen = _observe(session, manifest, margin_s)
+    except TopicError as e:  # final, and nobody but cleanup would look again
+        found = [e.message]
+    else:
+        found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
     if found:
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
@@ -149,14 +152,16 @@ def _observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
     topics = sorted(manifest.topics)
     spent_ms = max(0, manifest.transaction_timeout_ms - int(margin_s * 1000))
     ref = manifest.attempt
+    # first: of a topic that is gone no partition has a leader that answers
+    infos = session.partitions.topic_info(topics)
     return Observed(
         descriptions=session.coordinator.describe(ids),
         producers=session.partitions.producers(partitions),
-        topics=session.partitions.topic_info(topics),
+        topics=infos,
         log_starts=session.partitions.log_start_offsets(partitions),
         # asked of the brokers too, for their clocks are the ones that count; in two phases there is no timeout
         overdue=frozenset()
         if manifest.two_phase_commit
-        else frozenset(session.coordinator.list_open(prefix(ref.load, ref.ledger_id), longer_than_ms=spent_ms)),
+        else frozenset(session.coordinator.list_open(ref.id_prefix, longer_than_ms=spent_ms)),
         retention=session.partitions.topic_config(topics, list(RETENTION)),
     )

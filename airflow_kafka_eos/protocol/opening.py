@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.protocol.ids import Caps, check_caps
+from airflow_kafka_eos.protocol.leasing import check_slot
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.sweeping import sweep
 
@@ -30,23 +32,44 @@ def begin(
     return row
 
 
-def submit(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
+def submit(
+    session: Session,
+    load: LoadIdentity,
+    *,
+    owner: str,
+    naming: TransactionNaming = TransactionNaming.INCREMENTING,
+    deadline_ms: int | None = None,
+    caps: Caps | None = None,
+) -> AttemptRow:
     """Take the opened attempt for one application, or open a new one when it was taken before (rule 3).
 
     No trigger rule fires while Airflow retries a task, so a retried ``prepare`` sweeps here by itself.
+
+    :param naming: ``pooling``: the attempt leases a slot, whose ids are looked at before one is used.
+    :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule 5).
+    :param caps: how many transactional ids there may be; None: they are not counted.
+    :raises ConfigurationError: a cap is reached; no attempt is taken.
+    :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
     """
-    row = session.ledger.submit(load, owner=owner)
+    known = session.ledger.load(load)
+    if caps is not None and (known is None or known.state not in DECIDED_COMMIT):
+        check_caps(session, load, naming, caps)
+    row = session.ledger.submit(load, owner=owner, naming=naming, deadline_ms=deadline_ms)
     _sweep_older(session, row)
+    if row.verdict is None:
+        check_slot(session, row)
     return row
 
 
-def prepared(session: Session, manifest: Manifest) -> AttemptRow:
+def prepared(session: Session, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
     """Tell the ledger that the attempt's application has finished and its manifest is whole.
 
+    :param writers_left: False only when it is known for sure that each Spark task ran once: then a slot is free as soon
+        as its attempt's end is verified, else it is quarantined (rule 5).
     :raises UndecidableError: a newer attempt was opened, this one was aborted meanwhile, or it was reported
         with another manifest before.
     """
-    row = session.ledger.mark_prepared(manifest)
+    row = session.ledger.mark_prepared(manifest, writers_left=writers_left)
     log.info(
         "%s is prepared: %d records, %d bytes in %s",
         manifest.attempt,
@@ -59,7 +82,7 @@ def prepared(session: Session, manifest: Manifest) -> AttemptRow:
 
 def reference(session: Session, row: AttemptRow) -> AttemptRef:
     """The attempt as Spark and the manifest name it."""
-    return AttemptRef(row.load, session.ledger.ledger_id, row.number)
+    return AttemptRef(row.load, session.ledger.ledger_id, row.number, row.slot)
 
 
 def _sweep_older(session: Session, row: AttemptRow) -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId, parse, prefix, slot_prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.repairing import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -47,6 +48,7 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
     if not rows:
         return report
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
+    failed = _end_repairs(session, load, rows, by, report) or failed
     failed = _abort(session, _lingering(session, load, rows, up_to, report), report) or failed
     log.info(
         "sweep of load %s up to attempt %d: aborted %s, rolled forward %s, still open %s, left alone %s",
@@ -61,13 +63,35 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
 
 def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
     for row in rows:
-        if row.verdict is Verdict.COMMIT:
+        if row.verdict is Verdict.COMMIT and not _is_given_up(session, row.load):
             try:
                 result = commit_pass(session, row.load, row.number)
             except KafkaEosError as e:
                 return e
             report.committed += result.newly_committed
             report.still_open += result.open
+            if result.lost:
+                # copying takes its time, and commit's retry or a person has it
+                log.warning("load %s lost %s after its decision: run commit again", row.load, result.lost)
+    return None
+
+
+def _is_given_up(session: Session, load: LoadIdentity) -> bool:
+    known = session.ledger.load(load)
+    return known is not None and known.state is LoadState.GIVEN_UP
+
+
+def _end_repairs(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], by: str, report: SweepReport
+) -> KafkaEosError | None:
+    """A repair that is under way is taken for a dead one's (rule 1); if it is not, commit opens another."""
+    if not any(row.verdict is Verdict.COMMIT for row in rows):
+        return None
+    try:
+        session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
+        report.aborted += end_abandoned(session, load)
+    except KafkaEosError as e:
+        return e
     return None
 
 
@@ -98,9 +122,24 @@ def _open_transactions(
         if row.closed_at is None
         for t in session.ledger.transactions(load, row.number)
     ]
-    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
-    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, sorted({*known, *listed}))
+    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id)) + _pooled(session, load, rows)
+    described = describe_listed(
+        session.coordinator,
+        load,
+        session.ledger.ledger_id,
+        sorted({*known, *listed}),
+        pooled=any(row.slot is not None for row in rows),
+    )
     return {name: d for name, d in described.items() if d.is_open}
+
+
+def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> list[str]:
+    """Open ids of the slots that these attempts have, or had: the ledger says later who holds them now."""
+    slots = {row.slot for row in rows if row.slot is not None}
+    if not slots:
+        return []
+    listed = session.coordinator.list_open(slot_prefix(load.namespace, session.ledger.ledger_id, load.name))
+    return [name for name in listed if (found := PooledId.parse(name)) is not None and found.slot in slots]
 
 
 def _lingering(
@@ -116,26 +155,43 @@ def _if_ours(
 ) -> PreparedTransaction | None:
     """The identity that was described, if it is one to be ended."""
     name = found.transactional_id
-    parsed = TransactionalId.parse(name)
-    if parsed is None or parsed.load != load or parsed.ledger_id != session.ledger.ledger_id:
+    parsed = parse(name)
+    if parsed is None or (parsed.namespace, parsed.ledger_id) != (load.namespace, session.ledger.ledger_id):
         report.left_alone.append(name)  # rule 6
         return None
-    if parsed.attempt > up_to:
+    if isinstance(parsed, TransactionalId) and parsed.load != load:
+        report.left_alone.append(name)
+        return None
+    # asked after the Describe, never before: in between the decision could have been recorded, and a pooled id have
+    # gone to another load (rule 11)
+    number = _holder(session, load, parsed)
+    if number is None or number > up_to:
         return None  # rule 11: a newer attempt is none of this cleanup's business
     identity = PreparedTransaction(name, found.state)
-    # asked after the Describe, never before: in between the decision could have been recorded (rule 11)
-    holder = session.ledger.attempt(load, parsed.attempt)
+    holder = session.ledger.attempt(load, number)
     if holder is None or holder.is_undecided:
         log.warning("transaction %s is open, and the ledger does not know its attempt as aborted", identity)
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
         return None  # rolled forward, not swept
     elif found.coordinator_state is CoordinatorState.ONGOING:
-        log.info("aborting %s of %s attempt %d", identity, load, parsed.attempt)
+        log.info("aborting %s of %s attempt %d", identity, load, number)
         return identity
     else:
         report.still_open.append(name)  # the broker is ending it by itself
     return None
+
+
+def _holder(session: Session, load: LoadIdentity, found: AnyId) -> int | None:
+    """The attempt of this load that answers for an id; None when none does."""
+    if isinstance(found, TransactionalId):
+        return found.attempt
+    slot = session.ledger.slot(found.namespace, found.load_name, found.slot)
+    if slot is None or slot.holder != load:
+        return None
+    # what it showed before it was looked at, or what put it in doubt then, may be of a load that this ledger has
+    # forgotten: nothing of it is ended by program
+    return slot.attempt if slot.checked_at is not None else None
 
 
 def _abort(session: Session, lingering: list[PreparedTransaction], report: SweepReport) -> KafkaEosError | None:

@@ -72,6 +72,7 @@ def prepare(spec_text: str) -> None:
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import run_job
+    from airflow_kafka_eos.spark.ran_once import ran_once
 
     options = write_options(spec, claimant)
     spark = _session(spec)
@@ -89,7 +90,11 @@ def prepare(spec_text: str) -> None:
 
             frame = own_partitions(frame, options)
         _say(f"{spec.attempt}: writing to {', '.join(spec.topics)}")
+        group = f"kafka_eos {uuid.uuid4().hex}"
+        spark.sparkContext.setJobGroup(group, str(spec.attempt))
         frame.write.format("kafka_eos").options(**options).mode("append").save()
+        if ran_once(spark.sparkContext, group):
+            store.note_ran_once(spec.attempt)
     finally:
         spark.stop()  # before anything else is printed: it logs
     made = store.read(spec.attempt)
@@ -123,8 +128,8 @@ def _session(spec: ApplicationSpec) -> SparkSession:
 
 def write_options(spec: ApplicationSpec, claimant: str) -> dict[str, str]:
     """The options of the data source for a specification."""
-    load = spec.attempt.load
-    return {
+    load, slot = spec.attempt.load, spec.attempt.slot
+    return ({} if slot is None else {"load.slot": str(slot)}) | {
         "topics": ",".join(spec.topics),
         "load.namespace": load.namespace,
         "load.name": load.name,

@@ -43,11 +43,12 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.writer import TransactionWriter, WriteTarget
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import AnyId, IdRole
 from airflow_kafka_eos.spark.checked import Checked
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.one_run import refuse_second_attempt, refuse_second_runs
 from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.pooled import Snapshot, choose, snapshot
 from airflow_kafka_eos.spark.schema import check_schema
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 from airflow_kafka_eos.transaction import PreparedTransaction
@@ -62,11 +63,13 @@ _log = logging.getLogger(__name__)
 class PreparedPartition(WriterCommitMessage):
     """What a task attempt reports. From here on its transaction is no longer the writer's own (rule 13).
 
-    ``attempt_number`` is Spark's: 0 for a task's first run.
+    ``attempt_number`` is Spark's: 0 for a task's first run. ``skipped_ids``: another task attempt has initialised the
+    pooled id that a first run takes.
     """
 
     entry: ManifestEntry
     attempt_number: int = 0
+    skipped_ids: bool = False
 
 
 class KafkaEosDataSource(DataSource):
@@ -102,7 +105,9 @@ class KafkaEosDataSource(DataSource):
             refuse_other_arrangement(schema, checked.partitions, options)
             # behind the claim: initialising ends whatever another application has open under that id
             shared = _shared_transaction(options, settings, checked)
-        return KafkaEosWriter(options, settings, checked, shared)
+        # behind the claim, for the slot is this application's alone from there on; before any task
+        at_lease = snapshot(settings, options.attempt) if shared is None else {}
+        return KafkaEosWriter(options, settings, checked, shared, at_lease)
 
 
 def _shared_transaction(
@@ -112,7 +117,7 @@ def _shared_transaction(
     from airflow_kafka_eos.kafka.describing import initialise
 
     ref = options.attempt
-    name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD)
+    name = ref.common_id(IdRole.LOAD)
     state = ManifestStore(options.manifest_dir).identity(
         ref,
         lambda: initialise(
@@ -155,12 +160,15 @@ class KafkaEosWriter(DataSourceArrowWriter):
         settings: KafkaSettings,
         checked: Checked,
         shared: PreparedTransaction | None = None,
+        at_lease: Snapshot | None = None,
     ) -> None:
         self.options = options
         self.settings = settings
         self.checked = checked
         #: scope ``load``: the transaction that all tasks write into
         self.shared = shared
+        #: the ids of the slot, if there is one, as they were before any task
+        self.at_lease: Snapshot = at_lease or {}
 
     # -- on executors ----------------------------------------------------------------------------------------------
 
@@ -172,7 +180,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
         partition, number = context.partitionId(), context.attemptNumber()
         check = self._check_of_rows(context)
         refuse_second_attempt(number, self.options, partition)
-        transactional_id = self._transactional_id(partition, context.taskAttemptId())
+        first_choice = True
         writer: TransactionWriter | None = None
         try:
             for batch in iterator:
@@ -180,13 +188,14 @@ class KafkaEosWriter(DataSourceArrowWriter):
                     continue
                 check(batch)
                 if writer is None:
+                    transactional_id, first_choice = self._transactional_id(context)
                     writer = self._writer(transactional_id)
                     writer.open()
                 writer.write(batch)
             if writer is None:
                 return PreparedPartition(ManifestEntry(partition, None, ()), number)
             transaction, writes = writer.prepare()
-            return PreparedPartition(ManifestEntry(partition, transaction, writes), number)
+            return PreparedPartition(ManifestEntry(partition, transaction, writes), number, not first_choice)
         except BaseException:
             if writer is not None:
                 writer.abort()
@@ -206,14 +215,25 @@ class KafkaEosWriter(DataSourceArrowWriter):
         task = context.partitionId()
         return lambda batch: refuse_foreign_rows(batch, task, owners, self.options)
 
-    def _transactional_id(self, partition: int, task_attempt_id: int) -> TransactionalId:
-        ref = self.options.attempt
+    def _transactional_id(self, context: TaskContext) -> tuple[AnyId, bool]:
+        """The id to write with, and whether it is the one that a task's first run takes."""
+        ref, partition = self.options.attempt, context.partitionId()
         if self.shared is not None:
-            return TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD)
-        # taskAttemptId is unique within an application; attemptNumber starts at 0 again in a retried stage (rule 5)
-        return TransactionalId(ref.load, ref.ledger_id, ref.attempt, partition, task_attempt_id)
+            return ref.common_id(IdRole.LOAD), True
+        if ref.slot is None:
+            # taskAttemptId is unique within an application; attemptNumber starts at 0 again in a retried stage (rule 5)
+            return ref.task_id(partition, context.taskAttemptId()), True
+        from airflow_kafka_eos.kafka.describing import describe_once
 
-    def _writer(self, transactional_id: TransactionalId) -> TransactionWriter:
+        return choose(
+            ref,
+            partition,
+            context.attemptNumber(),
+            self.at_lease,
+            lambda name: describe_once(self.settings, name),
+        )
+
+    def _writer(self, transactional_id: AnyId) -> TransactionWriter:
         from airflow_kafka_eos.kafka.writers import make_writer
 
         target = WriteTarget(
@@ -247,6 +267,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
                 load=str(ref.load),
                 attempt=ref.attempt,
             )
+        reported = [m for m in messages if isinstance(m, PreparedPartition)]
         text = manifest.dump(
             Manifest(
                 attempt=ref,
@@ -258,6 +279,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
                 digest_algorithm=ALGORITHM,
                 topics=self.checked.topics,
                 entries=tuple(entries),
+                ran_again=any(m.attempt_number > 0 or m.skipped_ids for m in reported),
             )
         )
         manifest.load(text, ref)  # what decide would refuse must not be reported as prepared

@@ -8,6 +8,7 @@ is on the disk, and nothing is ever replaced (rules 3 and 13). Layout, with name
                                                           <attempt>.identity       its answer (scope load only)
                                                           <attempt>.writing        writing the manifest was tried
                                                           <attempt>.json           the manifest, or "given up"
+                                                          <attempt>.once           no task of it was run twice
 """
 
 from __future__ import annotations
@@ -112,6 +113,17 @@ class ManifestStore:
         if self._file(ref, "writing").exists():
             return False
         return self._create(self._file(ref, "json"), manifest.dump_given_up(ref, reason))
+
+    def note_ran_once(self, ref: AttemptRef) -> None:
+        """The application's word, when its write is over: Spark has run no stage again, and no task twice at once."""
+        self._create(self._file(ref, "once"), "")
+
+    def writers_left(self, manifest: Manifest) -> bool:
+        """Whether a writer of the attempt may live on that its manifest does not name (rule 5).
+
+        False only where the application has said that nothing was run twice; nobody says it of a plain ``df.write``.
+        """
+        return manifest.ran_again or not self._file(manifest.attempt, "once").exists()
 
     def read(self, ref: AttemptRef) -> Manifest:
         """The manifest of an attempt.

@@ -10,6 +10,7 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 | ``kafka.<key>`` | a librdkafka setting that is no secret (``kafka.bootstrap.servers``); beats the environment |
 | ``load.namespace``, ``load.name``, ``load.key`` | the load's identity (namespace defaults to ``airflow``) |
 | ``load.attempt``, ``ledger.id`` | the attempt that the ledger opened |
+| ``load.slot`` | the slot of pooled transactional ids that it has leased; without, its ids are never used again |
 | ``load.claim`` | the claimant under which the application has claimed the attempt; without it, the write claims it |
 | ``manifest.dir`` | folder of claims and manifests |
 | ``transaction.timeout.ms`` | the hold time: how long the transactions may stay open |
@@ -54,6 +55,7 @@ _KNOWN = (
     "topics",
     "load.namespace",
     "load.claim",
+    "load.slot",
     "transaction.scope",
     "transaction.tasks",
     "transaction.two.phase.commit",
@@ -107,7 +109,7 @@ class WriteOptions:
                 "topic", "is missing, and topics too", "Name the topic, or all topics that rows may go to"
             )
         return cls(
-            attempt=AttemptRef(load, given["ledger.id"], _positive(given, "load.attempt")),
+            attempt=AttemptRef(load, given["ledger.id"], _positive(given, "load.attempt"), _slot(given)),
             topics=tuple(topics),
             default_topic=default,
             kafka=tuple(sorted(kafka.items())),
@@ -171,6 +173,13 @@ def _refuse_secrets(kafka: Mapping[str, str]) -> None:
                 "may be a secret, and options show in Spark's UI and event log",
                 f"Put it into the environment variable {SETTINGS_VARIABLE} of the Spark driver instead",
             )
+
+
+def _slot(given: Mapping[str, str]) -> int | None:
+    text = given.get("load.slot", "")
+    if text and not (text.isascii() and text.isdigit()):
+        raise _wrong("load.slot", f"is {text!r}", "Set it to the slot that the ledger has leased, or leave it out")
+    return int(text) if text else None
 
 
 def _positive(given: Mapping[str, str], key: str) -> int:

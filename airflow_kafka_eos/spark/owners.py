@@ -14,7 +14,7 @@ from airflow_kafka_eos.errors import RecordError
 from airflow_kafka_eos.kafka.arrow.placing import UnplacedRow, place
 from airflow_kafka_eos.kafka.refusals import unknown_partition, unknown_topic
 from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.spark.options import WriteOptions
 
 FUNCTION = "airflow_kafka_eos.spark.scope.own_partitions"
@@ -59,7 +59,7 @@ def placed(
     except UnplacedRow as e:
         ref = options.attempt
         target = WriteTarget(
-            TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD),
+            ref.common_id(IdRole.LOAD),
             {name: TopicLimits(count, 0) for name, count in owners.partitions.items()},
             options.default_topic,
             options.transaction_timeout_ms,

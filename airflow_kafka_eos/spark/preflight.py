@@ -22,7 +22,7 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.kafka.writer import TopicLimits
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, WriterName
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.spark.checked import Checked
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
@@ -123,7 +123,7 @@ def _is_granted(wire: Wire, partitions: Partitions, options: WriteOptions, write
         why = "writer=confluent has none"
     else:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
-        probe = TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.PROBE)
+        probe = ref.common_id(IdRole.PROBE)
         refused = two_phase.refusal(coordinator, partitions, probe)
         if refused is None:
             return True

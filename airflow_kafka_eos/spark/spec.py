@@ -13,7 +13,7 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.formats.settings import ValueFormat
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 #: The environment variable of the Spark driver with the Kafka settings and their secrets (``KafkaSettings.to_json``).
 SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
 #: The function that is called in a job file or module that names none.
@@ -112,7 +112,10 @@ class ApplicationSpec:
             )
         try:
             attempt = document.pop("attempt")
-            ref = AttemptRef(LoadIdentity(**attempt["load"]), attempt["ledger_id"], int(attempt["attempt"]))
+            load, slot = LoadIdentity(**attempt["load"]), attempt["slot"]
+            ref = AttemptRef(
+                load, attempt["ledger_id"], int(attempt["attempt"]), None if slot is None else int(slot)
+            )
             topics = document.pop("topics")
             if not isinstance(topics, list) or not isinstance(document.get("job_args", {}), dict):
                 raise TypeError("topics must be a list and job_args an object")

@@ -77,6 +77,7 @@ def test_what_prepare_sets_itself_is_refused(taken: str) -> None:
         ({"scope": "loads"}, "scope is 'loads'.*Did you mean load"),
         ({"two_phase_commit": "require"}, "two_phase_commit is 'require'.*Did you mean required"),
         ({"two_phase_commit": True}, "two_phase_commit is True, it can be auto, required, off"),
+        ({"transaction_naming": "pool"}, "transaction_naming is 'pool'.*Did you mean pooling"),
         ({"writer": "Arrow"}, "writer is 'Arrow'.*Did you mean arrow"),
     ],
 )
@@ -92,10 +93,13 @@ def test_how_it_is_written_reaches_the_application() -> None:
 
     with DAG("whole", schedule=None):
         load = ExactlyOnceLoad(
-            "load", sql="SELECT 1", topics=["t"], scope="load", two_phase_commit="required", writer="arrow"
-        )
-    made = load.prepare._spec(ManifestStore("/m"))(AttemptRef(LoadIdentity("a", "b", "c"), "0" * 10, 1))
-    spec = ApplicationSpec.from_json(made)
+            "load", sql="SELECT 1", topics=["t"], scope="load", two_phase_commit="required", writer="arrow",
+            transaction_naming="pooling",
+        )  # fmt: skip
+    assert load.prepare.transaction_naming == "pooling"
+    ref = AttemptRef(LoadIdentity("a", "b", "c"), "0" * 10, 1, slot=3)
+    spec = ApplicationSpec.from_json(load.prepare._spec(ManifestStore("/m"), 77)(ref))
+    assert (spec.attempt, spec.deadline_ms) == (ref, 77)
     assert (spec.scope, spec.two_phase_commit, spec.writer) == ("load", "required", "arrow")
 
 

@@ -100,7 +100,7 @@ def test_a_second_writer_of_a_partition_is_refused(load):
     with load.writer() as one:
         one.write(batch(value=[b"v"], partition=[0]))
         one.prepare()
-    known = f"{load.topic}-0 has records of producer id"
+    known = f"{load.topic}-0 has records of producer id and epoch"
     with load.writer() as again, pytest.raises(ProducerFencedError, match=known):
         again.write(batch(value=[b"v"] * 2, partition=[1, 0]))
         again.prepare()

@@ -1,4 +1,4 @@
-"""A ledger on each of two real databases: an SQLite file and a PostgreSQL server of this test session."""
+"""A ledger on each real database: an SQLite file, a PostgreSQL server of this session, MariaDB where there is one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.ledger import Ledger, migrate
+from tests.ledger.mariadb import MariaDB, executable, running_mariadb
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,13 @@ def _numbers() -> Iterator[int]:
     return itertools.count(1)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    with running_mariadb() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql", *(["mariadb"] if executable() else [])])
 def new_url(request: pytest.FixtureRequest, tmp_path: Path, _numbers: Iterator[int]) -> Callable[[bool], str]:
     """A factory of databases: ``new_url(upgraded)``."""
 
@@ -86,7 +93,15 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path, _numbers: Iterator[i
         server.run(f"CREATE DATABASE {name}" + (" TEMPLATE template_ledger" if upgraded else ""))
         return server.url(name)
 
-    return sqlite if request.param == "sqlite" else postgresql
+    def mariadb(upgraded: bool) -> str:
+        server: MariaDB = request.getfixturevalue("mariadb")
+        name = f"ledger_{next(_numbers)}"
+        server.run(f"CREATE DATABASE {name}")
+        if upgraded:
+            migrate.upgrade(server.url(name))
+        return server.url(name)
+
+    return {"sqlite": sqlite, "postgresql": postgresql, "mariadb": mariadb}[request.param]
 
 
 @pytest.fixture

@@ -77,10 +77,16 @@ def test_loads_do_not_meet(ledger: Ledger) -> None:
     assert ledger.loads("other team") == ledger.loads(name="other") == []
 
 
-def test_names_are_compared_byte_by_byte(ledger: Ledger) -> None:
-    for key in ("a", "A", "ä", "a\u0308", "a "):
+def test_names_are_compared_byte_by_byte(ledger: Ledger, url: str) -> None:
+    keys = ["a", "A", "ä", "a\u0308", "a "]
+    if url.startswith(
+        "mysql"
+    ):  # it pads with spaces when it compares: refused, never taken for the other load
+        with pytest.raises(ConfigurationError, match="cannot tell the load from n/l/a"):
+            [ledger.begin(LoadIdentity("n", "l", key), owner="x") for key in ("a", keys.pop())]
+    for key in keys:
         assert ledger.begin(LoadIdentity("n", "l", key), owner="x").number == 1
-    assert len(ledger.loads("n")) == 5
+    assert len(ledger.loads("n")) == len(keys)
 
 
 def test_begin_refuses_a_load_whose_ids_would_be_too_long(ledger: Ledger) -> None:

@@ -30,7 +30,7 @@ def test_a_lock_that_lasts_is_transient(url: str, monkeypatch: pytest.MonkeyPatc
         ledger.begin(LOAD, owner="x")
         with holder.engine.begin() as connection:
             connection.execute(text("UPDATE kafka_eos_loads SET reason = 'locked'"))
-            with pytest.raises(LedgerUnavailableError, match="lock"):
+            with pytest.raises(LedgerUnavailableError, match=r"(?i)lock"):
                 ledger.submit(LOAD, owner="y")
             assert len(ledger.attempts(LOAD)) == 1  # readers are not held up
         assert ledger.submit(LOAD, owner="y").number == 1
@@ -56,8 +56,19 @@ def commit_again(ledger: Ledger) -> Any:
     return ledger.decide_commit(manifest(ledger, 1), decided_by="d")
 
 
+_CONFLICT = {
+    "postgresql": "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$",
+    "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'x'",
+}
+#: database -> (which connection is this, end that one)
+_BREAK = {
+    "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend(:pid)"),
+    "mysql": ("SELECT connection_id()", "KILL :pid"),
+}
+
+
 def test_a_conflict_is_tried_again(ledger: Ledger, url: str) -> None:
-    """SQLITE_BUSY, or PostgreSQL's serialization failure, both really raised by the database."""
+    """SQLITE_BUSY, PostgreSQL's serialization failure, MariaDB's deadlock: really raised by the database."""
     prepare(ledger)
     calls: list[int] = []
     rival = database.Database(url + "?timeout=0") if url.startswith("sqlite") else None
@@ -67,7 +78,7 @@ def test_a_conflict_is_tried_again(ledger: Ledger, url: str) -> None:
         if len(calls) > 1:
             return
         if rival is None:
-            connection.execute(text("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$"))
+            connection.execute(text(_CONFLICT[connection.dialect.name]))
         else:
             rival.engine.begin().__enter__()
 
@@ -82,10 +93,11 @@ def test_a_connection_that_breaks_is_made_again(ledger: Ledger, url: str) -> Non
     calls: list[int] = []
 
     def also(connection: Connection) -> None:
-        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        who, end = _BREAK[connection.dialect.name]
+        pid = connection.execute(text(who)).scalar_one()
         calls.append(pid)
         if len(calls) == 1:
-            sql(url, "SELECT pg_terminate_backend(:pid)", pid=pid)
+            sql(url, end, pid=pid)
         connection.execute(text("SELECT 1"))
 
     assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also).verdict is Verdict.COMMIT
@@ -110,7 +122,7 @@ def test_an_sqlite_write_transaction_locks_before_it_reads(url: str) -> None:
 
 
 class Proxy:
-    """Between a client and PostgreSQL; once armed, it cuts the connection around the next COMMIT.
+    """Between a client and PostgreSQL or MariaDB; once armed, it cuts the connection around the next COMMIT.
 
     ``cut`` is "before" or "after" (the server commits, the client is not told); empty is not armed. ``arm_at`` is
     SQL text that arms it.
@@ -174,10 +186,14 @@ def proxied(url: str) -> Iterator[tuple[Proxy, str] | None]:
         yield None  # no network, no answer to lose
         return
     query = database.parse(url).query
-    proxy = Proxy(f"{query['host']}/.s.PGSQL.{query['port']}")
     name = database.parse(url).database
-    options = "sslmode=disable&gssencmode=disable"
-    yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}?{options}"
+    if url.startswith("mysql"):
+        proxy = Proxy(str(query["unix_socket"]))
+        yield proxy, f"mysql+pymysql://root@127.0.0.1:{proxy.port}/{name}?charset=utf8mb4"
+    else:
+        proxy = Proxy(f"{query['host']}/.s.PGSQL.{query['port']}")
+        options = "sslmode=disable&gssencmode=disable"
+        yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}?{options}"
     proxy.close()
 
 

@@ -32,7 +32,7 @@ def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
     url = new_url(False)
     assert migrate.current(url) is None
     migrate.upgrade(url)
-    assert migrate.current(url) == migrate.head() == "0002"
+    assert migrate.current(url) == migrate.head() == "0004"
     with Ledger.open(url) as first:
         first.begin(LOAD, owner="x")
     migrate.upgrade(url)
@@ -60,7 +60,7 @@ def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
     sql(url, insert + "attempts VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10, 100, 'sha', NULL)")
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
-    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0002"):
+    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0004"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
         load = LoadIdentity("n", "l", "k")
@@ -114,6 +114,8 @@ def test_an_upgrade_waits_for_the_one_under_way(new_url: Callable[[bool], str]) 
     def hold(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({migrate._ADVISORY_LOCK})"))
+        if connection.dialect.name == "mysql":
+            connection.execute(text(f"SELECT GET_LOCK('{migrate._MYSQL_LOCK}', 60)"))
         thread.start()
         thread.join(0.5)
         assert thread.is_alive()
@@ -142,9 +144,9 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 
 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate, "head", lambda: "0003")
+    monkeypatch.setattr(migrate, "head", lambda: "9999")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0002, not 0003.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0004, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 
@@ -173,7 +175,11 @@ def test_default_url_without_airflow_home(tmp_path: Path, monkeypatch: pytest.Mo
     assert default_url() == f"sqlite:///{tmp_path}/airflow/kafka_eos_ledger.db"
 
 
-def test_sqlite_settings(url: str) -> None:
+def test_settings_of_a_connection(url: str) -> None:
+    if url.startswith("mysql"):
+        assert sql(url, "SELECT @@innodb_lock_wait_timeout") == [(database.LOCK_TIMEOUT,)]
+        assert sql(url, "SELECT @@tx_isolation") == [("READ-COMMITTED",)]
+        return
     if not url.startswith("sqlite"):
         assert sql(url, "SHOW synchronous_commit") == [("on",)]
         assert sql(url, "SHOW transaction_isolation") == [("read committed",)]
@@ -191,7 +197,7 @@ def test_sqlite_settings(url: str) -> None:
 
 
 def test_synchronous_commit_off_is_overridden(url: str) -> None:
-    if url.startswith("sqlite"):
+    if not url.startswith("postgresql"):
         return
     name = location.parse(url).database
     sql(url, f"ALTER DATABASE {name} SET synchronous_commit = off")
@@ -247,7 +253,8 @@ def test_a_password_that_the_driver_quotes_is_not_shown(url: str) -> None:
         return
     parts = location.parse(url)
     same = parts.set(password="s3cr3t", database="db-s3cr3t").render_as_string(hide_password=False)
-    with pytest.raises(LedgerUnavailableError, match=r'database "db-\*\*\*" does not exist'):
+    says = "Access denied" if url.startswith("mysql") else r'database "db-\*\*\*" does not exist'
+    with pytest.raises(LedgerUnavailableError, match=says):
         migrate.current(same)
 
 
@@ -283,11 +290,17 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 def test_a_user_without_rights_is_told_so(url: str) -> None:
     if url.startswith("sqlite"):
         return
-    sql(url, "DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-    sql(url, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    if url.startswith("mysql"):
+        says = "command denied"
+        sql(url, "CREATE USER IF NOT EXISTS reader@localhost")
+        sql(url, f"GRANT SELECT ON {location.parse(url).database}.* TO reader@localhost")
+    else:
+        says = "permission denied"
+        sql(url, "DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        sql(url, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     with (
-        Ledger.open(url.replace("//postgres@", "//reader@")) as ledger,
-        pytest.raises(ConfigurationError, match="permission denied"),
+        Ledger.open(url.replace("//postgres@", "//reader@").replace("//root@", "//reader@")) as ledger,
+        pytest.raises(ConfigurationError, match=says),
     ):
         ledger.begin(LOAD, owner="x")
 

@@ -35,6 +35,7 @@ def _found(
     *,
     oldest_ms: int | None = None,
     log_start: int = 0,
+    begun: int = 5,
 ) -> list[str]:
     oldest_ms = NOW_MS - age_ms if oldest_ms is None else oldest_ms
     writes = (PartitionWrites("t", 0, 1, 1, 5, 5, "0" * 32, oldest_ms),)
@@ -45,7 +46,7 @@ def _found(
     description = TransactionDescription(
         NAME, CoordinatorState.ONGOING, STATE, timeout_ms, NOW_MS - age_ms, frozenset({PLACE})
     )
-    producers = {PLACE: [ProducerState(7, 0, 0, 0)]}
+    producers = {PLACE: [ProducerState(7, 0, 0, begun)]}
     seen = Observed({NAME: description}, producers, TOPICS, {PLACE: log_start}, retention=retention)
     return problems(manifest, seen, now_ms=NOW_MS, margin_ms=60_000)
 
@@ -81,3 +82,11 @@ def test_records_that_are_deleted_already_are_not_committed() -> None:
     assert _found(True, TWO_PHASE_TIMEOUT_MS, 0, {}, log_start=5) == []
     (problem,) = _found(True, TWO_PHASE_TIMEOUT_MS, 0, {}, log_start=6)
     assert "t-0 begins at offset 6 now, records from 5 on are deleted" in problem
+
+
+@pytest.mark.parametrize(("begun", "says"), [(-1, "none open"), (6, "one from offset 6 on open")])
+def test_a_transaction_that_was_ended_in_a_partition_past_its_coordinator_is_not_committed(
+    begun: int, says: str
+) -> None:
+    (problem,) = _found(False, 900_000, 1000, {}, begun=begun)
+    assert says in problem and "t-0" in problem and NAME in problem

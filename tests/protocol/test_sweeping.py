@@ -20,6 +20,7 @@ from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submi
 from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
 from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
+from tests.protocol.lost import delete_records, lose
 from tests.protocol.world import RUN, World, foreign_transaction
 
 
@@ -222,7 +223,10 @@ def test_a_decided_load_in_doubt_does_not_keep_the_sweep_from_its_siblings(world
     world.session.ledger.mark_prepared(manifest)
     world.decide(manifest)
     assert accepted.transaction is not None
-    world.session.coordinator.end(accepted.transaction, Verdict.ABORT)  # lost
+    lose(world, accepted.transaction)
+    (written,) = accepted.writes
+    end = world.session.partitions.end_offsets([written.topic_partition])[written.topic_partition]
+    delete_records(world, written.partition, end)  # and nobody can tell any more
     with pytest.raises(InDoubtError):
         sweep(world.session, world.load, up_to=1, by=RUN)
     while world.open_ids():

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
 from airflow_kafka_eos.kafka.describing import initialise
+from airflow_kafka_eos.kafka.digest import ALGORITHM
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
 from airflow_kafka_eos.kafka.writers import make_writer
@@ -137,7 +138,7 @@ class World:
             writer="test",
             scope=scope,
             two_phase_commit=two_phase,
-            digest_algorithm="test",
+            digest_algorithm=ALGORITHM,
             transaction_timeout_ms=TWO_PHASE_TIMEOUT_MS if two_phase else self.timeout_ms,
             topics=self.session.partitions.topic_info([self.topic]),
             entries=tuple(entries),

@@ -73,6 +73,7 @@ def options(kafka: Any, ref: AttemptRef, tmp_path: Path) -> Callable[..., dict[s
             "manifest.dir": str(tmp_path),
             "transaction.timeout.ms": "60000",
             "deadline.ms": str(int(time.time() * 1000) + 120_000),
+            **({} if ref.slot is None else {"load.slot": str(ref.slot)}),
         } | {name.replace("_", "."): value for name, value in changes.items()}
 
     return make

@@ -5,12 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-from airflow_kafka_eos.kafka.arrow.compression import Compressor
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
+
+if TYPE_CHECKING:
+    # it needs pyarrow, which is not there where commit copies what was lost
+    from airflow_kafka_eos.kafka.arrow.compression import Compressor
 
 #: Bytes before the records.
 HEADER_BYTES = 61
@@ -74,19 +77,45 @@ def seal(
         smaller = compress(plain)
         # what cannot be made smaller goes as it is: larger, it might be above the limit that it was cut to
         code, pieces = (code, [smaller]) if len(smaller) < len(plain) else (0, [plain])
+    return frame(
+        pieces,
+        partition,
+        order,
+        state,
+        sequence,
+        code=code,
+        records=batch.records,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+    )
+
+
+def frame(
+    pieces: Sequence[Any],
+    partition: TopicPartition,
+    order: int,
+    state: PreparedTxnState,
+    sequence: int,
+    *,
+    code: int,
+    records: int,
+    base_timestamp: int,
+    max_timestamp: int,
+) -> SealedBatch:
+    """Records that are encoded, and compressed by the codec of that code, as a batch of a transaction."""
     back = _BACK.pack(
         _TRANSACTIONAL | code,
-        batch.records - 1,
-        batch.base_timestamp,
-        batch.max_timestamp,
+        records - 1,
+        base_timestamp,
+        max_timestamp,
         state.producer_id,
         state.producer_epoch,
         sequence,
-        batch.records,
+        records,
     )
     crc, size = crc32c(back), 0
     for piece in pieces:
         crc = crc32c(piece, crc)
         size += len(piece)
     front = _FRONT.pack(0, _LENGTH_REST + size, -1, _MAGIC, crc)
-    return SealedBatch(partition, order, sequence, batch.records, [front, back, *pieces], HEADER_BYTES + size)
+    return SealedBatch(partition, order, sequence, records, [front, back, *pieces], HEADER_BYTES + size)

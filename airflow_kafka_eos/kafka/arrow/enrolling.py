@@ -29,7 +29,7 @@ class Enrolment:
 
     def __init__(self, wire: ProduceWire, transactional_id: str, state: PreparedTxnState, *, shared: bool) -> None:
         """
-        :param shared: scope ``load``: a partition whose leader knows the producer id already is refused (rule 14).
+        :param shared: scope ``load``: a partition whose leader knows producer id and epoch is refused (rule 14).
         """
         self._wire = wire
         self._shared = shared
@@ -62,11 +62,15 @@ class Enrolment:
         self._enrolled.update(left)
 
     def _refuse_known(self, partitions: Sequence[TopicPartition]) -> None:
-        """Only the second writer of a partition can find the producer id there: each has one owning task."""
+        """Only the second writer of a partition can find them there: each has one owning task.
+
+        The producer id alone may be of an earlier load, which has used the same pooled id; the epoch is one attempt's.
+        """
+        ours = (self._state.producer_id, self._state.producer_epoch)
         for partition, producers in Partitions(self._wire).producers(partitions).items():
-            if any(p.producer_id == self._state.producer_id for p in producers):
+            if any((p.producer_id, p.producer_epoch) == ours for p in producers):
                 raise ProducerFencedError(
-                    f"{partition} has records of producer id {self._state.producer_id} already: another attempt of "
+                    f"{partition} has records of producer id and epoch {self._state} already: another attempt of "
                     "this Spark task has written there (rule 14)",
                     remedy="Clear prepare: it opens a new attempt. With scope load no Spark task may run twice",
                     transactional_id=self.transactional_id,

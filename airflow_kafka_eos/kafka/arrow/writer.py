@@ -193,7 +193,7 @@ class ArrowWriter:
 
     def _coordinator(self, wire: ProduceWire) -> Coordinator:
         named = self._target.transactional_id
-        return Coordinator(wire, namespace=named.load.namespace, ledger_id=named.ledger_id)
+        return Coordinator(wire, namespace=named.namespace, ledger_id=named.ledger_id)
 
     def _identified(self, wire: ProduceWire) -> dict[str, TopicLimits]:
         """Topics as the driver saw them, so that nothing is written to one that was recreated since."""

@@ -1,0 +1,226 @@
+"""Slots of pooled transactional ids: leased with the attempt's submission, given back by its verified end (rule 5).
+
+A slot is held by one attempt at a time. It stays that attempt's after it was given back, until the next one takes it:
+whatever is open under its ids in between is that attempt's zombie's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.rows import SlotRow
+from airflow_kafka_eos.ledger.text import for_reason
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.transaction import PreparedTxnState
+
+#: How long after a writer's deadline its last InitProducerId may still reach a broker. The deadline is looked at before
+#: the request is sent; then Linux sends its segments again for 15 minutes at most (net.ipv4.tcp_retries2=15), and for
+#: the rest a broker may be slow to read it, and the writer's clock behind the ledger's.
+LONGEST_REQUEST_DELAY = timedelta(minutes=20)
+
+
+def clock(connection: Connection) -> datetime:
+    """Now, by the ledger's own clock: that of the database server, one for all workers."""
+    name = connection.dialect.name
+    if name == "sqlite":  # no server: the host's
+        return datetime.now(UTC)
+    asked = func.clock_timestamp() if name == "postgresql" else func.utc_timestamp(6)
+    found: datetime = connection.execute(select(asked)).scalar_one()
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def lease(connection: Connection, load: LoadIdentity, attempt_id: int) -> int:
+    """Take the lowest free slot of the load's name for an attempt, or a new one.
+
+    In the database transaction that submits the attempt, so that no submitted application shares one (rule 3).
+
+    :raises InDoubtError: a slot of that name is in doubt: nothing more is written until a person has looked.
+    """
+    c = t.slots.c
+    moment = clock(connection)
+    free = and_(
+        c.released_at.is_not(None),
+        c.doubt.is_(None),
+        or_(c.quarantined_until.is_(None), c.quarantined_until <= text_of(moment)),
+    )
+    taken = {
+        "attempt_id": attempt_id,
+        "leased_at": text_of(moment),
+        "checked_at": None,
+        "released_at": None,
+        "quarantined_until": None,
+    }
+    while True:  # each round that is lost, somebody else has won
+        refuse_doubt(connection, load)
+        row = connection.execute(
+            select(c.id, c.number).where(_is(load.namespace, load.name), free).order_by(c.number).limit(1)
+        ).one_or_none()
+        if row is not None:
+            # a compare-and-set: the load's row is locked, but loads of one name share their slots
+            if connection.execute(update(t.slots).where(c.id == row.id, free).values(taken)).rowcount == 1:
+                return int(row.number)
+            continue
+        highest = select(func.max(c.number)).where(_is(load.namespace, load.name))
+        number = connection.execute(highest).scalar_one()
+        number = 0 if number is None else number + 1
+        names = {"namespace": load.namespace, "load_name": load.name, "number": number}
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(t.slots).values(names | taken | {"created_at": text_of(moment)}))
+        except IntegrityError:
+            continue
+        return number
+
+
+def note_checked(connection: Connection, namespace: str, name: str, number: int, attempt: int) -> None:
+    """Its ids show nothing that the ledger does not know: from here on what opens there is its holder's."""
+    c = t.slots.c
+    ours = and_(_is(namespace, name), c.number == number, c.released_at.is_(None))
+    holds = select(t.attempts.c.id).where(t.attempts.c.id == c.attempt_id, t.attempts.c.number == attempt).exists()
+    connection.execute(update(t.slots).where(ours, holds).values(checked_at=text_of(clock(connection))))
+
+
+def release(connection: Connection, attempt_id: int, *, quarantine: bool) -> None:
+    """Give an attempt's slot back; only when the end of all that it has prepared is verified.
+
+    :param quarantine: writers of it may be left: nobody gets the slot until the last request of any has come or never
+        will (rule 5).
+    """
+    c = t.slots.c
+    held = and_(c.attempt_id == attempt_id, c.released_at.is_(None))
+    if connection.execute(select(c.id).where(held)).one_or_none() is None:
+        return
+    until = None
+    if quarantine:
+        deadline = connection.execute(
+            select(t.attempts.c.writers_until).where(t.attempts.c.id == attempt_id)
+        ).scalar_one()
+        until = text_of(datetime.fromisoformat(deadline) + LONGEST_REQUEST_DELAY)
+    values = {"released_at": text_of(clock(connection)), "quarantined_until": until}
+    connection.execute(update(t.slots).where(held).values(values))
+
+
+def put_in_doubt(connection: Connection, namespace: str, name: str, number: int, reason: str) -> None:
+    """Nobody gets it, nor any other slot of the name, until a person has looked; what is there stays as it is."""
+    values = {"doubt": for_reason(reason)}
+    connection.execute(update(t.slots).where(_is(namespace, name), t.slots.c.number == number).values(values))
+
+
+def settle(connection: Connection, namespace: str, name: str, number: int) -> bool:
+    """A person has looked: the doubt is gone. False when there was none."""
+    c = t.slots.c
+    doubtful = and_(_is(namespace, name), c.number == number, c.doubt.is_not(None))
+    return connection.execute(update(t.slots).where(doubtful).values(doubt=None)).rowcount == 1
+
+
+def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
+    """:raises InDoubtError: a slot of the load's name is in doubt."""
+    c = t.slots.c
+    found = connection.execute(
+        select(c.number, c.doubt).where(_is(load.namespace, load.name), c.doubt.is_not(None)).limit(1)
+    ).one_or_none()
+    if found is not None:
+        raise InDoubtError(
+            f"slot {found.number} of load name {load.name!r} is in doubt: {found.doubt}",
+            remedy="Find out what wrote there (was the ledger restored from a backup?) and end what is open by hand; "
+            "then settle the slot, and nothing before",
+            load=str(load),
+        )
+
+
+def slot_rows(connection: Connection, namespace: str | None, name: str | None) -> list[SlotRow]:
+    """By namespace, name and number."""
+    c = t.slots.c
+    query = _query().order_by(c.namespace, c.load_name, c.number)
+    if namespace is not None:
+        query = query.where(c.namespace == namespace)
+    if name is not None:
+        query = query.where(c.load_name == name)
+    return [_row(found) for found in connection.execute(query)]
+
+
+def slot_row(connection: Connection, namespace: str, name: str, number: int) -> SlotRow | None:
+    found = connection.execute(_query().where(_is(namespace, name), t.slots.c.number == number)).one_or_none()
+    return None if found is None else _row(found)
+
+
+def slot_ids(connection: Connection, namespace: str, name: str, number: int) -> list[str]:
+    """Transactional ids of a slot that were ever reported: those to describe by name (rule 11)."""
+    query = (
+        select(t.transactions.c.transactional_id)
+        .distinct()
+        .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
+        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
+        .where(t.loads.c.namespace == namespace, t.loads.c.name == name, t.attempts.c.slot == number)
+        .order_by(t.transactions.c.transactional_id)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def decided_states(connection: Connection, ids: Collection[str]) -> dict[str, set[PreparedTxnState]]:
+    """By id, the identities under which it was ever decided to be committed."""
+    found: dict[str, set[PreparedTxnState]] = {}
+    c = t.transactions.c
+    for some in _slices(sorted(ids), 500):
+        query = (
+            select(c.transactional_id, c.prepared_transaction_state)
+            .join(t.decisions, t.decisions.c.attempt_id == c.attempt_id)
+            .where(c.transactional_id.in_(some), t.decisions.c.verdict == Verdict.COMMIT.value)
+        )
+        for name, state in connection.execute(query):
+            found.setdefault(name, set()).add(PreparedTxnState.parse(state))
+    return found
+
+
+def submitted_times(connection: Connection, namespace: str) -> dict[tuple[str, str, int], str]:
+    """(load name, key, attempt) -> when its application was submitted; without those that never were."""
+    rows = connection.execute(
+        select(t.loads.c.name, t.loads.c.load_key, t.attempts.c.number, t.attempts.c.submitted_at)
+        .join(t.attempts, t.attempts.c.load_id == t.loads.c.id)
+        .where(t.loads.c.namespace == namespace, t.attempts.c.submitted_at.is_not(None))
+    )
+    return {(row.name, row.load_key, row.number): row.submitted_at for row in rows}
+
+
+def text_of(moment: datetime) -> str:
+    """As the ledger keeps times."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _is(namespace: str, name: str) -> Any:
+    return and_(t.slots.c.namespace == namespace, t.slots.c.load_name == name)
+
+
+def _slices(items: list[str], size: int) -> Iterable[list[str]]:
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def _query() -> Any:
+    return (
+        select(t.slots, t.attempts.c.number.label("attempt"), t.loads.c.load_key)
+        .join(t.attempts, t.attempts.c.id == t.slots.c.attempt_id)
+        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
+    )
+
+
+def _row(row: Row[Any]) -> SlotRow:
+    return SlotRow(
+        namespace=row.namespace,
+        load_name=row.load_name,
+        number=row.number,
+        holder=LoadIdentity(row.namespace, row.load_name, row.load_key),
+        attempt=row.attempt,
+        created_at=row.created_at,
+        leased_at=row.leased_at,
+        checked_at=row.checked_at,
+        released_at=row.released_at,
+        quarantined_until=row.quarantined_until,
+        doubt=row.doubt,
+    )

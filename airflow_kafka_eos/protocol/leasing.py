@@ -1,0 +1,119 @@
+"""A slot that was just leased is looked at before one of its ids is used: the broker must know no more than the ledger.
+
+When it was given back, the end of every transaction under it was verified. So whatever is open now, and whatever was
+committed that the ledger has not decided, was done by somebody whom the ledger does not know: a zombie that has
+outlived the quarantine, another hand, or this ledger itself before it was restored from a backup. To use the ids, or to
+end what is open, could lose a load; so nothing is touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.naming import PooledId, slot_prefix
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import (
+    MAX_PRODUCER_EPOCH,
+    CoordinatorState,
+    PreparedTxnState,
+    TransactionDescription,
+)
+
+log = logging.getLogger(__name__)
+
+#: A coordinator notes that a transaction is complete a moment after its last marker, which is all that the ledger
+#: waited for.
+_ENDING = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT})
+_ENDING_S = 30.0
+_AT_REST = frozenset(
+    {
+        CoordinatorState.EMPTY,
+        CoordinatorState.COMPLETE_COMMIT,
+        CoordinatorState.COMPLETE_ABORT,
+        CoordinatorState.DEAD,
+    }
+)
+
+
+def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> None:
+    """Describe every id of the slot that an attempt has leased; nothing happens without a slot.
+
+    :raises InDoubtError: the broker knows of something that the ledger does not. The slot is put in doubt, and with it
+        the load's name: nothing is written until a person has looked.
+    :raises NotFinishedError: the brokers do not finish what was ended long since.
+    """
+    if row.slot is None:
+        return
+    described = _settled(session, row, row.slot, poll_s)
+    decided = session.ledger.decided_states(described)
+    found = unaccounted(described.values(), decided)
+    if not found:
+        session.ledger.note_slot_checked(row)
+        return
+    reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    session.ledger.put_slot_in_doubt(row.load.namespace, row.load.name, row.slot, reason)
+    raise InDoubtError(
+        f"the broker knows more of slot {row.slot} than the ledger: {reason}",
+        remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics "
+        "first; else a writer has outlived its quarantine. End what is open by hand, settle the slot, clear prepare",
+        load=str(row.load),
+        attempt=row.number,
+        transactional_id=found[0].partition(" ")[0],
+    )
+
+
+def unaccounted(
+    described: Iterable[TransactionDescription], decided: Mapping[str, Collection[PreparedTxnState]]
+) -> list[str]:
+    """What a slot that was given back must not show, one text each. No I/O.
+
+    :param decided: by id, the identities that were decided to be committed.
+    """
+    found = []
+    for d in sorted(described, key=lambda d: d.transactional_id):
+        if d.coordinator_state not in _AT_REST:
+            found.append(f"{d.transactional_id} has a transaction open as {d.state} ({d.coordinator_state.value})")
+        elif d.coordinator_state is CoordinatorState.COMPLETE_COMMIT and not any(
+            may_show(known, d.state) for known in decided.get(d.transactional_id, ())
+        ):
+            found.append(f"{d.transactional_id} was committed as {d.state}, which the ledger has not decided")
+    return found
+
+
+def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
+    """Whether a coordinator may show one state for what was committed as another.
+
+    With transaction version 2 the end adds one to the epoch, and takes a new producer id where epochs are used up
+    (KIP-890). Equality and one step are all that is compared (rule 7).
+    """
+    if committed.producer_epoch >= MAX_PRODUCER_EPOCH - 1 and shown.producer_epoch == 0:
+        return True
+    return shown.producer_id == committed.producer_id and (
+        shown.producer_epoch - committed.producer_epoch in (0, 1)
+    )
+
+
+def _settled(session: Session, row: AttemptRow, slot: int, poll_s: float) -> dict[str, TransactionDescription]:
+    namespace, name = row.load.namespace, row.load.name
+    listed = session.coordinator.list_known(slot_prefix(namespace, session.ledger.ledger_id, name, slot))
+    # by name too, for a coordinator that is just moving hides its ids from a listing (rule 11)
+    ids = {i for i in listed if PooledId.parse(i)} | set(session.ledger.slot_ids(namespace, name, slot))
+    give_up = time.monotonic() + _ENDING_S
+    while True:
+        described = session.coordinator.describe(ids) if ids else {}
+        ending = sorted(i for i, d in described.items() if d.coordinator_state in _ENDING)
+        if not ending:
+            return described
+        if time.monotonic() > give_up:
+            raise NotFinishedError(
+                f"{len(ending)} transactions of slot {slot} have been ending for {_ENDING_S:g} s",
+                remedy="Check that all replicas of __transaction_state and of the topics are up, then try again",
+                load=str(row.load),
+                attempt=row.number,
+                transactional_id=ending[0],
+            )
+        time.sleep(poll_s)

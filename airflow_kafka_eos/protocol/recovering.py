@@ -1,0 +1,90 @@
+"""What a person does with a load that commit could not finish: have all of it looked at anew, or leave it as it is."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.evidence import FINAL, judge_decided
+from airflow_kafka_eos.ledger.rows import LoadRow
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.protocol.committing import commit, decided_attempt, evidence
+from airflow_kafka_eos.protocol.repairing import end_abandoned
+from airflow_kafka_eos.protocol.session import Session
+
+log = logging.getLogger(__name__)
+
+
+def recover(session: Session, load: LoadIdentity, *, by: str, deadline_s: float) -> LoadRow:
+    """Roll a decided load forward, whatever state it is in.
+
+    All of it is judged anew, what is open is committed, what is lost is repaired. A load that is
+    COMMITTED is left as it is.
+
+    :param by: the person, for the ledger: repairs are opened in this name.
+    :param deadline_s: seconds, see :func:`~airflow_kafka_eos.protocol.committing.commit`.
+    :returns: the load, COMMITTED.
+    :raises ConfigurationError: the ledger does not know the load.
+    :raises UndecidableError: it is not decided to be committed, or was given up.
+    :raises InDoubtError: the logs still do not tell one story, or what was lost cannot be repaired.
+    :raises TransientError: it is not done at the deadline; run it again.
+    """
+    if _known(session, load).state is not LoadState.COMMITTED:
+        log.info("%s recovers load %s", by, load)
+        commit(session, load, deadline_s=deadline_s, by=by)
+    return _known(session, load)
+
+
+def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> LoadRow:
+    """Leave a decided load as it is, for good: nobody commits or repairs anything of it any more.
+
+    What the logs show of each transaction is recorded first, as far as brokers answer. What is committed stays visible;
+    what is open stays open until somebody ends it (force-terminate may: the load is given up by name), or its timeout
+    does. Its key never loads again: the data goes under a load_key of its own.
+
+    :param by: the person.
+    :param reason: why; people will read it.
+    :returns: the load, GIVEN_UP. The first one's word stays.
+    :raises ConfigurationError: the ledger does not know the load, or nobody or nothing is named.
+    :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
+    """
+    for field, text in (("by", by), ("reason", reason)):
+        if not text.strip():
+            raise ConfigurationError(
+                f"{field} is empty: a load is given up by name", remedy=f"Set {field}", load=str(load)
+            )
+    if _known(session, load).state is not LoadState.GIVEN_UP:
+        number = decided_attempt(session, load).number
+        _note_outcomes(session, load, number)
+        session.ledger.record_given_up(load, by=by, reason=reason)
+        log.warning("load %s is given up by %s: %s", load, by, reason)
+    try:
+        end_abandoned(session, load)
+    except KafkaEosError as e:
+        log.warning("what repairs of load %s left open is left to cleanup: %s", load, e)
+    return _known(session, load)
+
+
+def _known(session: Session, load: LoadIdentity) -> LoadRow:
+    row = session.ledger.load(load)
+    if row is None:
+        raise ConfigurationError(
+            "the ledger does not know this load",
+            remedy="Run `airflow-kafka-eos loads list` for what it knows, and check --namespace",
+            load=str(load),
+        )
+    return row
+
+
+def _note_outcomes(session: Session, load: LoadIdentity, number: int) -> None:
+    """For the person who compares topic and ledger afterwards; brokers may be gone for good."""
+    outcomes = {}
+    for t in session.ledger.transactions(load, number):
+        if t.outcome in FINAL:
+            continue
+        try:
+            outcomes[t.transaction.transactional_id] = judge_decided(evidence(session, t).values())
+        except KafkaEosError as e:
+            log.warning("what became of %s cannot be told: %s", t.transaction, e)
+    if outcomes:
+        session.ledger.record_outcomes(load, number, outcomes)

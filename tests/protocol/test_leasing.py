@@ -1,0 +1,53 @@
+"""What a slot that was given back may show, by state and epoch (rule 7: equality and one step, never an order)."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_eos.protocol.leasing import may_show, unaccounted
+from airflow_kafka_eos.transaction import (
+    MAX_PRODUCER_EPOCH,
+    CoordinatorState,
+    PreparedTxnState,
+    TransactionDescription,
+)
+
+State = PreparedTxnState
+
+
+def shown(state: CoordinatorState, identity: PreparedTxnState | None = None) -> TransactionDescription:
+    return TransactionDescription("an id", state, identity or State(7, 4), 60_000, 0, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("committed", "seen", "fits"),
+    [
+        (State(7, 4), State(7, 4), True),  # transaction version 1
+        (State(7, 4), State(7, 5), True),  # transaction version 2 has added one
+        (State(7, 4), State(7, 6), False),
+        (State(7, 4), State(7, 3), False),
+        (State(7, 4), State(8, 4), False),
+        (State(7, MAX_PRODUCER_EPOCH - 1), State(7, MAX_PRODUCER_EPOCH), True),
+        (State(7, MAX_PRODUCER_EPOCH - 1), State(9, 0), True),  # epochs are used up: a new producer id (KIP-890)
+        (State(7, MAX_PRODUCER_EPOCH), State(9, 0), True),
+        (State(7, MAX_PRODUCER_EPOCH - 2), State(9, 0), False),
+        (State(7, MAX_PRODUCER_EPOCH), State(9, 1), False),
+    ],
+)
+def test_what_a_coordinator_shows_of_a_commit(
+    committed: PreparedTxnState, seen: PreparedTxnState, fits: bool
+) -> None:
+    assert may_show(committed, seen) is fits
+
+
+@pytest.mark.parametrize("state", CoordinatorState)
+def test_only_what_is_at_rest_and_known_may_be_there(state: CoordinatorState) -> None:
+    known = {"an id": [State(7, 3)]}
+    at_rest = state.value in ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+    assert (unaccounted([shown(state)], known) == []) is at_rest
+    assert (unaccounted([shown(state)], {}) == []) is (at_rest and state is not CoordinatorState.COMPLETE_COMMIT)
+
+
+def test_a_commit_of_another_transaction_of_the_id_is_not_known() -> None:
+    (found,) = unaccounted([shown(CoordinatorState.COMPLETE_COMMIT)], {"an id": [State(7, 1)], "other": [State(7, 4)]})
+    assert "an id was committed as 7:4" in found

@@ -1,0 +1,158 @@
+"""Pooled ids through Spark: used again by the next load, skipped in a stage that runs again (rule 5)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.naming import IdRole, PooledId, name_prefix
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.ran_once import ran_once
+from airflow_kafka_eos.spark.spec import ApplicationSpec
+from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.spark.conftest import spark_environment
+from tests.spark.test_application import submit
+from tests.spark.writing import visible, write
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+QUIET = ("--conf", "spark.ui.enabled=false")
+
+
+@pytest.fixture
+def ref(request):
+    """The first holder of slot 0 of a name of this test's own."""
+    from airflow_kafka_eos.manifest import AttemptRef
+
+    return AttemptRef(LoadIdentity("tests", request.node.name, "first"), "00000000bb", 1, slot=0)
+
+
+@pytest.fixture
+def coordinator(settings, ref):
+    with Wire(settings) as wire:
+        yield Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+
+
+def settled(coordinator, ids):
+    end = time.monotonic() + 20
+    while any(d.is_open for d in coordinator.describe(ids).values()) and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def test_the_application_writes_one_load_after_another_with_the_same_ids(
+    kafka, topic, ref, coordinator, tmp_path
+):
+    name = topic(2)
+    spec = ApplicationSpec(
+        ref, str(tmp_path), (name,), 60_000, int(time.time() * 1000) + 300_000,
+        sql="select cast(id as string) key, concat('v', id) value from range(0, 100, 1, 2)",
+    )  # fmt: skip
+    store, ids = ManifestStore(spec.manifest_dir), []
+    for key, scope in (("first", "task"), ("second", "task"), ("third", "load")):
+        one = replace(ref, load=replace(ref.load, key=key))
+        changed = replace(spec, attempt=one, scope=scope)
+        code, out, err = submit(changed, kafka.bootstrap_servers, spark_environment(), *QUIET)
+        assert code == 0, out + err
+        manifest = store.read(one)
+        assert manifest.records == 100
+        assert not store.writers_left(manifest), "each task ran once, and Spark says so"
+        ids.append({t.transactional_id for t in manifest.transactions})
+        coordinator.end_many(manifest.transactions, Verdict.COMMIT)
+        settled(coordinator, ids[-1])
+    whole, probe = str(ref.common_id(IdRole.LOAD)), str(ref.common_id(IdRole.PROBE))
+    assert ids[0] == ids[1]
+    assert ids[2] == {whole}
+    known = coordinator.list_known(name_prefix(ref.load.namespace, ref.ledger_id, ref.load.name))
+    assert set(known) == ids[0] | {whole, probe}
+    assert len(visible(kafka, name, 2, 300)) == 300
+
+
+def test_a_stage_that_runs_again_skips_the_id_that_its_first_run_has_initialised(
+    spark, kafka, topic, options, ref, coordinator, tmp_path
+):
+    """A true fetch failure: rows of the first try are in an open transaction when its shuffle files are gone."""
+    seen, files = tmp_path / "seen", str(tmp_path / "files")
+    seen.mkdir()
+
+    def rows_then_no_shuffle(batches):
+        import glob
+        import os
+        import time
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        first = not os.path.exists(f"{seen}/gone")
+        yield from batches
+        with open(f"{seen}/{context.taskAttemptId()}", "w") as file:
+            file.write(str(context.attemptNumber()))
+        if first:
+            with open(files) as listed:
+                for folder in json.load(listed):
+                    for path in glob.glob(f"{folder}/blockmgr-*/*/shuffle_*"):
+                        os.remove(path)
+            open(f"{seen}/gone", "w").close()
+            time.sleep(0.5)
+
+    folders = spark.sparkContext._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(
+        spark.sparkContext._jsc.sc().conf()
+    )
+    (tmp_path / "files").write_text(json.dumps(list(folders)))
+    plain = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 200, 1, 1)")
+    shuffled = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(200, 300, 1, 1)")
+    frame = plain.mapInArrow(rows_then_no_shuffle, plain.schema).union(shuffled.repartition(1, "key")).coalesce(1)
+    name = topic(2)
+    spark.sparkContext.setJobGroup("stage runs again", "x")
+    write(frame, options(topic=name))
+    assert not ran_once(spark.sparkContext, "stage runs again"), "Spark knows that the stage ran again"
+    assert sorted(p.read_text() for p in seen.iterdir() if p.name != "gone") == ["0", "0"], "it did not"
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert manifest.ran_again
+    (accepted,) = manifest.transactions
+    assert PooledId.parse(accepted.transactional_id) == ref.task_id(0, 1)
+    coordinator.end(accepted, Verdict.COMMIT)
+    for left in coordinator.describe([str(ref.task_id(0, 0))]).values():
+        coordinator.end(PreparedTransaction(left.transactional_id, left.state), Verdict.ABORT)
+    assert len(visible(kafka, name, 2, 300)) == 300
+
+
+def test_a_task_that_spark_tries_again_leaves_the_id_of_its_first_try_alone(
+    spark, topic, options, ref, tmp_path
+):
+    def fails_once(batches):
+        from pyspark import TaskContext
+
+        yield from batches
+        if TaskContext.get().attemptNumber() == 0:
+            raise RuntimeError("the first try")
+
+    frame = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 200, 1, 1)")
+    spark.sparkContext.setJobGroup("fails once", "x")
+    write(frame.mapInArrow(fails_once, frame.schema), options(topic=topic(1)))
+    assert not ran_once(spark.sparkContext, "fails once")
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert manifest.ran_again
+    assert [t.transactional_id for t in manifest.transactions] == [str(ref.task_id(0, 1))]
+
+
+def test_what_nobody_said_counts_as_run_twice(spark, topic, options, ref, tmp_path):
+    """Rule 5: a plain df.write, whose driver says nothing of speculation or stages."""
+    frame = spark.sql("select 'k' key, 'v' value")
+    spark.sparkContext.setJobGroup("plain", "x")
+    write(frame, options(topic=topic(1)))
+    store = ManifestStore(str(tmp_path))
+    manifest = store.read(ref)
+    assert not manifest.ran_again
+    assert store.writers_left(manifest)
+    # nor do a job group that Spark does not know, or speculation
+    assert ran_once(spark.sparkContext, "plain")
+    assert not ran_once(spark.sparkContext, "no such group", wait_s=0.1)
+    store.note_ran_once(ref)
+    assert not store.writers_left(manifest)
+    assert store.writers_left(replace(manifest, ran_again=True))
