@@ -13,6 +13,7 @@
     │   ├── ManifestError            the manifest is missing, foreign, torn or of an unknown version
     │   ├── UndecidableError         the attempt can no longer be committed (superseded, aborted, too late)
     │   ├── CheckFailedError         the author's check refused the load
+    │   ├── DualWriteError           the author's SQL beside the decision failed: nothing is decided
     │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
     │   ├── SandboxError             the sandbox's own broker could not be set up, or died
     │   └── InDoubtError             what happened cannot be told or mended by program (rule 7)
@@ -37,6 +38,7 @@ __all__ = [
     "BrokerUnavailableError",
     "CheckFailedError",
     "ConfigurationError",
+    "DualWriteError",
     "InDoubtError",
     "InvalidNameError",
     "KafkaEosError",
@@ -150,6 +152,10 @@ class UndecidableError(TerminalError):
 
 class CheckFailedError(TerminalError):
     """The author's check refused what prepare wrote; the attempt is aborted."""
+
+
+class DualWriteError(TerminalError):
+    """The author's SQL that was to become true with the decision failed; neither has."""
 
 
 class ProducerFencedError(TerminalError):

@@ -21,6 +21,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
+        "cli": ["airflow_kafka_eos.cli.provider.get_kafka_eos_cli_commands"],
         "operators": [
             {
                 "integration-name": "Kafka exactly-once loads",

@@ -51,6 +51,9 @@ class ExactlyOnceLoad(TaskGroup):
     :param min_records: refuse a load with fewer records.
     :param max_records: refuse a load with more records.
     :param check: callable on the manifest; False or a text refuses the load.
+    :param also_sql: SQL that decide runs in the database transaction that records the decision: a dual write. Needs
+        ``ledger_conn_id``; wants ``two_phase_commit="required"``. (templated)
+    :param also: the same as a callable on the SQLAlchemy connection and the manifest.
     :param hold_time: the time from a Spark task's first record until the load is decided, at most the broker's
         ``transaction.max.timeout.ms``; a task that writes longer than this fails. Two-phase commit has no such limit.
     :param margin: time that decide wants left of it.
@@ -93,6 +96,8 @@ class ExactlyOnceLoad(TaskGroup):
         min_records: int | None = None,
         max_records: int | None = None,
         check: Callable[..., Any] | None = None,
+        also_sql: Any = None,
+        also: Callable[[Any, Any], object] | None = None,
         hold_time: timedelta = DEFAULT_HOLD_TIME,
         margin: timedelta = timedelta(seconds=60),
         quiet_period: timedelta = timedelta(seconds=10),
@@ -159,6 +164,8 @@ class ExactlyOnceLoad(TaskGroup):
                 min_records=min_records,
                 max_records=max_records,
                 check=check,
+                also_sql=also_sql,
+                also=also,
                 margin=margin,
                 manifest_dir=manifest_dir,
                 **after,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.postgresql import PostgreSQL, postgresql_server
 from tests.secured import Secured, secured_broker
 
 
@@ -22,6 +23,13 @@ def kafka() -> Iterator[LocalKafka]:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """One broker that asks for a login; see :class:`tests.secured.Secured`."""
     with secured_broker(tmp_path_factory.mktemp("secured")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """One PostgreSQL; each test makes a database of its own in it."""
+    with postgresql_server() as running:
         yield running
 
 

@@ -16,6 +16,7 @@ PINNED = [
     "BrokerUnavailableError",
     "CheckFailedError",
     "ConfigurationError",
+    "DualWriteError",
     "InDoubtError",
     "InvalidNameError",
     "KafkaEosError",

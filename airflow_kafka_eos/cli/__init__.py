@@ -7,28 +7,35 @@ import sys
 from collections.abc import Sequence
 
 from airflow_kafka_eos import __version__
-from airflow_kafka_eos.cli import demo, doctor, ledger, loads
+from airflow_kafka_eos.cli import cleanup, demo, doctor, ledger, loads, transactions
+from airflow_kafka_eos.cli.exits import EXPLAINED, code_of
 from airflow_kafka_eos.errors import KafkaEosError
 
+PROG = "airflow-kafka-eos"
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; prints errors of ours as one line and returns the exit code."""
-    arguments = _parser().parse_args(argv)
+
+def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
+    """Entry point; prints errors of ours as one line and returns the exit code (see :mod:`.exits`).
+
+    :param prog: what the program is called in its help.
+    """
+    arguments = parser(prog).parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except KafkaEosError as e:
         # a driver's message or the tail of a broker's log may have several lines
         lines = [line.strip() for line in f"{type(e).__name__}: {e}".splitlines()]
         print("airflow-kafka-eos:", " | ".join(filter(None, lines)), file=sys.stderr)
-        return 2
+        return code_of(e)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="airflow-kafka-eos", description="Spark to Kafka, exactly once, from Airflow."
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
+    """All commands."""
+    every = argparse.ArgumentParser(
+        prog=prog, description="Spark to Kafka, exactly once, from Airflow.", epilog=EXPLAINED
     )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, ledger, doctor, demo):
+    every.add_argument("--version", action="version", version=__version__)
+    commands = every.add_subparsers(required=True, metavar="COMMAND")
+    for group in (loads, transactions, cleanup, ledger, doctor, demo):
         group.add_to(commands)
-    return parser
+    return every

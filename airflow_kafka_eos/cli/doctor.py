@@ -12,6 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.cli.cluster import settings_of
+from airflow_kafka_eos.cli.connections import airflow_connection
+from airflow_kafka_eos.cli.exits import FOUND, OK, TRANSIENT
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
 from airflow_kafka_eos.errors import ConfigurationError
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.doctor.finding import Finding
     from airflow_kafka_eos.kafka.settings import KafkaSettings
 
-_FOUND_ERRORS, _REACHED_NOTHING = 1, 3
 #: what they log of connections is in the findings, and Airflow's logging would print it between them
 _CHATTY = ("kafka", "alembic")
 
@@ -81,35 +83,17 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print(_for_people(found))
     if not found.reached_anything:
-        return _REACHED_NOTHING
-    return _FOUND_ERRORS if found.has_errors else 0
+        return TRANSIENT
+    return FOUND if found.has_errors else OK
 
 
 def kafka_settings(arguments: argparse.Namespace) -> KafkaSettings | None:
-    """Where Kafka is, by ``--bootstrap-server`` and ``--command-config``, or by ``--kafka-conn-id``; None without both.
+    """Where Kafka is; None where no cluster is named: then only the ledger and Spark's settings are looked at.
 
-    :raises ConfigurationError: naming the argument, or the setting that is wrong.
+    :raises ConfigurationError: see :func:`~airflow_kafka_eos.cli.cluster.settings_of`.
     """
-    from airflow_kafka_eos.kafka.settings import KafkaSettings
-
-    if arguments.kafka_conn_id:
-        return KafkaSettings.from_mapping(_connection("--kafka-conn-id", arguments.kafka_conn_id).extra_dejson)
-    given = _key_values(arguments.command_config) if arguments.command_config else {}
-    if arguments.bootstrap_server:
-        given["bootstrap.servers"] = arguments.bootstrap_server
-    return KafkaSettings.from_mapping(given) if given else None
-
-
-def _key_values(file: Path) -> dict[str, str]:
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigurationError(
-            f"--command-config {file} cannot be read: {getattr(e, 'strerror', None) or 'it is no UTF-8 text'}",
-            remedy="Name a file of lines key=value",
-        ) from e
-    pairs = [line.strip() for line in lines]
-    return dict(_pairs("--command-config", [p for p in pairs if p and not p.startswith("#")]))
+    named = arguments.kafka_conn_id or arguments.bootstrap_server or arguments.command_config
+    return settings_of(arguments) if named else None
 
 
 def _pairs(argument: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -121,25 +105,12 @@ def _pairs(argument: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield key.strip(), value.strip()
 
 
-def _connection(argument: str, conn_id: str) -> Any:
-    from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as e:
-        raise ConfigurationError(
-            f"{argument} {conn_id!r}: Airflow has no such connection here",
-            remedy="Name one that `airflow connections list` shows",
-        ) from e
-
-
 def _spark_conf(arguments: argparse.Namespace) -> dict[str, str] | None:
     if arguments.spark_conf is None and not arguments.spark_conn_id:
         return None
     conf: dict[str, str] = {}
     if arguments.spark_conn_id:
-        extra = _connection("--spark-conn-id", arguments.spark_conn_id).extra_dejson
+        extra = airflow_connection("--spark-conn-id", arguments.spark_conn_id).extra_dejson
         conf |= {key: str(value) for key, value in extra.items() if key.startswith("spark.")}
     return conf | dict(_pairs("--spark-conf", arguments.spark_conf or ()))
 

@@ -6,9 +6,23 @@ import argparse
 import os
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.cli.connections import airflow_connection
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
+
+_NEW_ID = """\
+A ledger restored from a backup knows less than Kafka: loads that were committed since the
+backup look as if they were never loaded, and would be loaded a second time. As long as the
+ledger keeps its id, begin finds those on the broker and refuses them (for about a week, until
+the broker forgets their transactional ids).
+
+The id is part of every transactional id. With a new one
+  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, compare
+    the topics with the source, and see to it that no load runs again whose records are there;
+  - undecided attempts are aborted, their transactions are nobody's any more: what is open under
+    the old id holds readers back until its timeout, or until somebody ends it by hand;
+  - decided loads must be finished before.
+Restart Airflow's triggerer afterwards, and let no task of before go on."""
 
 
 def add_to(commands: Any) -> None:
@@ -16,7 +30,14 @@ def add_to(commands: Any) -> None:
     ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(required=True, metavar="COMMAND")
     upgrade = ledger.add_parser("upgrade", help="create or migrate the ledger's tables")
     check = ledger.add_parser("check", help="say which ledger it is, and whether its tables are up to date")
-    for command, run in ((upgrade, _upgrade), (check, _check)):
+    renew = ledger.add_parser(
+        "new-id",
+        help="give a ledger that was restored from a backup an id of its own",
+        description=_NEW_ID,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    renew.add_argument("--yes", action="store_true", help="do not ask")
+    for command, run in ((upgrade, _upgrade), (check, _check), (renew, _new_id)):
         add_conn_id(command)
         command.set_defaults(run=run)
 
@@ -25,6 +46,8 @@ def add_conn_id(command: argparse.ArgumentParser) -> None:
     """The argument that says which ledger."""
     command.add_argument(
         "--conn-id",
+        "--ledger-conn-id",
+        dest="conn_id",
         help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else the SQLite file",
     )
 
@@ -37,19 +60,9 @@ def url_of(arguments: argparse.Namespace) -> str:
     from airflow_kafka_eos.ledger.location import default_url
 
     if arguments.conn_id:
-        from airflow.sdk import BaseHook
-        from airflow.sdk.exceptions import AirflowNotFoundException
-
         from airflow_kafka_eos.hooks.kafka_eos import ledger_url
 
-        try:
-            connection = BaseHook.get_connection(arguments.conn_id)
-        except AirflowNotFoundException as e:
-            raise ConfigurationError(
-                f"--conn-id {arguments.conn_id!r}: Airflow has no such connection here",
-                remedy=f"Name one that `airflow connections list` shows, or set {LEDGER_VARIABLE} to the ledger's URL",
-            ) from e
-        return ledger_url(connection)
+        return ledger_url(airflow_connection("--conn-id", arguments.conn_id))
     return os.environ.get(LEDGER_VARIABLE) or default_url()
 
 
@@ -72,4 +85,24 @@ def _check(arguments: argparse.Namespace) -> int:
     url = url_of(arguments)
     with Ledger.open(url) as ledger:  # says what is wrong
         print(f"ledger {redacted(url)}: revision {current(url)}, up to date; its id is {ledger.ledger_id}")
+    return 0
+
+
+def _new_id(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+    from airflow_kafka_eos.ledger.location import redacted
+
+    url = url_of(arguments)
+    with Ledger.open(url) as ledger:
+        if not arguments.yes:
+            print(f"{_NEW_ID}\n")
+            try:
+                answer = input(f"Give ledger {redacted(url)}, now {ledger.ledger_id}, a new id? Type yes: ")
+            except EOFError:
+                answer = ""
+            if answer.strip() != "yes":
+                print("nothing was changed")
+                return 1
+        old = ledger.new_id(decided_by="airflow-kafka-eos ledger new-id")
+        print(f"ledger {redacted(url)}: {old} -> {ledger.ledger_id}")
     return 0

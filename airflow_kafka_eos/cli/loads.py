@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.cli import recovering
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
-from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, LoadState
 
@@ -26,14 +27,20 @@ def add_to(commands: Any) -> None:
     every.set_defaults(run=_list)
 
     one = loads.add_parser("show", help="one load with its attempts, decisions and transactions")
-    one.add_argument("name", help="the load's name")
-    one.add_argument("key", help="its load_key, such as 2026-01-01T00:00:00+00:00")
-    one.add_argument("--namespace", default=DEFAULT_NAMESPACE, help=f"default {DEFAULT_NAMESPACE}")
+    add_load(one)
     one.set_defaults(run=_show)
 
     for command in (every, one):
         add_conn_id(command)
         add_output(command)
+    recovering.add_to(loads)
+
+
+def add_load(command: argparse.ArgumentParser) -> None:
+    """The arguments that name one load."""
+    command.add_argument("name", help="the load's name")
+    command.add_argument("key", help="its load_key, such as 2026-01-01T00:00:00+00:00")
+    command.add_argument("--namespace", default=DEFAULT_NAMESPACE, help=f"default {DEFAULT_NAMESPACE}")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -41,8 +48,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
     with Ledger.open(url_of(arguments)) as ledger:
         found = [
-            _load(row, ledger.attempt(row.load, row.newest_attempt))
-            for row in ledger.loads(arguments.namespace, arguments.name)
+            as_row(row, newest)
+            for row, newest in ledger.overview(arguments.namespace, arguments.name)
             if arguments.state in (None, row.state.value)
         ]
     if arguments.output == "json":
@@ -59,25 +66,26 @@ def _show(arguments: argparse.Namespace) -> int:
     with Ledger.open(url_of(arguments)) as ledger:
         row = ledger.load(load)
         if row is None:
-            raise _unknown(ledger, load)
+            raise unknown(ledger, load)
         attempts = ledger.attempts(load)
         transactions = [(a.number, t) for a in attempts for t in ledger.transactions(load, a.number)]
     shown: dict[str, Any] = {
-        "load": _load(row, attempts[-1] if attempts else None),
+        "load": as_row(row, attempts[-1] if attempts else None),
         "attempts": [_attempt(a) for a in attempts],
         "transactions": [_transaction(number, t) for number, t in transactions],
     }
     if arguments.output == "json":
         print(as_json(shown))
         return 0
-    print("\n".join(f"{key.replace('_', ' '):16} {value}" for key, value in shown["load"].items() if value))
+    print(as_lines(shown["load"]))
     for title in ("attempts", "transactions"):
         if shown[title]:
             print(f"\n{title}\n{as_table(shown[title])}")
     return 0
 
 
-def _unknown(ledger: Ledger, load: LoadIdentity) -> ConfigurationError:
+def unknown(ledger: Ledger, load: LoadIdentity) -> ConfigurationError:
+    """The error for a load that the ledger does not know, with what may have been meant."""
     every = ledger.loads(load.namespace)
     keys = [row.load.key for row in every if row.load.name == load.name]
     if keys:
@@ -91,7 +99,8 @@ def _unknown(ledger: Ledger, load: LoadIdentity) -> ConfigurationError:
     )
 
 
-def _load(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
+def as_row(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
+    """A load as commands show it."""
     return {
         "namespace": row.load.namespace,
         "name": row.load.name,

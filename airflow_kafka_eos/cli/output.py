@@ -21,6 +21,11 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return str(tabulate(shown, headers="keys", tablefmt="simple", disable_numparse=True))
 
 
+def as_lines(document: Mapping[str, Any]) -> str:
+    """One thing, a line for each field; what is not known is left out."""
+    return "\n".join(f"{key.replace('_', ' '):16} {value}" for key, value in document.items() if value)
+
+
 def as_json(document: Any) -> str:
     """As it is; times are UTC ISO texts."""
     return json.dumps(document, indent=2, ensure_ascii=False)

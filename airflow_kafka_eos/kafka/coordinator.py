@@ -6,12 +6,11 @@ What a coordinator answers is a hint for the caller; what happened is judged by 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from airflow_kafka_eos import naming
@@ -21,14 +20,13 @@ from airflow_kafka_eos.errors import (
     BrokerUnavailableError,
     ConfigurationError,
 )
-from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka import listing, retry
 from airflow_kafka_eos.kafka.end_txn import EndAnswer
 from airflow_kafka_eos.kafka.ending import batches, end_all
+from airflow_kafka_eos.kafka.listing import state_of
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import (
-    OPEN_STATES,
-    CoordinatorState,
     PreparedTransaction,
     PreparedTxnState,
     TopicPartition,
@@ -41,16 +39,7 @@ TRANSACTIONAL_ID_NOT_FOUND = 105
 INVALID_TRANSACTION_TIMEOUT = 50
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 UNSUPPORTED_VERSION = 35
-_CLOSED = frozenset(
-    {
-        CoordinatorState.EMPTY,
-        CoordinatorState.COMPLETE_COMMIT,
-        CoordinatorState.COMPLETE_ABORT,
-        CoordinatorState.DEAD,
-    }
-)
 _TWO_PHASE_VERSION = 6
-_PATTERN_VERSION = 2
 
 
 class Coordinator:
@@ -72,55 +61,43 @@ class Coordinator:
 
         :param longer_than_ms: only those that run longer, by the broker's own clock (KIP-994); -1 for all.
 
-        A coordinator that moves while we ask can hide ids: describe by name what the ledger knows (rule 11). Ids
-        without DESCRIBE permission are left out by the broker without a word.
+        A coordinator that moves while we ask can hide ids (see :meth:`places`): describe by name what the ledger
+        knows (rule 11). Ids without DESCRIBE permission are left out by the broker without a word.
 
         :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
+        :raises BrokerTooOldError: the brokers cannot filter by duration; that filter is never dropped.
         """
+        return self._settle(
+            lambda: listing.open_ids(self._wire, prefix, longer_than_ms),
+            what=f"listing the open transactions of {prefix!r}",
+        )
 
-        def attempt() -> list[str]:
-            found: set[str] = set()
-            for node_id in self._wire.broker_ids():
-                found.update(self._list_on(node_id, prefix, [s.value for s in OPEN_STATES], longer_than_ms))
-            return sorted(found)
+    def list_committed(self, prefix: str) -> list[str]:
+        """Transactional ids that start with ``prefix`` and whose last transaction is committed, or about to be, sorted.
 
-        return self._settle(attempt, what=f"listing the open transactions of {prefix!r}")
+        As long as their coordinators remember (``transactional.id.expiration.ms``, 7 days). Brokers before Kafka 4.1
+        cannot filter by name and answer with every application's. Raises as :meth:`list_open`.
+        """
+        return self._settle(
+            lambda: listing.committed_ids(self._wire, prefix),
+            what=f"listing the committed transactions of {prefix!r}",
+        )
 
     def list_known(self, prefix: str) -> list[str]:
         """Transactional ids that start with ``prefix``, whatever their state, sorted; see :meth:`list_open`.
 
         :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
         """
-
-        def attempt() -> list[str]:
-            found: set[str] = set()
-            for node_id in self._wire.broker_ids():
-                answer = self._wire.send_to_broker(node_id, self._request(prefix, []))
-                retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
-                found.update(row.transactional_id for row in answer.transaction_states)
-            return sorted(name for name in found if name.startswith(prefix))
-
-        return self._settle(attempt, what=f"listing the transactional ids of {prefix!r}")
-
-    def _list_on(self, node_id: int, prefix: str, states: list[str], longer_than_ms: int) -> list[str]:
-        answer = self._wire.send_to_broker(node_id, self._request(prefix, states, longer_than_ms))
-        retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
-        if answer.unknown_state_filters and states:
-            # a broker that renamed a state: ask for all, and keep what is not known to be closed
-            return self._list_on(node_id, prefix, [], longer_than_ms)
-        return [
-            row.transactional_id
-            for row in answer.transaction_states
-            if row.transactional_id.startswith(prefix) and state_of(row.transaction_state) not in _CLOSED
-        ]
-
-    def _request(self, prefix: str, states: list[str], longer_than_ms: int = -1) -> ListTransactionsRequest:
-        options: dict[str, Any] = {}
-        if (self._wire.api_version(ListTransactionsRequest) or 0) >= _PATTERN_VERSION:
-            options["transactional_id_pattern"] = pattern_of(prefix)  # KIP-1152, Kafka 4.1
-        return ListTransactionsRequest(
-            state_filters=states, producer_id_filters=[], duration_filter=longer_than_ms, **options
+        return self._settle(
+            lambda: listing.known_ids(self._wire, prefix), what=f"listing the transactional ids of {prefix!r}"
         )
+
+    def places(self) -> listing.Places | None:
+        """Where the coordinators are; None while one is away.
+
+        A listing is complete when this is the same before and behind it: no coordinator has moved meanwhile.
+        """
+        return self._settle(lambda: listing.places(self._wire), what="asking where the coordinators are")
 
     # -- describe --------------------------------------------------------------------------------------------------
 
@@ -293,19 +270,6 @@ class Coordinator:
         return retry.until_settled(
             attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
         )
-
-
-def pattern_of(prefix: str) -> str:
-    """The RE2 pattern of all ids that start with ``prefix``."""
-    return f"^{re.escape(prefix)}.*$"
-
-
-def state_of(text: str) -> CoordinatorState:
-    """A coordinator's word for a state; one that we do not know is UNKNOWN."""
-    try:
-        return CoordinatorState(text)
-    except ValueError:
-        return CoordinatorState.UNKNOWN
 
 
 def description_of(row: Any) -> TransactionDescription:

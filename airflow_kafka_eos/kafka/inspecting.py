@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeQuorumRequest
-from kafka.protocol.admin.transactions import ListTransactionsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer.transaction import EndTxnRequest
 
 from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.coordinator import pattern_of, state_of
+from airflow_kafka_eos.kafka.listing import everywhere
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.transaction import OPEN_STATES
 
@@ -21,7 +20,6 @@ from airflow_kafka_eos.transaction import OPEN_STATES
 _OPERATIONS = {3: "READ", 4: "WRITE", 8: "DESCRIBE", 10: "DESCRIBE_CONFIGS"}
 _METADATA_LOG = "__cluster_metadata"
 _INVALID_PRODUCER_ID_MAPPING = 49
-_PATTERN_VERSION = 2
 _TIMES_VERSION = 1  # of DescribeQuorum: KIP-836
 
 
@@ -148,19 +146,7 @@ def ids_listed(wire: Wire, prefix: str) -> list[IdSeen]:
     """All transactional ids with a prefix that the principal may describe, open or not, sorted."""
 
     def attempt() -> list[IdSeen]:
-        options: dict[str, Any] = {}
-        if (wire.api_version(ListTransactionsRequest) or 0) >= _PATTERN_VERSION:
-            options["transactional_id_pattern"] = pattern_of(prefix)
-        found: dict[str, IdSeen] = {}
-        for node_id in wire.broker_ids():
-            request = ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1, **options)
-            answer = wire.send_to_broker(node_id, request)
-            retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
-            for row in answer.transaction_states:
-                if row.transactional_id.startswith(prefix):
-                    state = state_of(row.transaction_state)
-                    found[row.transactional_id] = IdSeen(row.transactional_id, state in OPEN_STATES)
-        return sorted(found.values())
+        return sorted({IdSeen(name, state in OPEN_STATES) for name, state in everywhere(wire, prefix)})
 
     return retry.until_settled(attempt, what=f"listing the ids of {prefix!r}", timeout_s=wire.timeout_s)
 

@@ -8,10 +8,11 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.consumer.fetch import FetchRequest
 
+from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.log_scan import Sought, scan_all
@@ -63,10 +64,17 @@ def uuid_of(topic_id: str) -> uuid.UUID:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
 
 
+class Evidence(NamedTuple):
+    """What was found of what was sought. With an ``error``, something is missing: the last reason why."""
+
+    markers: dict[TopicPartition, dict[Sought, Marker]]
+    error: KafkaEosError | None
+
+
 def find_markers(
     wire: Wire, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
-) -> dict[TopicPartition, dict[Sought, Marker]]:
-    """See :meth:`airflow_kafka_eos.kafka.partitions.Partitions.markers`."""
+) -> Evidence:
+    """See :meth:`airflow_kafka_eos.kafka.partitions.Partitions.markers_of`."""
     searches = [
         _Search(tp, topic_ids[tp.topic], every, min(one.from_offset for one in every))
         for tp, of in sought.items()
@@ -78,8 +86,15 @@ def find_markers(
         gone = _recreated_or_deleted(wire, _left(searches))
         while not gone and (left := _left(searches)):
             before = [(len(s.found), s.next_offset) for s in left]
-            for node_id, mine in _by_leader(wire, left).items():
-                gone |= _fetch(wire, node_id, mine)
+            grouped, missing = _by_leader(wire, left)
+            failed: Exception | None = missing
+            for node_id, mine in grouped.items():
+                try:
+                    gone |= _fetch(wire, node_id, mine)
+                except (retry.Retry, KafkaEosError) as e:
+                    failed = e  # a leader that is down keeps nobody from asking the others
+            if failed is not None:
+                raise failed
             if before == [(len(s.found), s.next_offset) for s in left] and not gone:
                 raise retry.Retry("the leaders sent no records")  # throttled, or a replica that catches up
             # one answer has room for FETCH_BYTES only: whoever is first in the request gets on
@@ -94,12 +109,13 @@ def find_markers(
             raise retry.Retry(f"topic id unknown for {', '.join(sorted(gone))}")
 
     names = [str(tp) for tp in sought]
-    retry.until_settled(
-        attempt,
-        what=f"reading the end markers in {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}",
-        timeout_s=wire.timeout_s,
-    )
-    return {s.tp: s.found for s in searches}
+    what = f"reading the end markers in {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+    error = None
+    try:
+        retry.until_settled(attempt, what=what, timeout_s=wire.timeout_s)
+    except KafkaEosError as e:
+        error = e
+    return Evidence({s.tp: s.found for s in searches}, error)
 
 
 def _left(searches: Iterable[_Search]) -> list[_Search]:
@@ -120,12 +136,20 @@ def _recreated_or_deleted(wire: Wire, searches: list[_Search]) -> set[str]:
     return gone
 
 
-def _by_leader(wire: Wire, searches: list[_Search]) -> dict[int, list[_Search]]:
-    leaders = wire.leaders(s.tp for s in searches)
+def _by_leader(
+    wire: Wire, searches: list[_Search]
+) -> tuple[dict[int, list[_Search]], retry.Retry | None]:
+    """Those that have a leader, and what to say of those that have none."""
     grouped: dict[int, list[_Search]] = defaultdict(list)
+    missing = None
+    try:
+        leaders = wire.leaders(s.tp for s in searches)
+    except retry.Retry as e:
+        missing, leaders = e, wire.known_leaders(s.tp for s in searches)
     for s in searches:
-        grouped[leaders[s.tp]].append(s)
-    return grouped
+        if s.tp in leaders:
+            grouped[leaders[s.tp]].append(s)
+    return grouped, missing
 
 
 def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:

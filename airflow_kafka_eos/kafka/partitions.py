@@ -15,7 +15,7 @@ from airflow_kafka_eos.errors import TopicError
 from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.log_scan import Sought
-from airflow_kafka_eos.kafka.markers import METADATA_LAG_S, find_markers, text_of
+from airflow_kafka_eos.kafka.markers import METADATA_LAG_S, Evidence, find_markers, text_of
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.manifest import TopicInfo
 from airflow_kafka_eos.transaction import TopicPartition
@@ -219,13 +219,18 @@ class Partitions:
         :raises AccessError: READ on a topic is missing.
         """
         sought = {tp: [Sought(producer_id, producer_epoch, last + 1)] for tp, last in last_offsets.items()}
-        found = self.markers_of(sought, topic_ids)
+        found, error = self.markers_of(sought, topic_ids)
+        if error is not None:
+            raise error
         return {tp: marker for tp, by in found.items() for marker in by.values()}
 
     def markers_of(
         self, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
-    ) -> dict[TopicPartition, dict[Sought, Marker]]:
-        """:meth:`markers` of many transactions: the log of each partition is gone through once for all of them."""
+    ) -> Evidence:
+        """:meth:`markers` of many transactions: the log of each partition is gone through once for all of them.
+
+        An error keeps nothing back that was found: leaders that answer are asked whoever does not.
+        """
         return find_markers(self.wire, sought, topic_ids)
 
     # -- private ---------------------------------------------------------------------------------------------------

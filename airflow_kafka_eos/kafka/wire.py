@@ -168,6 +168,10 @@ class Wire:
             raise retry.Retry(f"no leader for {', '.join(missing[:5])}")
         return {tp: self._leaders[tp] for tp in wanted}
 
+    def known_leaders(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Node ids of those leaders that are remembered; nobody is asked."""
+        return {tp: self._leaders[tp] for tp in tps if tp in self._leaders}
+
     def forget_leaders(self, tps: Iterable[TopicPartition]) -> None:
         """Ask for these partitions' leaders again next time."""
         for tp in tps:

@@ -32,6 +32,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
+from airflow_kafka_eos.ledger import guard
 from airflow_kafka_eos.ledger.location import parse, redacted, scrub
 
 T = TypeVar("T")
@@ -50,6 +51,10 @@ _PG_NO_PRIVILEGE = "42501"
 _MYSQL_NO_PRIVILEGE = {1044, 1142, 1143}
 _MYSQL_PASSING = {1040, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
 _READ = "kafka_eos_read"
+_WALLS = {
+    "full": "Make room on the database's disk (or raise max_page_count), then try again: what was decided is kept",
+    "read-only": "Make the SQLite file and its folder writable for whoever runs Airflow's tasks, then try again",
+}
 
 
 class Database:
@@ -93,7 +98,7 @@ class Database:
         self.engine.dispose()
 
     def _run(self, work: Callable[[Connection], T], engine: Engine) -> T:
-        text, refused = "", False
+        text, refused, wall = "", False, ""
         for number in range(TRIES):
             if number:
                 time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE, 0.05 * 4**number))
@@ -110,13 +115,18 @@ class Database:
                 refused = is_refused(e) or (wrong and not connected)
                 if wrong and not refused:
                     raise
-                if refused or not is_passing(e):
+                wall = _wall(e)
+                if refused or wall or not is_passing(e):
                     break
         # outside of the except block: the driver's own exception must not hang on ours, it may quote the URL
         if refused:
             raise ConfigurationError(
                 f"the ledger {self.shown} refuses its user or its options ({text})",
                 remedy="Correct the URL, or grant SELECT, INSERT, UPDATE and DELETE on the ledger's tables",
+            )
+        if wall:
+            raise LedgerUnavailableError(
+                f"the ledger {self.shown} is {wall} ({text}); nothing was written", remedy=_WALLS[wall]
             )
         raise LedgerUnavailableError(
             f"the ledger {self.shown} did not answer ({text}); whether it committed is not known",
@@ -137,6 +147,15 @@ def is_passing(error: DBAPIError) -> bool:
     if name in ("MySQLdb", "pymysql"):
         return bool(original.args) and original.args[0] in _MYSQL_PASSING
     return True  # no code at all: the connection could not be made, or broke
+
+
+def _wall(error: DBAPIError) -> str:
+    """Why nothing can be written, where trying at once again cannot help; else an empty text."""
+    original: Any = error.orig
+    code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
+    # SQLite's READONLY and FULL; PostgreSQL's disk_full
+    low = getattr(original, "sqlite_errorcode", 0) & 0xFF
+    return "full" if low == 13 or code == "53100" else "read-only" if low == 8 else ""
 
 
 def is_wrong_sql(error: DBAPIError) -> bool:
@@ -185,6 +204,7 @@ def _make_engine(url: URL) -> Engine:
 
 
 def _set_up(engine: Engine, backend: str) -> None:
+    guard.install(engine)
     if backend == "sqlite":
         event.listen(engine, "connect", _connect_sqlite)
         event.listen(engine, "begin", _begin_sqlite)

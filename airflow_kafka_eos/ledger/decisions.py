@@ -44,14 +44,7 @@ def decide_commit(
         problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
     if problem:
         raise _undecidable(ref, problem)
-    # asked with the lock held: waiting for it may have taken the time that the transactions had left
-    if not_after is not None and time.time() > not_after:
-        raise NotFinishedError(
-            "the ledger's lock came so late that the transactions may have too little time left",
-            remedy="Run decide again: it asks the brokers anew. If this comes often, see who holds the ledger's locks",
-            load=str(ref.load),
-            attempt=ref.attempt,
-        )
+    _refuse_too_late(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
     taken = False
     try:
         decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
@@ -66,6 +59,7 @@ def decide_commit(
     move(connection, locked, LoadState.COMMITTING)
     if also is not None:
         also(connection)
+        _refuse_too_late(ref, not_after, "the end of the author's SQL")
     return decided
 
 
@@ -121,6 +115,17 @@ def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
     if newest is not None and newest.number != attempt.number:
         return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
     return ""
+
+
+def _refuse_too_late(ref: AttemptRef, not_after: float | None, what: str) -> None:
+    if not_after is not None and time.time() > not_after:
+        raise NotFinishedError(
+            f"{what} came so late that the transactions may have too little time left: nothing is decided",
+            remedy="Run decide again: it asks the brokers anew. If this comes often, see who holds the ledger's locks, "
+            "or raise the margin",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
 
 
 def _decide(

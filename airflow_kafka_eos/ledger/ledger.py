@@ -7,7 +7,7 @@ whether it happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypeVar
@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, repairs, slots
+from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, renewing, repairs, slots
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
@@ -67,6 +67,16 @@ class Ledger:
     def ledger_id(self) -> str:
         """10 random hex characters, part of every transactional id (rule 6)."""
         return self._ledger_id
+
+    def new_id(self, *, decided_by: str) -> str:
+        """Take another ledger id, for a ledger restored from a backup; aborts what is undecided. Returns the old one.
+
+        Other processes must open the ledger anew.
+
+        :raises ConfigurationError: a decided load is not finished.
+        """
+        old, self._ledger_id = self._write(lambda c: renewing.new_id(c, decided_by))
+        return old
 
     # --- attempts
 
@@ -282,6 +292,21 @@ class Ledger:
     def loads(self, namespace: str | None = None, name: str | None = None) -> list[LoadRow]:
         """Oldest first."""
         return self._read(lambda c: queries.load_rows(c, namespace, name))
+
+    def overview(
+        self, namespace: str | None = None, name: str | None = None
+    ) -> list[tuple[LoadRow, AttemptRow | None]]:
+        """Each load with its newest attempt, oldest first; one question for all of them."""
+        return self._read(lambda c: queries.overview(c, namespace, name))
+
+    def unfinished(self, namespace: str) -> list[AttemptRow]:
+        """Attempts that are neither verified committed nor verified swept, by load and number."""
+        return self._read(lambda c: queries.unfinished(c, namespace))
+
+    def holders(self, states: Iterable[PreparedTxnState]) -> list[tuple[AttemptRow, TransactionRow]]:
+        """The prepared transactions of these producer ids and epochs, each with its attempt; in no order."""
+        wanted = list(states)
+        return self._read(lambda c: queries.holders(c, wanted))
 
     def transactions(self, load: LoadIdentity, number: int) -> list[TransactionRow]:
         """Of an attempt that was prepared, by Spark partition; none for any other.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, select, update
+from sqlalchemy import Connection, Row, Select, and_, func, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
@@ -16,6 +17,9 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+
+#: Values in one IN (...): databases have a limit.
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,54 @@ def load_row(connection: Connection, load: LoadIdentity) -> LoadRow | None:
 
 
 def load_rows(connection: Connection, namespace: str | None, name: str | None) -> list[LoadRow]:
-    query = select(t.loads).order_by(t.loads.c.id)
-    if namespace is not None:
-        query = query.where(t.loads.c.namespace == namespace)
-    if name is not None:
-        query = query.where(t.loads.c.name == name)
+    query = _of(select(t.loads), namespace, name).order_by(t.loads.c.id)
     return [_load_row(row) for row in connection.execute(query)]
+
+
+def overview(
+    connection: Connection, namespace: str | None, name: str | None
+) -> list[tuple[LoadRow, AttemptRow | None]]:
+    """Each load with its newest attempt: two queries, however many there are."""
+    loads = connection.execute(_of(select(t.loads), namespace, name).order_by(t.loads.c.id)).all()
+    identities = {row.id: LoadIdentity(row.namespace, row.name, row.load_key) for row in loads}
+    query = _attempts_of_all(namespace, name).where(t.attempts.c.number == t.loads.c.newest_attempt)
+    newest = {
+        row.load_id: _attempt_row(identities[row.load_id], row)
+        for row in connection.execute(query)
+        if row.load_id in identities
+    }
+    return [(_load_row(row), newest.get(row.id)) for row in loads]
+
+
+def unfinished(connection: Connection, namespace: str) -> list[AttemptRow]:
+    """Attempts that are neither verified committed nor swept, by load and number."""
+    query = (
+        _attempts_of_all(namespace, None)
+        .where(t.attempts.c.closed_at.is_(None))
+        .order_by(t.attempts.c.load_id, t.attempts.c.number)
+    )
+    return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
+
+
+def holders(
+    connection: Connection, states: Iterable[PreparedTxnState]
+) -> list[tuple[AttemptRow, TransactionRow]]:
+    """The prepared transactions of these states, each with its attempt."""
+    columns = [c for c in t.transactions.c if c.name not in ("attempt_id", "records", "bytes")]
+    wanted = sorted({str(state) for state in states})
+    found = []
+    for start in range(0, len(wanted), _AT_ONCE):
+        some = wanted[start : start + _AT_ONCE]
+        query = (
+            _attempts_of_all(None, None)
+            .join(t.transactions, t.transactions.c.attempt_id == t.attempts.c.id)
+            .add_columns(*columns)
+            .where(t.transactions.c.prepared_transaction_state.in_(some))
+        )
+        found += [
+            (_attempt_row(_identity(row), row), _transaction_row(row)) for row in connection.execute(query)
+        ]
+    return found
 
 
 def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]:
@@ -146,6 +192,28 @@ def is_decided_commit(connection: Connection, transaction: PreparedTransaction) 
         )
     )
     return connection.execute(query).first() is not None
+
+
+def _of(query: Select[Any], namespace: str | None, name: str | None) -> Select[Any]:
+    if namespace is not None:
+        query = query.where(t.loads.c.namespace == namespace)
+    if name is not None:
+        query = query.where(t.loads.c.name == name)
+    return query
+
+
+def _attempts_of_all(namespace: str | None, name: str | None) -> Select[Any]:
+    d, of = t.decisions.c, t.loads.c
+    query = (
+        select(t.attempts, d.verdict, d.decided_at, d.decided_by, d.reason, of.namespace, of.name, of.load_key)
+        .join(t.loads, of.id == t.attempts.c.load_id)
+        .outerjoin(t.decisions, d.attempt_id == t.attempts.c.id)
+    )
+    return _of(query, namespace, name)
+
+
+def _identity(row: Row[Any]) -> LoadIdentity:
+    return LoadIdentity(row.namespace, row.name, row.load_key)
 
 
 def _is(load: LoadIdentity) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.dual_write import dual_write
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, owner_of, refuse_siblings
@@ -29,9 +30,13 @@ class DecideLoadOperator(LoadOperator):
     :param check: gets the :class:`~airflow_kafka_eos.manifest.Manifest`; returning False or a text refuses the load.
     :param margin: time that each transaction must have left before the broker may end it by itself.
     :param manifest_dir: where prepare was told to leave the manifest. (templated)
+    :param also_sql: SQL that runs in the database transaction that records the decision, so that its rows and the Kafka
+        records become true together (docs/dual-write.md): a statement, or a list of statements and of pairs
+        (statement, parameters). Needs ``ledger_conn_id``, the database with the author's tables. (templated)
+    :param also: a callable for the same; gets the SQLAlchemy connection and the manifest, runs behind ``also_sql``.
     """
 
-    template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir")
+    template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir", "also_sql")
 
     def __init__(
         self,
@@ -41,6 +46,8 @@ class DecideLoadOperator(LoadOperator):
         check: Callable[..., Any] | None = None,
         margin: timedelta = timedelta(seconds=60),
         manifest_dir: str | None = None,
+        also_sql: Any = None,
+        also: Callable[[Any, Any], object] | None = None,
         **kwargs: Any,
     ) -> None:
         if margin <= timedelta(0):
@@ -49,11 +56,19 @@ class DecideLoadOperator(LoadOperator):
                 remedy="Set it to some seconds or more; half of it may pass while waiting for the ledger",
             )
         super().__init__(**kwargs)
+        if dual_write(also_sql, also) is not None and self.ledger_conn_id is None:
+            raise ConfigurationError(
+                "also_sql or also is given, and ledger_conn_id is not: its rows would go into the embedded ledger file",
+                remedy="Set ledger_conn_id to the database with your tables, and run `airflow-kafka-eos ledger upgrade "
+                "--conn-id …` once: the ledger must live there, for one transaction to hold both",
+            )
         self.min_records = min_records
         self.max_records = max_records
         self.check = check
         self.margin = margin
         self.manifest_dir = manifest_dir
+        self.also_sql = also_sql
+        self.also = also
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide once; a rerun returns what was decided."""
@@ -66,7 +81,9 @@ class DecideLoadOperator(LoadOperator):
             if row.verdict is not Verdict.COMMIT:
                 manifest = manifest_store(self.manifest_dir).read(reference(session, row))
                 checks = Checks(self.min_records, self.max_records, self.check)
-                row = decide(session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds())
+                also = dual_write(self.also_sql, self.also)
+                margin_s = self.margin.total_seconds()
+                row = decide(session, manifest, checks, owner=owner, margin_s=margin_s, also=also)
             refuse_siblings(row, context)
             self._roll_forward(session, row)
             return _summary(session, row)

@@ -19,12 +19,12 @@ from airflow_kafka_eos.errors import (
     TransientError,
     UndecidableError,
 )
-from airflow_kafka_eos.evidence import FINAL, Marker, Outcome, judge_decided
-from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
+from airflow_kafka_eos.evidence import FINAL, Outcome, judge_decided
+from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.judging import evidence_of
 from airflow_kafka_eos.protocol.repairing import end_abandoned, repair
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -135,15 +135,11 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
             failed = e
     outcomes: dict[str, Outcome] = {}
     stories: dict[str, str] = {}
-    for t in todo:
-        name = t.transaction.transactional_id
-        try:
-            markers = evidence(session, t)
-        except KafkaEosError as e:
-            failed = failed or e
-        else:
-            outcomes[name] = judge_decided(markers.values())
-            stories[name] = ", ".join(f"{tp} {marker.value}" for tp, marker in sorted(markers.items()))
+    found, unread = evidence_of(session, todo)
+    failed = failed or unread
+    for name, markers in found.items():
+        outcomes[name] = judge_decided(markers.values())
+        stories[name] = ", ".join(f"{tp} {marker.value}" for tp, marker in sorted(markers.items()))
     log.info("commit of %s attempt %d: %s", load, number, {n: o.value for n, o in outcomes.items()})
     if outcomes:
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
@@ -182,15 +178,6 @@ def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> None
             load=str(load),
             attempt=number,
         )
-
-
-def evidence(session: Session, row: TransactionRow) -> dict[TopicPartition, Marker]:
-    """What the partitions' logs show behind one prepared transaction's last records (rule 7)."""
-    last_offsets = {w.topic_partition: w.last_offset for w in row.writes}
-    state = row.transaction.state
-    return session.partitions.markers(
-        state.producer_id, last_offsets, row.topic_ids, producer_epoch=state.producer_epoch
-    )
 
 
 def _stop(session: Session, load: LoadIdentity, number: int, stories: Mapping[str, str]) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, TopicError, UndecidableError
 from airflow_kafka_eos.kafka.preflight import RETENTION
+from airflow_kafka_eos.ledger.beside import decide_beside
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
@@ -90,11 +92,20 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
 
 
 def decide(
-    session: Session, manifest: Manifest, checks: Checks, *, owner: str, margin_s: float
+    session: Session,
+    manifest: Manifest,
+    checks: Checks,
+    *,
+    owner: str,
+    margin_s: float,
+    also: DualWrite | None = None,
 ) -> AttemptRow:
     """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
 
     :param margin_s: seconds, above 0, that each transaction must have left before the broker may time it out.
+    :param also: runs in the database transaction that records the decision (KIP-939's dual write): its rows and the
+        records become true together, or neither. It runs no second time once the load is decided.
+    :raises DualWriteError: ``also`` failed; nothing is decided, and decide may run again.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
     """
@@ -125,7 +136,12 @@ def decide(
             attempt=ref.attempt,
         )
     # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
-    row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=asked_s + margin_s / 2)
+    not_after = asked_s + margin_s / 2
+    if also is None:
+        row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=not_after)
+    else:
+        _warn_of_timeouts(manifest)
+        row = decide_beside(session.ledger, manifest, also, decided_by=owner, not_after=not_after)
     log.info(
         "%s is decided: commit %d records in %s",
         ref,
@@ -133,6 +149,15 @@ def decide(
         manifest.how,
     )
     return row
+
+
+def _warn_of_timeouts(manifest: Manifest) -> None:
+    if manifest.transactions and not manifest.two_phase_commit:
+        log.warning(
+            "%s: a dual write without two-phase commit: should the broker end a transaction by its timeout once the "
+            "rows are there, the records are missing until they are repaired. Set two_phase_commit='required'",
+            manifest.attempt,
+        )
 
 
 def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:

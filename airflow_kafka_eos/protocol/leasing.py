@@ -101,7 +101,8 @@ def _settled(session: Session, row: AttemptRow, slot: int, poll_s: float) -> dic
     namespace, name = row.load.namespace, row.load.name
     listed = session.coordinator.list_known(slot_prefix(namespace, session.ledger.ledger_id, name, slot))
     # by name too, for a coordinator that is just moving hides its ids from a listing (rule 11)
-    ids = {i for i in listed if PooledId.parse(i)} | set(session.ledger.slot_ids(namespace, name, slot))
+    named = session.ledger.slot_ids(namespace, name, slot)
+    ids = {i for i in (*listed, *named) if (found := PooledId.parse(i)) is not None and found.slot == slot}
     give_up = time.monotonic() + _ENDING_S
     while True:
         described = session.coordinator.describe(ids) if ids else {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from airflow_kafka_eos.errors import TransientError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.protocol.ids import Caps, check_caps
 from airflow_kafka_eos.protocol.leasing import check_slot
+from airflow_kafka_eos.protocol.restored import refuse_restored
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.sweeping import sweep
 
@@ -26,9 +28,16 @@ def begin(
     :param owner: the run that asks, as text; cleanup finds "its own" attempts by it.
     :param data_interval: start and end, UTC ISO 8601; another interval for the same key is refused.
     :raises ConfigurationError: a name does not fit, or the key was used for another data interval.
+    :raises InDoubtError: the broker knows more of this load than the ledger, as after a restore. Nothing is opened.
     """
+    refuse_restored(session, load)
     row = session.ledger.begin(load, owner=owner, data_interval=data_interval)
-    _sweep_older(session, row)
+    try:
+        _sweep_older(session, row)
+    except TransientError as e:
+        # the attempt is open: failing now would leave cleanup, the teardown of begin, without a setup that succeeded,
+        # and what older attempts left to its timeout. prepare sweeps again, and so does cleanup
+        log.warning("what older attempts of load %s left is swept later: %s", load, e)
     return row
 
 

@@ -25,8 +25,18 @@ class Poll(Protocol):
         ...
 
 
+#: Seconds between two listings of a load whose writers have ended: brokers learn of a new leader one by one.
+APART_S = 0.5
+#: Listings that must have found nothing, each of them complete.
+LOOKS = 2
+
+
 class CleanPoll:
-    """Sweep until nothing of the run's attempts has been open for the quiet period (rule 11)."""
+    """Sweep until nothing of the run's attempts has been open for the quiet period (rule 11).
+
+    One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
+    may be late. So it takes two of them that were complete, some time apart.
+    """
 
     def __init__(
         self,
@@ -36,30 +46,49 @@ class CleanPoll:
         by: str,
         quiet_s: float,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.load = load
         self.up_to = up_to
         self.by = by
         self.quiet_s = quiet_s
         self._clock = clock
+        self._pause = pause
         self._quiet_since: float | None = None
+        self._looks = 0
         self._aborted: set[str] = set()
 
     def __call__(self, session: Session) -> str | None:
-        rows = session.ledger.attempts(self.load)
-        up_to = self.up_to
-        quiet_s = self.quiet_s if needs_quiet_period([r for r in rows if r.number <= up_to]) else 0.0
-        report = sweep(session, self.load, up_to=up_to, by=self.by)
+        waiting_for, left_s = self._look(session)
+        if waiting_for is not None and 0 <= left_s <= APART_S:
+            # a load whose writers have ended: deferring would take longer than waiting here
+            self._pause(left_s)
+            waiting_for, _ = self._look(session)
+        return waiting_for
+
+    def _look(self, session: Session) -> tuple[str | None, float]:
+        """What it waits for, and how many seconds at least; -1 for what takes as long as it takes."""
+        rows = [r for r in session.ledger.attempts(self.load) if r.number <= self.up_to]
+        quiet_s, looks = 0.0, 1
+        if any(r.is_submitted for r in rows):
+            quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
+            quiet_s = max(quiet_s, APART_S)
+        report = sweep(session, self.load, up_to=self.up_to, by=self.by)
         self._aborted.update(report.aborted)
         now = self._clock()
         if not report.is_quiet:
-            self._quiet_since = None
-            return f"load {self.load}: ended {report.aborted or 'none'}, still open {report.still_open or 'none'}"
+            self._quiet_since, self._looks = None, 0
+            ended, still = report.aborted or "none", report.still_open or "none"
+            return f"load {self.load}: ended {ended}, still open {still}", -1
+        if not report.is_complete:
+            return f"load {self.load}: a transaction coordinator is moving or away, its listing counts for nothing", -1
+        self._looks += 1
         self._quiet_since = now if self._quiet_since is None else self._quiet_since
-        if now - self._quiet_since < quiet_s:
-            return f"load {self.load}: nothing open since {now - self._quiet_since:.1f} of {quiet_s:g} s"
-        finish(session, self.load, up_to=up_to)
-        return None
+        quiet = now - self._quiet_since
+        if quiet < quiet_s or self._looks < looks:
+            return f"load {self.load}: nothing open since {quiet:.1f} of {quiet_s:g} s", max(0.0, quiet_s - quiet)
+        finish(session, self.load, up_to=self.up_to)
+        return None, 0
 
     def summary(self) -> dict[str, Any]:
         return {"load": str(self.load), "aborted": sorted(self._aborted)}

@@ -8,7 +8,8 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.evidence import FINAL, judge_decided
 from airflow_kafka_eos.ledger.rows import LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.protocol.committing import commit, decided_attempt, evidence
+from airflow_kafka_eos.protocol.committing import commit, decided_attempt
+from airflow_kafka_eos.protocol.judging import evidence_of
 from airflow_kafka_eos.protocol.repairing import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 
@@ -78,13 +79,10 @@ def _known(session: Session, load: LoadIdentity) -> LoadRow:
 
 def _note_outcomes(session: Session, load: LoadIdentity, number: int) -> None:
     """For the person who compares topic and ledger afterwards; brokers may be gone for good."""
-    outcomes = {}
-    for t in session.ledger.transactions(load, number):
-        if t.outcome in FINAL:
-            continue
-        try:
-            outcomes[t.transaction.transactional_id] = judge_decided(evidence(session, t).values())
-        except KafkaEosError as e:
-            log.warning("what became of %s cannot be told: %s", t.transaction, e)
-    if outcomes:
+    rows = [t for t in session.ledger.transactions(load, number) if t.outcome not in FINAL]
+    found, error = evidence_of(session, rows)
+    if error is not None:
+        log.warning("what became of %d transactions of %s cannot be told: %s", len(rows) - len(found), load, error)
+    if found:
+        outcomes = {name: judge_decided(markers.values()) for name, markers in found.items()}
         session.ledger.record_outcomes(load, number, outcomes)

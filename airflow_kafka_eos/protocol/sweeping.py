@@ -12,9 +12,12 @@ from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId, parse, prefix, slot_prefix
+from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.probing import probe
+from airflow_kafka_eos.protocol.reopened import began_anew
 from airflow_kafka_eos.protocol.repairing import end_abandoned
+from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -29,6 +32,8 @@ class SweepReport:
     committed: list[str] = field(default_factory=list)
     still_open: list[str] = field(default_factory=list)
     left_alone: list[str] = field(default_factory=list)
+    #: no coordinator moved, or was away, while the listing was made: it hid nothing
+    is_complete: bool = True
 
     @property
     def is_quiet(self) -> bool:
@@ -42,6 +47,9 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
     The order is rule 11's: first the ledger makes them undecidable, then Kafka describes the ledger's ids and those
     that a listing adds, then the ledger is asked who holds each id and whether that very identity is decided, and
     only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
+
+    :raises InDoubtError: the broker shows attempts that the ledger does not know: nothing is aborted; or a decided
+        transaction is lost.
     """
     report = SweepReport()
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
@@ -112,7 +120,7 @@ def needs_quiet_period(rows: list[AttemptRow]) -> bool:
 
 
 def _open_transactions(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow]
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport
 ) -> dict[str, TransactionDescription]:
     # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11); what
     # an attempt closed as swept or committed had open was seen to end: a zombie of its is left to the listing
@@ -122,15 +130,22 @@ def _open_transactions(
         if row.closed_at is None
         for t in session.ledger.transactions(load, row.number)
     ]
-    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id)) + _pooled(session, load, rows)
-    described = describe_listed(
-        session.coordinator,
-        load,
-        session.ledger.ledger_id,
-        sorted({*known, *listed}),
-        pooled=any(row.slot is not None for row in rows),
-    )
+    before = session.coordinator.places()
+    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
+    pooled = _pooled(session, load, rows)
+    report.is_complete = before is not None and before == session.coordinator.places()
+    refuse_unknown_attempts(session, load, listed)
+    ids = sorted({*known, *listed, *pooled, *_guessed(session, rows)})
+    leased = any(row.slot is not None for row in rows)
+    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, ids, pooled=leased)
     return {name: d for name, d in described.items() if d.is_open}
+
+
+def _guessed(session: Session, rows: list[AttemptRow]) -> set[str]:
+    """Ids by name of attempts that have reported nothing: a listing may hide them, too."""
+    silent = [r for r in rows if r.is_submitted and not r.is_prepared and r.closed_at is None]
+    refs = [AttemptRef(r.load, session.ledger.ledger_id, r.number, r.slot) for r in silent]
+    return {name for ref in refs for name in probe(session.coordinator.describe, ref)}
 
 
 def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> list[str]:
@@ -146,7 +161,7 @@ def _lingering(
     session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport
 ) -> list[PreparedTransaction]:
     """What is to be ended."""
-    every = _open_transactions(session, load, rows).values()
+    every = _open_transactions(session, load, rows, report).values()
     return [identity for found in every if (identity := _if_ours(session, load, up_to, found, report)) is not None]
 
 
@@ -173,7 +188,8 @@ def _if_ours(
         log.warning("transaction %s is open, and the ledger does not know its attempt as aborted", identity)
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
-        return None  # rolled forward, not swept
+        # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
+        return identity if began_anew(session, load, number, found) else None
     elif found.coordinator_state is CoordinatorState.ONGOING:
         log.info("aborting %s of %s attempt %d", identity, load, number)
         return identity

@@ -103,6 +103,14 @@ def test_how_it_is_written_reaches_the_application() -> None:
     assert (spec.scope, spec.two_phase_commit, spec.writer) == ("load", "required", "arrow")
 
 
+def test_a_dual_write_reaches_decide() -> None:
+    arguments: dict[str, Any] = {"also_sql": ["DELETE FROM marts"], "also": print, "ledger_conn_id": "marts"}
+    with DAG("dual", schedule=None):
+        group = ExactlyOnceLoad("load", job="j.py", topics=["orders"], **arguments)
+    assert (group.decide.also_sql, group.decide.also) == (["DELETE FROM marts"], print)
+    assert "also_sql" in group.decide.template_fields
+
+
 def test_prepare_never_reconnects_to_an_older_application(group: ExactlyOnceLoad) -> None:
     assert group.prepare.durable is False  # rule 3
 
@@ -183,6 +191,8 @@ def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() 
         ({"sql": "SELECT 1"}, "sql"),
         ({"margin": timedelta(minutes=15)}, "margin"),
         ({"margin": timedelta(0)}, "margin"),
+        ({"also_sql": "DELETE FROM marts"}, "ledger_conn_id"),
+        ({"also_sql": "COMMIT", "ledger_conn_id": "marts"}, "also_sql"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], names: str) -> None:

@@ -70,10 +70,10 @@ def refused(step: str, key: str, **arguments: Any) -> str:
     return str(caught.value)
 
 
-def session() -> Any:
+def session(ledger_conn_id: str | None = None) -> Any:
     from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
 
-    return KafkaEosHook().resolve().session("airflow", timeout_s=20)
+    return KafkaEosHook(ledger_conn_id=ledger_conn_id).resolve().session("airflow", timeout_s=20)
 
 
 def open_ids(key: str) -> list[str]:
@@ -85,7 +85,7 @@ def open_ids(key: str) -> list[str]:
 
 
 def a_prepared_load(
-    home: Path, kafka: LocalKafka, key: str, topic_name: str, records: int
+    home: Path, kafka: LocalKafka, key: str, topic_name: str, records: int, *, ledger_conn_id: str | None = None
 ) -> tuple[Any, Path]:
     """Begun, submitted and prepared as Spark would; returns the attempt and where its manifest is."""
     from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
@@ -94,8 +94,8 @@ def a_prepared_load(
     from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
     from airflow_kafka_eos.protocol.opening import prepared, reference, submit
 
-    run("begin", key)
-    with session() as opened:
+    run("begin", key, ledger_conn_id=ledger_conn_id)
+    with session(ledger_conn_id) as opened:
         ref = reference(opened, submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER))
         topics = opened.partitions.topic_info([topic_name])
         entry = m.ManifestEntry(0, None, ())

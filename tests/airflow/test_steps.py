@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from tests.airflow.steps import CONTEXT, LOAD, a_prepared_load, open_ids, operator, run, state
+from tests.airflow.steps import CONTEXT, LOAD, a_prepared_load, connection, open_ids, operator, run, state
 from tests.protocol.world import foreign_transaction
 
 OTHER_GROUP: Any = CONTEXT | {
@@ -68,3 +68,37 @@ def test_loaded_says_at_its_timeout_who_holds_readers_back(
         sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, CONTEXT)
     stranger.commit_transaction(30)
     LoadedSensor(task_id="loaded", load_name=LOAD, load_key="held", deferrable=False).execute(CONTEXT)
+
+
+def test_the_authors_sql_becomes_true_with_the_load(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DecideLoadOperator with also_sql, rendered as Airflow does it; run again it writes no second row."""
+    from airflow_kafka_eos.ledger.database import Database
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    url = f"sqlite:///{home}/marts.db"
+    Ledger.open(url, upgrade=True).close()
+    marts = Database(url)
+    marts.write(lambda c: c.exec_driver_sql("CREATE TABLE marts (day TEXT, load_key TEXT, records INTEGER)"))
+    connection(monkeypatch, "marts", "sqlite", host=f"{home}/marts.db")
+    ledger = {"ledger_conn_id": "marts"}
+    also_sql = [("INSERT INTO marts VALUES (:day, :load_key, :records)", {"day": "{{ ds }}"})]
+    a_prepared_load(home, kafka, "dual", topic(), 3, **ledger)
+    for _ in range(2):
+        decide = operator("decide", "dual", also_sql=also_sql, **ledger)
+        decide.render_template_fields({"ds": "2026-01-01"})
+        decide.execute(CONTEXT)
+    run("commit", "dual", **ledger)
+    assert marts.read(lambda c: c.exec_driver_sql("SELECT * FROM marts").all()) == [("2026-01-01", "dual", 3)]
+
+
+def test_also_sql_without_a_ledger_of_its_own_is_refused_at_parse() -> None:
+    """Its rows would go into the embedded ledger file, where nobody looks for them."""
+    from airflow_kafka_eos.errors import ConfigurationError
+
+    for arguments in ({"also_sql": "DELETE FROM marts"}, {"also": print}):
+        with pytest.raises(ConfigurationError, match="ledger_conn_id is not"):
+            operator("decide", "x", **arguments)
+    with pytest.raises(ConfigurationError, match="begins or ends a transaction"):
+        operator("decide", "x", also_sql="COMMIT", ledger_conn_id="marts")

@@ -1,4 +1,4 @@
-"""``airflow-kafka-eos``: what goes wrong is one line and exit code 2, whatever it was."""
+"""``airflow-kafka-eos``: what goes wrong is one line and an exit code that says of what kind it was."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def call(home: Path, *arguments: str, **environment: str) -> subprocess.Complete
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "wanted"),
+    ("code", "arguments", "environment", "wanted"),
     [
-        ("loads list", {"LEDGER": "sqlite:///<home>/none.db"},
+        (3, "loads list", {"LEDGER": "sqlite:///<home>/none.db"},
          "LedgerUnavailableError: the ledger sqlite:///<home>/none.db has not been created yet. "
          "Run `airflow-kafka-eos ledger upgrade` once"),
-        ("ledger upgrade", {"LEDGER": f"postgresql://u:{SECRET}@127.0.0.1:1/x"},
+        (3, "ledger upgrade", {"LEDGER": f"postgresql://u:{SECRET}@127.0.0.1:1/x"},
          "LedgerUnavailableError: the ledger postgresql+psycopg2://u:***@127.0.0.1:1/x did not answer"),
-        ("ledger upgrade", {"LEDGER": f"oracle://u:{SECRET}@127.0.0.1/x"},
+        (2, "ledger upgrade", {"LEDGER": f"oracle://u:{SECRET}@127.0.0.1/x"},
          "ConfigurationError: the ledger's URL is not an SQLAlchemy URL of SQLite, PostgreSQL or MySQL. Use sqlite:"),
-        ("loads list --conn-id nowhere", {},
+        (2, "loads list --conn-id nowhere", {},
          "ConfigurationError: --conn-id 'nowhere': Airflow has no such connection here. Name one"),
-        ("loads list --conn-id web",
+        (2, "loads list --conn-id web",
          {"AIRFLOW_CONN_WEB": json.dumps({"conn_type": "http", "host": "x", "password": SECRET})},
          "ConfigurationError: connection 'web' of type 'http' cannot hold the ledger. Use a connection of one"),
-        ("demo --days 1 --folder <home>/demo", {}, "ConfigurationError: --days 1 is not in 5..365"),
-        ("demo --folder <home>/demo --dags <home>", {}, "ConfigurationError: there is no flights.py in <home>. Run"),
-        ("demo --folder <home>/demo", {"JAVA_HOME": "/nowhere"},
+        (2, "demo --days 1 --folder <home>/demo", {}, "ConfigurationError: --days 1 is not in 5..365"),
+        (2, "demo --folder <home>/demo --dags <home>", {}, "ConfigurationError: there is no flights.py in <home>. Run"),
+        (2, "demo --folder <home>/demo", {"JAVA_HOME": "/nowhere"},
          "ToolMissingError: A Kafka broker needs Java, and there is none in JAVA_HOME=/nowhere. Install a Java 17"),
     ],
 )  # fmt: skip
-def test_an_error_is_one_line_and_exit_code_2(
-    tmp_path: Path, arguments: str, environment: dict[str, str], wanted: str
+def test_an_error_is_one_line_and_an_exit_code(
+    tmp_path: Path, code: int, arguments: str, environment: dict[str, str], wanted: str
 ) -> None:
     def placed(text: str) -> str:
         return text.replace("<home>", str(tmp_path))
@@ -52,7 +52,7 @@ def test_an_error_is_one_line_and_exit_code_2(
     names = {"LEDGER": "AIRFLOW_KAFKA_EOS_LEDGER"}
     settings = {names.get(k, k): placed(v) for k, v in environment.items()}
     done = call(tmp_path, *placed(arguments).split(), **settings)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == code, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"airflow-kafka-eos: {placed(wanted)}")
     assert SECRET not in done.stderr + done.stdout

@@ -8,8 +8,9 @@ import pytest
 from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer, init_refusal, pattern_of, state_of
+from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer, init_refusal
 from airflow_kafka_eos.kafka.deadline import left_ms
+from airflow_kafka_eos.kafka.listing import pattern_of, rows_on, state_of
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -129,8 +130,54 @@ def test_a_state_filter_that_the_broker_does_not_know_hides_nothing(
 ) -> None:
     name = topic()
     txn, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name), {TopicPartition(name, 0): 1})
-    assert coordinator._list_on(wire.broker_ids()[0], a_prefix(name), ["PreparePerhaps"], -1) == [txn.transactional_id]
+    found = rows_on(wire, wire.broker_ids()[0], a_prefix(name), ["PreparePerhaps"], -1)
+    assert found == [(txn.transactional_id, CoordinatorState.ONGOING)]
     assert state_of("PreparePerhaps") is CoordinatorState.UNKNOWN
+
+
+def test_a_duration_filter_is_never_dropped_where_the_broker_lacks_it(
+    kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-994 is ListTransactions v1, Kafka 3.8: a v0 would list everything as running long enough."""
+    with Wire(settings_of(kafka.bootstrap_servers)) as wire:
+        asked = coordinator_of(wire)
+        assert asked.list_open("nobody.", longer_than_ms=10) == []
+        monkeypatch.setattr(wire, "api_version", lambda _: 0)
+        with pytest.raises(BrokerTooOldError, match="ListTransactions v1"):
+            asked.list_open("nobody.", longer_than_ms=0)
+        assert asked.list_open("nobody.") == []
+
+
+def test_only_what_runs_longer_is_listed(
+    kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    txn, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name), {TopicPartition(name, 0): 1})
+    assert coordinator.list_open(a_prefix(name), longer_than_ms=600_000) == []
+    assert coordinator.list_open(a_prefix(name), longer_than_ms=0) == [txn.transactional_id]
+
+
+def test_what_is_committed_is_listed_by_name_and_aborted_is_not(
+    kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    tps = {TopicPartition(name, 0): 1}
+    done, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name, 1), tps)
+    taken_back, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name, 2), tps)
+    open_, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name, 3), tps)
+    coordinator.end(done, Verdict.COMMIT)
+    coordinator.end(taken_back, Verdict.ABORT)
+    wait_ended(coordinator, taken_back.transactional_id)
+    assert coordinator.list_committed(a_prefix(name)) == [done.transactional_id]
+    every = sorted(t.transactional_id for t in (done, taken_back, open_))
+    assert coordinator.list_known(a_prefix(name)) == every
+
+
+def test_the_coordinators_places_name_each_partition_of_the_transaction_log(coordinator: Coordinator) -> None:
+    places = coordinator.places()
+    assert places is not None and places == coordinator.places()
+    assert sorted(partition for partition, _, _ in places) == list(range(len(places)))
+    assert {leader for _, leader, _ in places} == set(coordinator._wire.broker_ids())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka.log_scan import Scan, scan
+from airflow_kafka_eos.kafka.log_scan import Scan, Sought, scan, scan_all
 
 CONTROL, DATA = 0x30, 0x10
 ONES = struct.pack(">hh", 0, 1)
@@ -54,3 +54,25 @@ def test_a_marker_has_the_epoch_of_its_transaction_or_the_next_one(epoch: int, m
 def test_a_control_record_without_a_proper_key_is_unreadable() -> None:
     assert scan(batch(5, key=b"\x00"), 7, 5).marker is Marker.UNREADABLE
     assert scan(batch(5, key=b""), 7, 5).marker is Marker.UNREADABLE
+
+
+def test_the_ends_of_many_are_found_in_one_pass_each_behind_its_own_last_record() -> None:
+    aborted = struct.pack(">hh", 0, 0)
+    log = batch(5, producer_id=8) + batch(6, key=aborted) + batch(7, producer_id=9, attributes=DATA) + batch(8)
+    first, second, other, open_ = Sought(7, 3, 5), Sought(7, 3, 7), Sought(9, 3, 6), Sought(10, 3, 5)
+    sought = {7: [first, second], 9: [other], 10: [open_]}
+    assert scan_all(log, sought, 5) == (
+        {first: Marker.ABORT, second: Marker.COMMIT, other: Marker.UNREADABLE},
+        9,
+    )
+    # nothing is read behind the last one that is needed
+    assert scan_all(log, {7: [first]}, 5) == ({first: Marker.ABORT}, 7)
+
+
+def test_an_older_batch_format_is_passed_by() -> None:
+    """Its bytes mean something else: what looks like a large offset must not be gone on from."""
+    old = bytearray(batch(5, producer_id=7))
+    old[16] = 1
+    old[23:27] = b"\x7f\xff\xff\xff"
+    assert scan(bytes(old) + batch(6), 7, 5) == Scan(Marker.COMMIT, 7)
+    assert scan(bytes(old), 7, 5) == Scan(None, 6)

@@ -23,6 +23,7 @@ from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.kafka import preflight
 from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.log_scan import Sought
 from airflow_kafka_eos.kafka.markers import text_of, uuid_of
 from airflow_kafka_eos.kafka.partitions import Holder, Partitions, ProducerState
 from airflow_kafka_eos.kafka.wire import Wire
@@ -186,6 +187,35 @@ def test_the_marker_is_found_behind_megabytes_of_others(
     assert coordinator.end(txn, Verdict.COMMIT) is EndAnswer.DONE
     wait_ended(coordinator, txn.transactional_id)
     assert partitions.markers(txn.state.producer_id, last, ids) == dict.fromkeys(tps, Marker.COMMIT)
+
+
+def test_the_ends_of_many_transactions_cost_no_more_requests_than_that_of_one(
+    kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    tp = TopicPartition(name, 0)
+    every = [prepare(coordinator, kafka.bootstrap_servers, an_id(name, n), {tp: 1}) for n in range(5)]
+    for number, (txn, _) in enumerate(every[:4]):
+        coordinator.end(txn, Verdict.ABORT if number == 2 else Verdict.COMMIT)
+        wait_ended(coordinator, txn.transactional_id)
+
+    class Counted(Wire):
+        asked = 0
+
+        def send_to_broker(self, node_id: int, request: object) -> object:
+            Counted.asked += 1
+            return super().send_to_broker(node_id, request)
+
+    with Counted(settings_of(kafka.bootstrap_servers)) as wire:
+        partitions = Partitions(wire)
+        ids = ids_of(partitions, name)
+        sought = [Sought(t.state.producer_id, t.state.producer_epoch, last[tp] + 1) for t, last in every]
+        found, error = partitions.markers_of({tp: sought}, ids)
+        assert error is None
+        assert [found[tp][one] for one in sought] == [
+            Marker.COMMIT, Marker.COMMIT, Marker.ABORT, Marker.COMMIT, Marker.MISSING,
+        ]  # fmt: skip
+        assert Counted.asked == 1
 
 
 def test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours_rule_7(

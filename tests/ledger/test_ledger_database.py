@@ -124,8 +124,8 @@ def test_an_sqlite_write_transaction_locks_before_it_reads(url: str) -> None:
 class Proxy:
     """Between a client and PostgreSQL or MariaDB; once armed, it cuts the connection around the next COMMIT.
 
-    ``cut`` is "before" or "after" (the server commits, the client is not told); empty is not armed. ``arm_at`` is
-    SQL text that arms it.
+    ``cut`` is "before", "after" (the server commits, the client is not told) or "under way" (the client loses the
+    connection while the server is at it); empty is not armed. ``arm_at`` is SQL text that arms it.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -168,6 +168,8 @@ class Proxy:
                         break
                     answers_lost.set()
                     server.sendall(data)
+                    if how == "under way":
+                        client.shutdown(socket.SHUT_RDWR)
                     ended.wait(30)
                     break
                 server.sendall(data)

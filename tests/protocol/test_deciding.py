@@ -165,6 +165,23 @@ def test_a_transaction_without_time_left_is_not_decided(world: World) -> None:
         world.decide(manifest, margin_s=60)
 
 
+def test_a_load_that_is_refused_for_its_time_starts_over_and_says_so(world: World) -> None:
+    """FLIP-319's data loss, avoided: aborted while it still could have been committed, and loaded anew."""
+    world.timeout_ms = 20_000
+    manifest = world.prepare(["too late"])
+    with pytest.raises(UndecidableError, match=r"60 s .*Clear prepare.*raise hold_time"):
+        world.decide(manifest, margin_s=60)
+    row = world.session.ledger.attempt(world.load, 1)
+    assert row is not None and row.verdict is Verdict.ABORT and "60 s" in row.reason
+    world.timeout_ms = 600_000
+    second = world.prepare(["a"])  # its begin ends what the first has left, long before the broker would
+    assert second.attempt.attempt == 2
+    assert world.open_ids() == [t.transactional_id for t in second.transactions]
+    world.decide(second, margin_s=60)
+    world.commit()
+    assert world.visible() == ["a"]
+
+
 def test_the_brokers_clock_decides_how_much_time_is_left(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

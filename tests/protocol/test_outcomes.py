@@ -20,7 +20,8 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.committing import commit_pass, evidence
+from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.judging import evidence
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.settings import TRANSACTION_LOG_PARTITIONS

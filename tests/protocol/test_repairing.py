@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.evidence import Marker, Outcome
+from airflow_kafka_eos.kafka.markers import Evidence
+from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState
@@ -261,16 +263,18 @@ def test_rule_7_mixed_markers_stop_a_load_before_anything_is_repaired(world: Wor
     lose(world, manifest.transactions[0])
     mixed = manifest.transactions[1].transactional_id
     session = world.session
-    real = session.partitions.markers
 
-    class Mixed(type(session.partitions)):  # type: ignore[misc]
-        def markers(self, producer_id: int, *rest: object, **named: object) -> object:
-            from airflow_kafka_eos.evidence import Marker
+    class Mixed(Partitions):
+        """Where one transaction's partitions do not agree: markers that somebody wrote past the coordinator."""
 
-            found = real(producer_id, *rest, **named)  # type: ignore[arg-type]
-            if producer_id == manifest.transactions[1].state.producer_id:
-                return dict(zip(found, [Marker.COMMIT, Marker.ABORT], strict=True))
-            return found
+        def markers_of(self, *arguments: object) -> Evidence:
+            found, error = session.partitions.markers_of(*arguments)  # type: ignore[arg-type]
+            producer_id = manifest.transactions[1].state.producer_id
+            for number, (_, by) in enumerate(sorted(found.items())):
+                for one in by:
+                    if one.producer_id == producer_id:
+                        by[one] = [Marker.COMMIT, Marker.ABORT][number]
+            return Evidence(found, error)
 
     blind: Session = replace(session, partitions=Mixed(session.partitions.wire))
     with pytest.raises(InDoubtError, match=r"-0 commit, \S+-1 abort.*its coordinator shows") as caught:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
 from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.listing import Places
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -100,6 +101,86 @@ def test_rule_11_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted(wo
     world.session.ledger.decide_abort(newer, decided_by="dag/newer", reason="refused")
     sweep(world.session, world.load, up_to=1, by="dag/older")
     assert world.open_ids() == [entry.transaction.transactional_id]  # type: ignore[union-attr]
+
+
+class MovingCoordinator(Coordinator):
+    """For so many listings it hides its ids, and its place changes while it does."""
+
+    def __init__(self, wire: Wire, ledger_id: str, hidden: int, places: Iterable[Places]) -> None:
+        super().__init__(wire, namespace="test", ledger_id=ledger_id)
+        self.hidden = hidden
+        self.answers = iter(places)
+        self.listings = 0
+
+    def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
+        self.listings += 1
+        return [] if self.listings <= self.hidden else super().list_open(prefix)
+
+    def places(self) -> Places | None:
+        return next(self.answers, None) or super().places()
+
+
+A, B = (frozenset({(0, 1, epoch)}) for epoch in (1, 2))
+
+
+def _moving(world: World, wire: Wire, hidden: int, places: Iterable[Places] = ()) -> MovingCoordinator:
+    return MovingCoordinator(wire, world.session.ledger.ledger_id, hidden, places)
+
+
+def _polled(world: World, coordinator: Coordinator) -> list[str]:
+    """What cleanup waited for, until it was done."""
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
+    session = replace(world.session, coordinator=coordinator)
+    waited = []
+    while (waiting_for := poll(session)) is not None:
+        waited.append(waiting_for)
+        assert len(waited) < 100
+    return waited
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_rule_11_one_empty_listing_does_not_end_cleanup(world: World, settings: KafkaSettings, hidden: int) -> None:
+    """The loser of a speculation is in no manifest: only a listing shows it, and the first one may miss it."""
+    ref = reference(world.session, world.open_attempt())
+    accepted, _ = world.write(ref, ["a"]), world.write(ref, ["a"])
+    manifest = world.manifest(ref, [accepted])
+    prepared(world.session, manifest)
+    world.decide(manifest)
+    world.commit()
+    assert len(world.open_ids()) == 1
+    with Wire(settings, timeout_s=60) as wire:
+        moving = _moving(world, wire, hidden)
+        _polled(world, moving)
+        assert moving.listings >= hidden + 3  # found, and then quiet twice
+    assert (world.open_ids(), world.visible()) == ([], ["a"])
+
+
+@pytest.mark.parametrize("places", [(A, B, B, A), (A, B, A, B)])
+def test_rule_11_a_listing_while_a_coordinator_moves_counts_for_nothing(
+    world: World, settings: KafkaSettings, places: tuple[Places, ...]
+) -> None:
+    ref = reference(world.session, world.open_attempt())
+    world.write(ref, ["a"])
+    with Wire(settings, timeout_s=60) as wire:
+        waited = _polled(world, _moving(world, wire, 2, places))
+    assert [w for w in waited if "moving or away" in w]
+    assert world.open_ids() == []
+
+
+def test_rule_11_without_a_leader_of_the_transaction_log_no_listing_is_complete(
+    world: World, settings: KafkaSettings
+) -> None:
+    class Away(Coordinator):
+        def places(self) -> Places | None:
+            return None
+
+    world.open_attempt()
+    with Wire(settings, timeout_s=60) as wire:
+        away = Away(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
+        poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
+        for _ in range(3):
+            assert "away" in (poll(replace(world.session, coordinator=away)) or "")
+    assert poll(world.session) is None
 
 
 class LooseCoordinator(Coordinator):

@@ -179,6 +179,7 @@ class World:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
             }
         )
         try:

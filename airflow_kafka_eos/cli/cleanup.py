@@ -1,0 +1,119 @@
+"""``cleanup``: sweep one load, or all loads of a namespace that no run is left to sweep."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
+from airflow_kafka_eos.cli.confirm import add_yes, confirm
+from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli.exits import FOUND, OK, code_of, worst
+from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.load import LoadIdentity
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.protocol.leftovers import Swept
+    from airflow_kafka_eos.protocol.session import Session
+
+_DAY_MS = 86_400_000
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's subcommands."""
+    cleanup = commands.add_parser(
+        "cleanup",
+        help="end what runs have left open",
+        description="End what runs have left open, and roll decided loads forward. Without NAME and KEY: all loads of "
+        "the namespace with aborted attempts that nobody has swept, with decisions that are not verified, with open "
+        "transactions of finished attempts, and with attempts abandoned since --abandoned-after. With them: all "
+        "attempts of that load, also one that a run is working on.",
+    )
+    cleanup.add_argument("name", nargs="?", help="only this load's")
+    cleanup.add_argument("key", nargs="?", help="its load_key")
+    add_namespace(cleanup)
+    cleanup.add_argument(
+        "--abandoned-after", type=milliseconds, default=_DAY_MS, metavar="DURATION",
+        help="an undecided attempt without a sign of life for so long is nobody's any more; default 1d",
+    )  # fmt: skip
+    cleanup.add_argument(
+        "--quiet", type=milliseconds, default=10_000, metavar="DURATION",
+        help="how long nothing may have been open after an application that never reported; default 10s",
+    )  # fmt: skip
+    cleanup.add_argument(
+        "--deadline", type=float, default=600.0, metavar="SECONDS", help="how long to try; default 600"
+    )
+    cleanup.add_argument("--dry-run", action="store_true", help="only say which loads, and up to which attempt")
+    add_yes(cleanup)
+    add_cluster(cleanup)
+    add_output(cleanup)
+    cleanup.set_defaults(run=_cleanup)
+
+
+def _cleanup(arguments: argparse.Namespace) -> int:
+    if (arguments.name is None) != (arguments.key is None):
+        raise ConfigurationError("cleanup NAME has no KEY", remedy="Name both, or neither for the whole namespace")
+    from airflow_kafka_eos.protocol.leftovers import clean
+
+    with open_session(arguments) as session:
+        loads, unknown = _chosen(arguments, session)
+        swept: list[Swept] = []
+        if loads and not arguments.dry_run:
+            confirm(arguments, _question(arguments, session, loads))
+            swept = clean(
+                session, loads, by=person(), quiet_s=arguments.quiet / 1000, deadline_s=arguments.deadline
+            )
+    codes = [code_of(s.error) for s in swept if s.error is not None] + ([FOUND] if unknown else [])
+    shown = [_row(s.load, s.up_to, s) for s in swept] if swept else [_row(*item) for item in loads.items()]
+    if arguments.output == "json":
+        print(as_json({"loads": shown, "unknown": list(unknown)}))
+    else:
+        print(as_table([r | {"aborted": len(r["aborted"])} for r in shown]) or "nothing to clean up")
+        if unknown:
+            print("\nopen, of this ledger, and unknown to it (restored from a backup?); left alone:")
+            print("\n".join(unknown))
+    return worst(codes) if codes else OK
+
+
+def _chosen(
+    arguments: argparse.Namespace, session: Session
+) -> tuple[dict[LoadIdentity, int], tuple[str, ...]]:
+    if arguments.name is None:
+        from airflow_kafka_eos.protocol.leftovers import find
+
+        found = find(session, abandoned_after=timedelta(milliseconds=arguments.abandoned_after))
+        return dict(found.loads), found.unknown
+    from airflow_kafka_eos.cli.loads import unknown
+
+    load = LoadIdentity(arguments.namespace, arguments.name, arguments.key)
+    row = session.ledger.load(load)
+    if row is None:
+        raise unknown(session.ledger, load)
+    return {load: row.newest_attempt}, ()
+
+
+def _question(arguments: argparse.Namespace, session: Session, loads: dict[LoadIdentity, int]) -> str:
+    if arguments.name is None:
+        return (
+            f"Sweep {len(loads)} loads of namespace {arguments.namespace}, with undecided attempts older than "
+            f"{text_of(arguments.abandoned_after)}?"
+        )
+    ((load, number),) = loads.items()
+    newest = session.ledger.attempt(load, number)
+    alive = newest is not None and newest.is_undecided
+    warning = " It is undecided, a run may be at work on it, and it cannot be committed then." if alive else ""
+    return f"Sweep load {load} up to attempt {number}?{warning}"
+
+
+def _row(load: LoadIdentity, up_to: int, swept: Swept | None = None) -> dict[str, Any]:
+    return {
+        "namespace": load.namespace,
+        "name": load.name,
+        "key": load.key,
+        "up_to_attempt": up_to,
+        "aborted": list(swept.aborted) if swept else [],
+        "clean": None if swept is None else swept.error is None,
+        "error": None if swept is None or swept.error is None else str(swept.error),
+    }

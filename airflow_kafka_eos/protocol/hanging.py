@@ -1,0 +1,235 @@
+"""Whose a hanging transaction is, and ending those that are ours (KIP-664, KIP-890; rules 1, 6, 7).
+
+Found by producer state: a partition's leader has a transaction open that its coordinator does not know, or knows as
+ended. Nothing but an abort marker, written past the coordinator, ends it. Without transaction version 2 (brokers before
+4.0, and older clients) a delayed produce request is enough to make one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_kafka_eos.errors import ConfigurationError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers, why_hanging, write_abort_marker
+from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT
+from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.protocol.holding import holder_of, is_ours
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Holder = tuple[AttemptRow, TransactionRow]
+
+#: Where the broker does not show its transaction.max.timeout.ms: Kafka's default.
+_DEFAULT_MAX_TIMEOUT_MS = 900_000
+#: Behind it a coordinator gets this long to end what has timed out, as kafka-transactions.sh does.
+_GRACE_MS = 300_000
+_VERIFY_S = 30.0
+
+
+class Whose(str, Enum):
+    """Who may end it."""
+
+    #: the ledger knows it, and it is not, or no more, part of a decision: it may be ended here
+    OURS = "ours"
+    #: its attempt may still be committed: make it undecidable first (cleanup)
+    UNDECIDED = "ours, undecided"
+    #: its load is decided to be committed, and not verified yet: commit or recover it
+    DECIDED = "ours, decided"
+    #: another application's, or another deployment's: only shown, never ended (rule 6)
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True)
+class HangingTransaction:
+    """A transaction that holds back a partition's readers, and that no coordinator will end.
+
+    :param idle_ms: since its last record, by its own timestamp against this machine's clock.
+    :param transactional_id: as far as anybody knows.
+    :param attempt: the ledger's, where it is ours.
+    """
+
+    producer: OpenProducer
+    transactional_id: str | None
+    why: str
+    idle_ms: int
+    whose: Whose
+    attempt: AttemptRow | None = None
+
+    def __str__(self) -> str:
+        p = self.producer
+        return f"{p.partition}: producer {p.state} since offset {p.txn_start_offset} ({self.why})"
+
+
+def longest_wait_ms(session: Session) -> int:
+    """After so long without a record a transaction without two-phase commit must have been timed out."""
+    found = [
+        int(settings[MAX_TIMEOUT])
+        for settings in session.partitions.broker_configs([MAX_TIMEOUT]).values()
+        if MAX_TIMEOUT in settings
+    ]
+    return max(found, default=_DEFAULT_MAX_TIMEOUT_MS) + _GRACE_MS
+
+
+def find(
+    session: Session, partitions: Iterable[TopicPartition], *, longer_than_ms: int | None = None
+) -> list[HangingTransaction]:
+    """Hanging transactions in these partitions, by partition and start offset. Ends nothing.
+
+    A transaction is hanging when its leader shows it open, no coordinator will end it (:func:`why_hanging`), its last
+    record is older than ``longer_than_ms``, and the leader still shows it behind the coordinator's answer.
+
+    :param longer_than_ms: default :func:`longest_wait_ms`.
+    :raises AccessError: READ on a topic, or DESCRIBE on an id of ours, is missing.
+    """
+    wire = session.partitions.wire
+    wait_ms = longest_wait_ms(session) if longer_than_ms is None else longer_than_ms
+    now_ms = int(time.time() * 1000)
+    idle = [p for p in open_producers(wire, partitions) if now_ms - p.last_timestamp_ms >= wait_ms]
+    if not idle:
+        return []
+    names = _names(session, idle)
+    holders = _holders(session, idle, names)
+    # the ledger's ids are described by name too: a coordinator that moves hides its ids from a listing (rule 11)
+    for state, (_, t) in holders.items():
+        names.setdefault(state.producer_id, t.transaction.transactional_id)
+    described = session.coordinator.describe(names.values())
+    still = open_producers(wire, {p.partition for p in idle})
+    found = []
+    for producer in idle:
+        name = names.get(producer.producer_id)
+        why = why_hanging(producer, described.get(name) if name else None)
+        if not why or not any(_same(producer, other) for other in still):
+            continue
+        holder = holders.get(producer.state)
+        whose, attempt = _whose(session, producer, name, holder)
+        idle_ms = now_ms - producer.last_timestamp_ms
+        found.append(HangingTransaction(producer, name, why, idle_ms, whose, attempt))
+    return found
+
+
+def abort(session: Session, hanging: HangingTransaction) -> None:
+    """End one that is ours by an abort marker, and see that it is gone.
+
+    It is looked for once more right before: what has been ended or begun since then is not touched.
+
+    :raises ConfigurationError: it is foreign (rule 6).
+    :raises UndecidableError: it is undecided, decided, or not hanging (any more).
+    :raises NotFinishedError: the leader still shows it after half a minute.
+    :raises AccessError: ALTER on the Cluster is missing.
+    """
+    _refuse_unless_ours(hanging)
+    producer = hanging.producer
+    again = find(session, [producer.partition], longer_than_ms=0)
+    now = next((h for h in again if _same(h.producer, producer)), None)
+    if now is None:
+        raise UndecidableError(
+            f"{hanging} is not hanging any more", remedy="Nothing is left to do: look again to be sure"
+        )
+    _refuse_unless_ours(now)
+    wire = session.partitions.wire
+    log.warning("writing an abort marker for the hanging transaction %s", now)
+    write_abort_marker(wire, now.producer)
+    give_up = time.monotonic() + _VERIFY_S
+    while any(_same(p, producer) for p in open_producers(wire, [producer.partition])):
+        if time.monotonic() >= give_up:
+            raise NotFinishedError(
+                f"{hanging} is still open {_VERIFY_S:g} s after its abort marker was accepted",
+                remedy="Look for hanging transactions again",
+            )
+        time.sleep(0.1)
+
+
+def _refuse_unless_ours(hanging: HangingTransaction) -> None:
+    if hanging.whose is Whose.OURS:
+        return
+    if hanging.whose is Whose.FOREIGN:
+        raise ConfigurationError(
+            f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here (rule 6)",
+            remedy="Whoever runs that application ends it: kafka-transactions.sh --bootstrap-server … abort "
+            f"--topic {hanging.producer.partition.topic} --partition {hanging.producer.partition.partition} "
+            f"--start-offset {hanging.producer.txn_start_offset}",
+        )
+    raise UndecidableError(
+        f"the hanging transaction {hanging} is {hanging.whose.value}",
+        remedy="Let its load be committed (loads recover)"
+        if hanging.whose is Whose.DECIDED
+        else "Make its attempt undecidable first: run cleanup for its load",
+        load=str(hanging.attempt.load) if hanging.attempt else None,
+        attempt=hanging.attempt.number if hanging.attempt else None,
+        transactional_id=hanging.transactional_id,
+    )
+
+
+def _holders(
+    session: Session, idle: list[OpenProducer], names: Mapping[int, str]
+) -> dict[PreparedTxnState, Holder]:
+    """Who has prepared a transaction under these producer ids and epochs, on this very cluster.
+
+    A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
+    where nobody remembers it, the recorded topic id.
+    """
+    topics = session.partitions.topic_info({p.partition.topic for p in idle})
+    found = {}
+    for attempt, row in session.ledger.holders({p.state for p in idle}):
+        transaction = row.transaction
+        written = {p.partition.topic for p in idle if p.state == transaction.state}
+        listed = names.get(transaction.state.producer_id)
+        here = any(row.topic_ids.get(topic) == topics[topic].topic_id for topic in written)
+        if listed == transaction.transactional_id or (listed is None and here):
+            found[transaction.state] = (attempt, row)
+    return found
+
+
+def _names(session: Session, idle: list[OpenProducer]) -> dict[int, str]:
+    """Producer id -> transactional id, as coordinators list them."""
+    return {
+        holder.producer_id: holder.transactional_id
+        for tp in sorted({p.partition for p in idle})
+        for holder in session.partitions.lso_holders(tp)
+        if holder.transactional_id is not None
+    }
+
+
+def _same(one: OpenProducer, other: OpenProducer) -> bool:
+    """The same transaction; a record more does not make it another one."""
+    return one[:3] == other[:3] and one.txn_start_offset == other.txn_start_offset
+
+
+def _whose(
+    session: Session,
+    producer: OpenProducer,
+    name: str | None,
+    holder: Holder | None,
+) -> tuple[Whose, AttemptRow | None]:
+    name = holder[1].transaction.transactional_id if holder else name
+    if name is None or not is_ours(session, name):
+        return Whose.FOREIGN, None
+    attempt = holder[0] if holder else holder_of(session, PreparedTransaction(name, producer.state))
+    if attempt is None:
+        return Whose.FOREIGN, None  # a ledger that was restored: not known, so not ours to end
+    if attempt.is_undecided:
+        return Whose.UNDECIDED, attempt
+    if attempt.verdict is Verdict.COMMIT and not is_behind(producer, attempt, holder):
+        return Whose.DECIDED, attempt
+    return Whose.OURS, attempt
+
+
+def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Holder | None) -> bool:
+    """Whether what is open began behind a decided transaction whose every commit marker was seen (rule 10).
+
+    Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
+    transaction was never reported is no part of the decision at all.
+    """
+    if holder is None:
+        return True
+    if attempt.closed_at is None:
+        return False
+    last: Mapping[TopicPartition, int] = {w.topic_partition: w.last_offset for w in holder[1].writes}
+    return producer.txn_start_offset > last.get(producer.partition, -1)

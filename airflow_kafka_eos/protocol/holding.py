@@ -1,0 +1,88 @@
+"""Whose a transactional id is: which attempt in the ledger holds it (rules 6 and 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.naming import AnyId, PooledId, parse
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import PreparedTransaction
+
+
+def is_ours(session: Session, transactional_id: str) -> bool:
+    """Whether an id parses as one of this namespace and this ledger."""
+    parsed = parse(transactional_id)
+    return parsed is not None and (parsed.namespace, parsed.ledger_id) == (
+        session.namespace,
+        session.ledger.ledger_id,
+    )
+
+
+def refuse_foreign(session: Session, transactional_id: str) -> None:
+    """:raises ConfigurationError: the id is not of this namespace and ledger (rule 6)."""
+    if is_ours(session, transactional_id):
+        return
+    parsed = parse(transactional_id)
+    if parsed is None:
+        what, remedy = "is not one of this package's", "that application"
+    elif parsed.ledger_id != session.ledger.ledger_id:
+        what = f"is of ledger {parsed.ledger_id}, this one is {session.ledger.ledger_id}"
+        remedy = "whoever has that ledger"
+    else:
+        what = f"is of namespace {parsed.namespace!r}, not {session.namespace!r}"
+        remedy = f"--namespace {parsed.namespace}"
+    raise ConfigurationError(
+        f"transactional id {transactional_id!r} {what}: it is never ended from here (rule 6)",
+        remedy=f"It is for {remedy} to end",
+        transactional_id=transactional_id,
+    )
+
+
+def holder_of(session: Session, transaction: PreparedTransaction) -> AttemptRow | None:
+    """The attempt that a transaction belongs to; None when the ledger does not know any. See :func:`holders_of`."""
+    return holders_of(session, [transaction]).get(transaction)
+
+
+def holders_of(
+    session: Session, transactions: Iterable[PreparedTransaction]
+) -> dict[PreparedTransaction, AttemptRow]:
+    """The attempts that transactions belong to; those that the ledger does not know are left out.
+
+    What was prepared under that very identity first, then whom the id was given to: a repair's to the attempt that it
+    repairs, a slot's to the last that has leased it. The ledger is asked once for all, and once for each load (and each
+    pooled id) with transactions that were never reported.
+    """
+    every = set(transactions)
+    named = session.ledger.holders(t.state for t in every if not t.state.is_empty)
+    found = {row.transaction: attempt for attempt, row in named if row.transaction in every}
+    attempts: dict[LoadIdentity, dict[int, AttemptRow]] = {}
+    for transaction in every - set(found):
+        parsed = parse(transaction.transactional_id)
+        if parsed is None or parsed.ledger_id != session.ledger.ledger_id:
+            continue
+        given = _given_to(session, parsed)
+        if given is None:
+            continue
+        load, number = given
+        if load not in attempts:
+            attempts[load] = _by_number(session, load)
+        if number in attempts[load]:
+            found[transaction] = attempts[load][number]
+    return found
+
+
+def _given_to(session: Session, parsed: AnyId) -> tuple[LoadIdentity, int] | None:
+    if not isinstance(parsed, PooledId):
+        return parsed.load, parsed.attempt
+    slot = session.ledger.slot(parsed.namespace, parsed.load_name, parsed.slot)
+    # a slot that was not looked at may show what this ledger has forgotten
+    return (slot.holder, slot.attempt) if slot is not None and slot.checked_at is not None else None
+
+
+def _by_number(session: Session, load: LoadIdentity) -> dict[int, AttemptRow]:
+    """A load's attempts by number; under a repair's number, the attempt that it repairs."""
+    found = {row.number: row for row in session.ledger.attempts(load)}
+    return found | {r.number: found[r.attempt] for r in session.ledger.repairs(load)}

@@ -1,0 +1,134 @@
+"""What no run is left to sweep: found in ledger and listing, and swept until it is quiet.
+
+A run's own cleanup, and the next begin of a load, sweep what is theirs. What stays behind them: runs that were skipped
+or deleted whole (`dagrun_timeout`), zombies that write after cleanup, loads that nobody runs again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from airflow_kafka_eos.errors import KafkaEosError, NotFinishedError
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.protocol.holding import holders_of, is_ours
+from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import PreparedTransaction
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What became of one load.
+
+    :param up_to: attempts to this number were swept.
+    :param aborted: transactional ids that were ended.
+    :param error: why it is not clean; None when it is.
+    """
+
+    load: LoadIdentity
+    up_to: int
+    aborted: tuple[str, ...] = ()
+    error: KafkaEosError | None = None
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What there is to sweep.
+
+    :param loads: each with the number of the last attempt to sweep.
+    :param unknown: ids of this ledger that are open, and whose attempt the ledger does not know.
+    """
+
+    loads: Mapping[LoadIdentity, int]
+    unknown: tuple[str, ...]
+
+
+def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
+    """Loads of the session's namespace with something to sweep or to roll forward.
+
+    :param abandoned_after: an undecided attempt that has shown no life for so long is nobody's any more. A younger one
+        and everything of its load from there on is left alone: its run may be at work.
+    """
+    prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
+    open_ids = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
+    described = session.coordinator.describe(open_ids)
+    open_ = [PreparedTransaction(name, seen.state) for name, seen in described.items() if seen.is_open]
+    holders = holders_of(session, open_)
+    unknown = sorted(t.transactional_id for t in open_ if t not in holders)
+    # asked behind the listing: an attempt that was opened since then must not look like an old one
+    unfinished = session.ledger.unfinished(session.namespace)
+    return Leftovers(choose(unfinished, holders.values(), datetime.now().astimezone(), abandoned_after), tuple(unknown))
+
+
+def choose(
+    unfinished: Iterable[AttemptRow],
+    holders: Iterable[AttemptRow],
+    now: datetime,
+    abandoned_after: timedelta,
+) -> dict[LoadIdentity, int]:
+    """Which loads to sweep, up to which attempt. No I/O.
+
+    :param unfinished: attempts that nobody has closed.
+    :param holders: attempts that have transactions open, closed or not.
+    """
+    limits: dict[LoadIdentity, int] = {}
+    every: dict[tuple[LoadIdentity, int], AttemptRow] = {}
+    for row in (*holders, *unfinished):  # the later look counts
+        every[row.load, row.number] = row
+    for row in every.values():
+        if row.is_undecided and now - last_sign(row) < abandoned_after:
+            limits[row.load] = min(row.number - 1, limits.get(row.load, row.number))
+    chosen: dict[LoadIdentity, int] = {}
+    for load, number in sorted(every, key=lambda key: (str(key[0]), key[1])):
+        if number <= limits.get(load, number):
+            chosen[load] = number
+    return chosen
+
+
+def last_sign(row: AttemptRow) -> datetime:
+    """When the attempt last showed life."""
+    return datetime.fromisoformat(max(filter(None, (row.opened_at, row.submitted_at, row.prepared_at))))
+
+
+def clean(
+    session: Session,
+    loads: Mapping[LoadIdentity, int],
+    *,
+    by: str,
+    quiet_s: float,
+    deadline_s: float,
+    poll_s: float = 0.5,
+) -> list[Swept]:
+    """Sweep each load until nothing of it has been open for the quiet period; one that fails keeps no other.
+
+    All are waited for together. Decided loads are rolled forward.
+
+    :param deadline_s: for all of them.
+    """
+    waiting = {
+        load: CleanPoll(load, up_to=up_to, by=by, quiet_s=quiet_s) for load, up_to in loads.items() if up_to
+    }
+    done: dict[LoadIdentity, Swept] = {}
+    give_up = time.monotonic() + deadline_s
+    while waiting:
+        for load, poll in list(waiting.items()):
+            error: KafkaEosError | None = None
+            try:
+                still = poll(session)
+            except KafkaEosError as e:
+                still, error = None, e
+            if still is not None and time.monotonic() >= give_up:
+                error = NotFinishedError(
+                    f"not clean after {deadline_s:g} s: {still}", remedy="Run it again", load=str(load)
+                )
+            if still is None or error is not None:
+                done[load] = Swept(load, loads[load], tuple(poll.summary()["aborted"]), error)
+                del waiting[load]
+        if waiting:
+            time.sleep(poll_s)
+    return [done[load] for load in loads if load in done]

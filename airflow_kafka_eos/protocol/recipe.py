@@ -1,0 +1,139 @@
+"""KIP-939's producer calls, for one transactional id, over our ledger.
+
+| KIP-939 | here |
+| --- | --- |
+| `initTransactions(keepPreparedTxn=true)` | :func:`init_transactions`: what is prepared is found and kept |
+| `initTransactions(false)` | the same with ``keep_prepared=False``: what is open is aborted, ledger first |
+| `prepareTransaction()` | a writer's ``prepare()`` flushes; :func:`prepared_state` is what the ledger has of it |
+| `completeTransaction(state)` | :func:`complete_transaction` |
+| `forceTerminateTransaction(id)` | :func:`airflow_kafka_eos.protocol.terminating.force_terminate` |
+
+No released broker grants KeepPreparedTxn: 4.4.0 answers UNSUPPORTED_VERSION. It is not needed either. Our
+PreparedTxnState is producer id and epoch, and EndTxn with both of them resumes a transaction on every broker from 3.9
+on, from any process, as often as one likes. A broker that granted it would bump the epoch, and so fence whoever else is
+committing the same load; therefore it is never asked for with an id that something was written with
+(:func:`is_keep_prepared_granted` asks with one that is not).
+
+The dual-write recipe of KIP-939 needs none of these in an Airflow load: `decide` writes decision and states in one
+database transaction, and a rerun of `commit` or `cleanup` is the recovery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, UndecidableError
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
+from airflow_kafka_eos.protocol.recovering import recover
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.terminating import force_terminate
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+
+_PROBE_TIMEOUT_MS = 1000
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How a transaction was completed.
+
+    :param transaction: what it was about; None: nothing was open, nothing was decided.
+    """
+
+    verdict: Verdict
+    transaction: PreparedTransaction | None
+
+
+def prepared_state(session: Session, transactional_id: str) -> PreparedTxnState:
+    """What the ledger has recorded for an id: its PreparedTxnState, EMPTY when it was never reported as prepared.
+
+    :raises ConfigurationError: the id is not of this namespace and ledger.
+    """
+    refuse_foreign(session, transactional_id)
+    attempt = holder_of(session, PreparedTransaction(transactional_id, PreparedTxnState.EMPTY))
+    if attempt is None:
+        return PreparedTxnState.EMPTY
+    for row in session.ledger.transactions(attempt.load, attempt.number):
+        if row.transaction.transactional_id == transactional_id:
+            return row.transaction.state
+    return PreparedTxnState.EMPTY
+
+
+def init_transactions(
+    session: Session, transactional_id: str, *, keep_prepared: bool, by: str, deadline_s: float = 30
+) -> PreparedTxnState:
+    """Come back to a transactional id of an earlier process.
+
+    With ``keep_prepared``: the state that is prepared and still open, EMPTY when there is none; nothing is ended,
+    nothing is initialised. Without: what is open is aborted (:func:`force_terminate`, with its guards and errors), and
+    the answer is EMPTY. An id that was written with is not initialised again here: attempts get theirs from the ledger
+    (rule 8).
+
+    :raises UndecidableError: another transaction than the recorded one is open under the id (a zombie's).
+    """
+    if not keep_prepared:
+        force_terminate(session, transactional_id, by=by, reason="init_transactions", deadline_s=deadline_s)
+        return PreparedTxnState.EMPTY
+    recorded = prepared_state(session, transactional_id)
+    seen = session.coordinator.describe([transactional_id]).get(transactional_id)
+    if seen is None or not seen.is_open or recorded.is_empty:
+        return PreparedTxnState.EMPTY
+    if seen.state != recorded:
+        raise UndecidableError(
+            f"{seen.state} is open under the id, prepared was {recorded}",
+            remedy="The prepared one is over: judge it by the log (loads recover); cleanup ends the open one",
+            transactional_id=transactional_id,
+        )
+    return recorded
+
+
+def complete_transaction(
+    session: Session, transactional_id: str, state: PreparedTxnState, *, by: str, deadline_s: float = 60
+) -> Completion:
+    """Commit if the recorded decision names this very state, abort else (KIP-939's recovery recipe).
+
+    The decision is the ledger's, not that a state was prepared: what nobody has decided is aborted, and its attempt
+    made undecidable before Kafka is told (rule 1). A decision covers its load: all of its transactions are committed.
+
+    :param state: what the caller's database has for the id; EMPTY when it has none.
+    :raises UndecidableError: it is decided to be committed with another state: the two databases contradict each
+        other, and a decision is never taken back.
+    :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.recovering.recover` and :func:`force_terminate`.
+    """
+    refuse_foreign(session, transactional_id)
+    recorded = PreparedTransaction(transactional_id, prepared_state(session, transactional_id))
+    if not recorded.state.is_empty and session.ledger.is_decided_commit(recorded):
+        attempt = holder_of(session, recorded)
+        if recorded.state != state or attempt is None:
+            raise UndecidableError(
+                f"the transaction is decided to be committed as {recorded.state}, the caller has "
+                f"{str(state) or 'nothing'}",
+                remedy="One of the databases was restored from a backup, or they are not of one load: compare them",
+                transactional_id=transactional_id,
+            )
+        recover(session, attempt.load, by=by, deadline_s=deadline_s)
+        return Completion(Verdict.COMMIT, recorded)
+    ended = force_terminate(
+        session, transactional_id, by=by, reason="complete_transaction: no decision", deadline_s=deadline_s
+    )
+    return Completion(Verdict.ABORT, ended)
+
+
+def is_keep_prepared_granted(session: Session, probe: TransactionalId) -> bool:
+    """Whether the brokers grant KeepPreparedTxn. None that is released does.
+
+    :param probe: an id of role ``probe``: nothing is ever written with it, so nothing can be lost by asking.
+    :raises AccessError: the ids may not be written with at all.
+    """
+    assert probe.role is IdRole.PROBE  # a broker that grants it bumps the epoch of what is open
+    try:
+        session.coordinator.init_producer_id(
+            str(probe), _PROBE_TIMEOUT_MS, enable_2pc=True, keep_prepared=True
+        )
+    except BrokerTooOldError:
+        return False
+    except AccessError:
+        session.coordinator.init_producer_id(str(probe), _PROBE_TIMEOUT_MS)  # is it two-phase commit that is refused?
+        return False
+    return True

@@ -1,0 +1,279 @@
+"""``transactions``: shown as they are, ended by the rules only, and never without being asked to."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.cli.conftest import Answer, Command
+from tests.protocol.world import World, foreign_transaction
+
+Cluster = tuple[str, str]
+pytestmark = pytest.mark.broker
+
+
+def one(manifest: Manifest) -> PreparedTransaction:
+    (transaction,) = manifest.transactions
+    return transaction
+
+
+def refused(answer: Answer, code: int, *texts: str) -> None:
+    assert answer.code == code, answer
+    (line,) = answer.err.splitlines()
+    for text in texts:
+        assert text in line
+
+
+class Terminal(io.StringIO):
+    """Somebody sits there and answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def stranger(world: World) -> Iterator[str]:
+    name = f"billing-{world.topic}"
+    producer = foreign_transaction(world, name)
+    yield name
+    producer.commit_transaction(30)  # refused, had anybody touched it
+
+
+def test_open_transactions_are_listed_with_whose_they_are(
+    world: World, command: Command, at: Cluster, stranger: str
+) -> None:
+    assert command("transactions", "list", *at).out == "no open transactions\n"
+    manifest = world.prepare(["a", "b", "c"])
+    name = one(manifest).transactional_id
+    (row,) = json.loads(command("transactions", "list", "--output", "json", *at).out)
+    assert {k: v for k, v in row.items() if k not in ("running_ms", "time_left_ms")} == {
+        "transactional_id": name,
+        "state": "Ongoing",
+        "prepared_transaction_state": str(one(manifest).state),
+        "two_phase_commit": False,
+        "topic_partitions": len(manifest.prepared[0].writes),
+        "load": str(world.load),
+        "attempt": 1,
+        "verdict": None,
+    }
+    assert 0 <= row["running_ms"] < 120_000 and 480_000 < row["time_left_ms"] <= 600_000
+    other = str(TransactionalId(world.load, "0123456789", 1, 0, 0))  # the same load, in another deployment
+    elsewhere = foreign_transaction(world, other)
+    every = json.loads(command("transactions", "list", "--all", "--output", "json", *at).out)
+    found = {r["transactional_id"]: r["load"] for r in every}
+    assert found[name] == str(world.load) and found[stranger] is None and found[other] is None
+    elsewhere.commit_transaction(30)
+    text = command("transactions", "list", "--all", *at).out
+    assert "undecided" in text and "not of this ledger" in text
+    assert command("transactions", "list", "--running-longer-than", "2h", *at).out == "no open transactions\n"
+
+
+def test_a_transaction_in_two_phase_commit_has_no_end(world: World, command: Command, at: Cluster) -> None:
+    world.prepare_two_phase(["a"])
+    (row,) = json.loads(command("transactions", "list", "--output", "json", *at).out)
+    assert (row["two_phase_commit"], row["time_left_ms"]) == (True, None)
+    assert "none set" in command("transactions", "list", *at).out
+
+
+def test_one_is_described_by_coordinator_ledger_and_log(world: World, command: Command, at: Cluster) -> None:
+    manifest = world.prepare(["a"])
+    name = one(manifest).transactional_id
+
+    def described() -> dict[str, dict[str, object]]:
+        answer = command("transactions", "describe", name, "--output", "json", *at)
+        assert answer.code == 0
+        return json.loads(answer.out)  # type: ignore[no-any-return]
+
+    shown = described()
+    assert (shown["log"], shown["coordinator"]["state"], shown["ledger"]["verdict"]) == ("open", "Ongoing", None)
+    assert shown["ledger"]["prepared_transaction_state"] == str(one(manifest).state)
+    world.decide(manifest)
+    world.commit()
+    shown = described()
+    assert (shown["log"], shown["ledger"]["verdict"]) == ("committed", "commit")
+    assert "committed" in command("transactions", "describe", name, *at).out
+    refused(command("transactions", "describe", "nobody", *at), 2, "neither the ledger nor a coordinator knows")
+
+
+def test_commit_rolls_a_decided_load_forward(world: World, command: Command, at: Cluster) -> None:
+    manifest = world.prepare(["a"], ["b"])
+    world.decide(manifest)
+    name = manifest.transactions[1].transactional_id
+    answer = command("transactions", "commit", name, "--output", "json", *at)
+    assert (answer.code, json.loads(answer.out)["state"]) == (0, "COMMITTED")
+    assert world.visible() == ["a", "b"]
+
+
+def test_rule_1_commit_commits_nothing_that_nobody_has_decided(
+    world: World, command: Command, at: Cluster
+) -> None:
+    manifest = world.prepare(["a"])
+    name = one(manifest).transactional_id
+    refused(command("transactions", "commit", name, *at), 1, "nobody has decided it", "Run decide")
+    assert (world.open_ids(), world.visible()) == ([name], [])
+    world.session.ledger.decide_abort(manifest.attempt, decided_by="x", reason="check")
+    refused(command("transactions", "commit", name, *at), 1, "its attempt is aborted")
+
+
+def test_abort_makes_the_attempt_undecidable_and_sweeps_it(world: World, command: Command, at: Cluster) -> None:
+    manifest = world.prepare(["a"], ["b"])
+    name = manifest.transactions[0].transactional_id
+    answer = command(
+        "transactions", "abort", name, "--yes", "--reason", "wrong day", "--output", "json", *at
+    )
+    shown = json.loads(answer.out)
+    assert (answer.code, shown["verdict"], len(shown["aborted"])) == (0, "abort", 2)
+    row = world.session.ledger.attempt(world.load, 1)
+    assert row is not None and (row.verdict, row.reason) == (Verdict.ABORT, "wrong day")
+    assert row.decided_by is not None and "airflow-kafka-eos" in row.decided_by
+    assert (world.open_ids(), world.visible()) == ([], [])
+
+
+@pytest.mark.parametrize("verb", ["abort", "force-terminate"])
+def test_what_is_decided_is_neither_aborted_nor_terminated(
+    world: World, command: Command, at: Cluster, verb: str
+) -> None:
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    name = one(manifest).transactional_id
+    refused(command("transactions", verb, name, "--yes", *at), 1, "it is only ever rolled forward")
+    world.commit()
+    assert world.visible() == ["a"]
+
+
+def test_force_terminate_ends_one_and_leaves_its_siblings_to_cleanup(
+    world: World, command: Command, at: Cluster
+) -> None:
+    manifest = world.prepare(["a"], ["b"])
+    first, second = (t.transactional_id for t in manifest.transactions)
+    answer = command("transactions", "force-terminate", first, "--yes", "--output", "json", *at)
+    assert (answer.code, json.loads(answer.out)["aborted"]) == (0, [first])
+    assert world.open_ids() == [second]
+    assert command("cleanup", "--yes", *at).code == 0
+    assert world.open_ids() == []
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort", "force-terminate"])
+def test_rule_6_nothing_is_done_to_a_stranger(
+    world: World, command: Command, at: Cluster, stranger: str, verb: str
+) -> None:
+    yes = () if verb == "commit" else ("--yes",)
+    refused(command("transactions", verb, stranger, *yes, *at), 2, "rule 6", stranger)
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort", "force-terminate"])
+def test_what_the_ledger_does_not_know_is_for_a_person_to_look_at(
+    world: World, command: Command, at: Cluster, verb: str
+) -> None:
+    """A ledger restored from a backup: it may have been decided since then."""
+    name = str(TransactionalId(replace(world.load, name="lost"), world.session.ledger.ledger_id, 1, 0, 0))
+    producer = foreign_transaction(world, name)
+    yes = () if verb == "commit" else ("--yes",)
+    refused(command("transactions", verb, name, *yes, *at), 1, "the ledger does not know the attempt", name)
+    unknown = command("cleanup", "--yes", *at)
+    assert unknown.code == 1 and name in unknown.out
+    producer.commit_transaction(30)
+
+
+@pytest.mark.parametrize("verb", ["abort", "force-terminate"])
+def test_nothing_is_ended_without_a_yes(
+    world: World, command: Command, at: Cluster, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    manifest = world.prepare(["a"])
+    name = one(manifest).transactional_id
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))  # a pipe is nobody
+    refused(command("transactions", verb, name, *at), 2, "There is no terminal to ask at", "Add --yes")
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    answer = command("transactions", verb, name, *at)
+    assert (answer.code, "[y/N]" in answer.err, "nothing was done" in answer.err) == (2, True, True)
+    assert world.session.ledger.attempt(world.load, 1).is_undecided  # type: ignore[union-attr]
+    assert world.open_ids() == [name]
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert command("transactions", verb, name, *at).code == 0
+    assert world.open_ids() == []
+
+
+def test_what_is_decided_while_we_ask_is_not_called_aborted(
+    world: World, command: Command, at: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = world.prepare(["a"])
+
+    class Slow(Terminal):
+        def readline(self, *_: object) -> str:
+            world.decide(manifest)
+            return "y\n"
+
+    monkeypatch.setattr("sys.stdin", Slow())
+    answer = command("transactions", "abort", one(manifest).transactional_id, *at)
+    assert answer.code == 1 and "it is only ever rolled forward" in answer.err
+    world.commit()
+    assert world.visible() == ["a"]
+
+
+def test_a_decided_load_is_given_up_by_name_before_its_transactions_end(
+    world: World, command: Command, at: Cluster
+) -> None:
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    name, (_, load, key) = one(manifest).transactional_id, (world.load.namespace, world.load.name, world.load.key)
+    refused(command("loads", "give-up", load, key, "--reason", "r", *at), 2, "no terminal")
+    assert command("loads", "give-up", load, key, "--reason", "topic broken", "--yes", *at).code == 0
+    row = world.session.ledger.load(world.load)
+    assert row is not None and row.state is not LoadState.COMMITTED and "topic broken" in row.reason
+    assert command("transactions", "force-terminate", name, "--yes", *at).code == 0
+    assert (world.open_ids(), world.visible()) == ([], [])
+
+
+def test_a_decided_load_is_recovered(world: World, command: Command, at: Cluster) -> None:
+    manifest = world.prepare(["a"])
+    undecided = command("loads", "recover", world.load.name, world.load.key, *at)
+    refused(undecided, 1, "no commit decision")
+    world.decide(manifest)
+    answer = command("loads", "recover", world.load.name, world.load.key, "--output", "json", *at)
+    assert (answer.code, json.loads(answer.out)["state"]) == (0, "COMMITTED")
+    assert world.visible() == ["a"]
+    refused(command("loads", "recover", "ordres", "1", *at), 2, "Did you mean the name orders?")
+
+
+def test_nothing_hangs_here_and_that_is_said(world: World, command: Command, at: Cluster) -> None:
+    world.prepare(["a"])
+    answer = command("transactions", "hanging", "--topic", world.topic, "--running-longer-than", "0s", *at)
+    assert (answer.code, answer.out) == (0, "no hanging transactions\n")
+    answer = command("transactions", "hanging", "--topic", "nowhere", "--timeout", "2", *at)
+    refused(answer, 2, "topic nowhere does not exist")
+
+
+def test_cleanup_says_what_it_would_do_asks_and_does_it(world: World, command: Command, at: Cluster) -> None:
+    ref = reference(world.session, world.open_attempt())
+    world.write(ref, ["never"])
+    nothing = command("cleanup", *at)
+    assert (nothing.code, nothing.out) == (0, "nothing to clean up\n")  # a run may be at work
+    dry = command("cleanup", "--abandoned-after", "0s", "--dry-run", "--output", "json", *at)
+    (row,) = json.loads(dry.out)["loads"]
+    assert (dry.code, row["key"], row["up_to_attempt"], row["clean"]) == (0, world.load.key, 1, None)
+    refused(command("cleanup", world.load.name, world.load.key, *at), 2, "a run may be at work on it", "--yes")
+    refused(command("cleanup", world.load.name, *at), 2, "has no KEY")
+    assert len(world.open_ids()) == 1
+    done = command(
+        "cleanup", "--abandoned-after", "0s", "--quiet", "0s", "--yes", "--output", "json", *at
+    )
+    (row,) = json.loads(done.out)["loads"]
+    assert (done.code, row["clean"], len(row["aborted"]), row["error"]) == (0, True, 1, None)
+    assert (world.open_ids(), world.visible()) == ([], [])
+
+
+def test_cleanup_of_a_load_in_doubt_says_so_and_code_1(world: World, command: Command, at: Cluster) -> None:
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    world.session.coordinator.end(one(manifest), Verdict.ABORT)  # lost
+    answer = command("cleanup", world.load.name, world.load.key, "--yes", *at)
+    assert answer.code == 1 and "was aborted although the decision was commit" in answer.out

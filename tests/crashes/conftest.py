@@ -1,0 +1,31 @@
+"""One SQLite file and one PostgreSQL database, shared by all cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kafka_eos.ledger.ledger import Ledger
+from tests.crashes.zygote import Zygote, zygote
+from tests.ledger.conftest import postgresql
+
+__all__ = ["postgresql"]
+
+
+@pytest.fixture(scope="session")
+def ledger_urls(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, str]:
+    server = request.getfixturevalue("postgresql")
+    server.run("CREATE DATABASE crashes TEMPLATE template_ledger")
+    urls = {
+        "sqlite": f"sqlite:///{tmp_path_factory.mktemp('crashes')}/ledger.db",
+        "postgresql": server.url("crashes"),
+    }
+    Ledger.open(urls["sqlite"], upgrade=True).close()
+    return urls
+
+
+@pytest.fixture(scope="session")
+def victims() -> Iterator[Zygote]:
+    with zygote() as running:
+        yield running

@@ -1,0 +1,44 @@
+"""When is what a partition has open one that no coordinator will end? Pure: what both sides showed, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kafka_eos.kafka.hanging import OpenProducer, why_hanging
+from airflow_kafka_eos.transaction import (
+    CoordinatorState,
+    PreparedTxnState,
+    TopicPartition,
+    TransactionDescription,
+)
+
+HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+PRODUCER = OpenProducer(HERE, 7, 3, 0, 100, 1_700_000_000_000)
+SEEN = TransactionDescription(
+    "id", CoordinatorState.ONGOING, PreparedTxnState(7, 3), 60_000, 1_700_000_000_000, frozenset({HERE})
+)
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (None, "no coordinator knows its producer id"),
+        (SEEN, ""),
+        (replace(SEEN, partitions=frozenset({HERE, THERE})), ""),
+        (replace(SEEN, partitions=frozenset({THERE})), "does not have this partition"),
+        (replace(SEEN, coordinator_state=CoordinatorState.COMPLETE_COMMIT), "its coordinator shows CompleteCommit"),
+        (replace(SEEN, coordinator_state=CoordinatorState.COMPLETE_ABORT), "its coordinator shows CompleteAbort"),
+        (replace(SEEN, coordinator_state=CoordinatorState.EMPTY), "its coordinator shows Empty"),
+        # the markers are on their way; with transaction version 2 under the next epoch
+        (replace(SEEN, coordinator_state=CoordinatorState.PREPARE_COMMIT), ""),
+        (replace(SEEN, coordinator_state=CoordinatorState.PREPARE_ABORT, state=PreparedTxnState(7, 4)), ""),
+        (replace(SEEN, state=PreparedTxnState(7, 4)), "its coordinator has 7:4 open, not 7:3"),
+        # what a newer broker calls a state that we do not know is no reason to end anything
+        (replace(SEEN, coordinator_state=CoordinatorState.UNKNOWN, partitions=frozenset()), ""),
+    ],
+)  # fmt: skip
+def test_why_it_is_hanging(seen: TransactionDescription | None, why: str) -> None:
+    found = why_hanging(PRODUCER, seen)
+    assert (why in found) if why else found == ""

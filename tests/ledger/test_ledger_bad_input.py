@@ -1,0 +1,101 @@
+"""A ledger that is full, read-only, or restored from a backup: a clear error, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
+from sqlalchemy import event
+
+from airflow_kafka_eos.cli import main
+from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, UndecidableError
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger import Ledger, database
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.naming import LEDGER_ID_PATTERN
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LONGEST_PAUSE", 0.05)
+
+
+def test_a_full_ledger_decides_nothing_and_goes_on_when_there_is_room(ledger: Ledger, url: str) -> None:
+    if url.startswith("postgresql"):
+        return  # filling a disk is not for a test; its code 53100 is told apart like SQLite's
+    prepare(ledger)
+    engine = ledger._database.engine
+
+    def full(connection: object, _: object) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
+        connection.execute(f"PRAGMA max_page_count = {pages}")  # type: ignore[attr-defined]
+
+    event.listen(engine, "connect", full)
+    with pytest.raises(LedgerUnavailableError, match=r"is full .*nothing was written.*Make room"):
+        for _ in range(200):  # until the last page has no room left
+            ledger.begin(OTHER, owner="x" * 500)
+            ledger.submit(OTHER, owner="y" * 500)
+    event.remove(engine, "connect", full)
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d").verdict is Verdict.COMMIT
+
+
+def test_a_read_only_ledger_can_be_looked_at_and_decides_nothing(ledger: Ledger, url: str) -> None:
+    prepare(ledger)
+    says = "read-only transaction"
+    if url.startswith("postgresql"):
+        sql(url, f"ALTER DATABASE {database.parse(url).database} SET default_transaction_read_only = on")
+    else:
+        # whoever runs the tests may be root, for whom no file is read-only
+        says = "is read-only .*nothing was written.*writable"
+        event.listen(ledger._database.engine, "connect", lambda c, _: c.execute("PRAGMA query_only = ON"))
+    assert len(ledger.attempts(LOAD)) == 1
+    with pytest.raises(LedgerUnavailableError, match=says):
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+    assert ledger.attempts(LOAD)[0].is_undecided
+
+
+def test_a_new_id_makes_undecided_attempts_undecidable_and_keeps_what_is_committed(ledger: Ledger, url: str) -> None:
+    commit(ledger)
+    for t in ledger.transactions(LOAD, 1):
+        ledger.record_outcome(LOAD, 1, t.transaction.transactional_id, Outcome.COMMITTED)
+    ledger.record_committed(LOAD, 1)
+    prepare(ledger, OTHER)
+    before = manifest(ledger, 1, OTHER)
+    old = ledger.ledger_id
+    assert ledger.new_id(decided_by="me") == old
+    assert LEDGER_ID_PATTERN.fullmatch(ledger.ledger_id) and ledger.ledger_id != old
+    with Ledger.open(url) as again:
+        assert again.ledger_id == ledger.ledger_id
+    assert ledger.load(LOAD).state is LoadState.COMMITTED  # type: ignore[union-attr]
+    assert [a.verdict for a in ledger.attempts(OTHER)] == [Verdict.ABORT]
+    with pytest.raises(ConfigurationError, match="belongs to ledger"):
+        ledger.decide_commit(before, decided_by="late")
+    with Ledger.open(url) as stale:
+        stale._ledger_id = old  # a process that opened it before
+        with pytest.raises(UndecidableError, match="the ledger got a new id"):
+            stale.decide_commit(before, decided_by="late")
+
+
+def test_no_new_id_while_a_decided_load_is_not_finished(ledger: Ledger) -> None:
+    commit(ledger)
+    old = ledger.ledger_id
+    with pytest.raises(ConfigurationError, match="1 decided loads are not finished: team"):
+        ledger.new_id(decided_by="me")
+    assert ledger.ledger_id == old
+
+
+def test_the_command_asks_explains_and_renews(
+    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_KAFKA_EOS_LEDGER", url)
+    answers: Callable[[str], Callable[[str], str]] = lambda text: lambda _: text  # noqa: E731
+    monkeypatch.setattr("builtins.input", answers("no"))
+    assert main(["ledger", "new-id"]) == 1
+    assert "restored from a backup" in capsys.readouterr().out
+    with Ledger.open(url) as same:
+        assert same.ledger_id == ledger.ledger_id
+    assert main(["ledger", "new-id", "--yes"]) == 0
+    with Ledger.open(url) as other:
+        assert other.ledger_id != ledger.ledger_id
+    assert f"{ledger.ledger_id} -> " in capsys.readouterr().out

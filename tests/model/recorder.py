@@ -1,0 +1,165 @@
+"""Write down what a real run does, event by event, where our code meets ledger, coordinator and writers.
+
+An event is recorded when it is over, but for an EndTxn, which is recorded before it is sent and again when it is
+answered: from the first of them on it may arrive at any moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import pytest
+
+from airflow_kafka_eos.kafka.arrow.writer import ArrowWriter
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, PreparedTxnState
+
+
+class Event(NamedTuple):
+    """:param kind: a method of :class:`tests.model.replay.Replay`.
+    :param what: that method's arguments.
+    """
+
+    kind: str
+    what: dict[str, Any]
+
+
+class Recorder:
+    """Patches our classes as long as the fixture lives; several threads may be recorded."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.events: list[Event] = []
+        self._patch = patch
+        # what the ledger does is one step: nobody else's event comes between its doing and its record
+        self._lock = threading.RLock()
+        self._opened = 0
+        self._wrap_ledger()
+        self._wrap_coordinator()
+        self._after(
+            ArrowWriter, "prepare", lambda answer, *_, **__: self._note("wrote", transaction=answer[0])
+        )
+
+    def of_kind(self, kind: str) -> list[int]:
+        """Where events of a kind stand."""
+        return [n for n, event in enumerate(self.events) if event.kind == kind]
+
+    # -- ledger ----------------------------------------------------------------------------------------------------
+
+    def _wrap_ledger(self) -> None:
+        for name in ("begin", "submit"):
+            self._after(Ledger, name, lambda row, *_, **__: self._open(row.number))
+        self._after(
+            Ledger,
+            "mark_prepared",
+            lambda _, __, manifest: self._note(
+                "reported", attempt=manifest.attempt.attempt, transactions=list(manifest.transactions)
+            ),
+        )
+        self._after(
+            Ledger, "decide_commit", lambda row, *_, **__: self._note("decided_commit", attempt=row.number)
+        )
+        self._after(
+            Ledger,
+            "decide_abort",
+            lambda done, _, ref, **__: self._note("decided_abort", attempt=ref.attempt, done=done),
+        )
+        self._after(
+            Ledger,
+            "make_undecidable",
+            lambda rows, *_, **__: self._note(
+                "made_undecidable", verdicts={r.number: r.verdict for r in rows}
+            ),
+        )
+        self._after(
+            Ledger,
+            "is_decided_commit",
+            lambda found, _, transaction: self._note("asked", transaction=transaction, decided=found),
+        )
+        self._after(
+            Ledger,
+            "record_outcomes",
+            lambda recorded, _, load, number, __: self._note(
+                "found", attempt=number, outcomes=dict(recorded)
+            ),
+        )
+        self._after(
+            Ledger, "record_committed", lambda row, *_, **__: self._note("committed", attempt=row.number)
+        )
+        self._after(Ledger, "record_swept", lambda row, *_, **__: self._note("swept", attempt=row.number))
+
+    def _open(self, number: int) -> None:
+        if number > self._opened:
+            self._opened = number
+            self._note("opened", attempt=number)
+
+    # -- Kafka -----------------------------------------------------------------------------------------------------
+
+    def _wrap_coordinator(self) -> None:
+        self._after(
+            Coordinator,
+            "init_producer_id",
+            lambda state, _, name, *__, **___: self._note(
+                "initialised", transaction=PreparedTransaction(name, state)
+            ),
+        )
+        self._after(
+            Coordinator,
+            "describe",
+            lambda found, *_: self._note(
+                "described",
+                open=[
+                    PreparedTransaction(d.transactional_id, d.state)
+                    for d in found.values()
+                    if d.coordinator_state is CoordinatorState.ONGOING
+                ],
+            ),
+        )
+        end_many = Coordinator.end_many
+
+        def recorded(
+            coordinator: Coordinator, transactions: Iterable[PreparedTransaction], verdict: Verdict
+        ) -> Any:
+            every = list(transactions)
+            for transaction in every:
+                self._note("sent", transaction=transaction, verdict=verdict)
+            answers = end_many(coordinator, every, verdict)
+            for transaction in every:
+                answer = answers[transaction.transactional_id]
+                self._note("answered", transaction=transaction, verdict=verdict, answer=answer)
+            return answers
+
+        self._patch.setattr(Coordinator, "end_many", recorded)
+
+    # -- private ---------------------------------------------------------------------------------------------------
+
+    def _after(self, owner: type, name: str, note: Callable[..., None]) -> None:
+        original = getattr(owner, name)
+        locked = owner is Ledger
+
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            if not locked:
+                answer = original(*arguments, **options)
+                note(answer, *arguments, **options)
+                return answer
+            with self._lock:
+                answer = original(*arguments, **options)
+                note(answer, *arguments, **options)
+                return answer
+
+        self._patch.setattr(owner, name, recorded)
+
+    def _note(self, kind: str, **what: Any) -> None:
+        with self._lock:
+            self.events.append(Event(kind, what))
+
+
+def successor(transaction: PreparedTransaction) -> PreparedTransaction:
+    """The same id under the next epoch: an identity that nobody recorded."""
+    state = transaction.state
+    return PreparedTransaction(
+        transaction.transactional_id, PreparedTxnState(state.producer_id, state.producer_epoch + 1)
+    )

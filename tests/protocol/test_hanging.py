@@ -1,0 +1,338 @@
+"""Hanging transactions, made for real: found by producer state, ended only when they are ours (KIP-664, rule 6)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
+
+from airflow_kafka_eos.cli import main
+from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
+from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.hanging import OpenProducer
+from airflow_kafka_eos.kafka.partitions import Holder, Partitions
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.hanging import (
+    HangingTransaction,
+    Whose,
+    abort,
+    find,
+    is_behind,
+    longest_wait_ms,
+)
+from airflow_kafka_eos.protocol.opening import prepared, reference
+from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.terminating import force_terminate
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
+from tests.protocol.late import produce_late
+from tests.protocol.world import RUN, World, foreign_transaction
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[LocalKafka]:
+    """Transaction version 1, and brokers that ask no coordinator about a produce request, as before KIP-890."""
+    with LocalKafka(
+        version="3.9", broker_settings={"transaction.partition.verification.enable": "false"}
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def old_session(old: LocalKafka, ledger_url: str) -> Iterator[Session]:
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": old.bootstrap_servers})
+    with connect(settings, ledger_url, "test") as opened:
+        yield opened
+
+
+@pytest.fixture
+def here(old: LocalKafka, old_session: Session) -> World:
+    """A topic with two partitions on that broker."""
+    number = next(_numbers)
+    old.create_topic(f"old-{number}", partitions=2)
+    load = LoadIdentity("test", "hanging", f"key-{number}")
+    return World(old_session, old_session.partitions.wire.settings, f"old-{number}", load)
+
+
+def places(world: World) -> list[TopicPartition]:
+    return [TopicPartition(world.topic, n) for n in range(2)]
+
+
+def look(world: World) -> list[HangingTransaction]:
+    return find(world.session, places(world), longer_than_ms=0)
+
+
+def prepare(world: World, *values: str, partition: int = 0) -> PreparedTransaction:
+    """An attempt with one transaction, all of it in one partition."""
+    ref = reference(world.session, world.open_attempt())
+    name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
+    transaction, writes = world.write_arrow(name, values, partition=partition)
+    prepared(world.session, world.manifest(ref, [ManifestEntry(0, transaction, writes)]))
+    return transaction
+
+
+def decide(world: World) -> None:
+    row = world.session.ledger.attempts(world.load)[-1]
+    (recorded,) = world.session.ledger.transactions(world.load, row.number)
+    entry = ManifestEntry(0, recorded.transaction, recorded.writes)
+    world.decide(world.manifest(reference(world.session, row), [entry]))
+
+
+def sweep_all(world: World) -> None:
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
+    while poll(world.session) is not None:
+        pass
+
+
+def late(world: World, transaction: PreparedTransaction, sequence: int, partition: int = 0) -> None:
+    assert produce_late(world.settings, transaction, places(world)[partition], "late", sequence) == 0
+
+
+@pytest.mark.broker
+class TestOnTransactionVersion1:
+    def test_a_late_produce_behind_the_commit_is_found_and_ended_and_the_load_stays_whole(
+        self, here: World
+    ) -> None:
+        transaction = prepare(here, "a", "b")
+        decide(here)
+        here.commit()
+        late(here, transaction, 2)
+        (found,) = look(here)
+        assert (found.whose, found.transactional_id) == (Whose.OURS, transaction.transactional_id)
+        assert found.why == "its coordinator shows CompleteCommit"
+        assert (found.producer.state, found.producer.txn_start_offset) == (transaction.state, 3)
+        abort(here.session, found)
+        assert look(here) == []
+        stable = here.session.partitions.last_stable_offsets(places(here))
+        assert stable == here.session.partitions.end_offsets(places(here))  # readers are held back no more
+        assert here.visible() == ["a", "b"]
+
+    def test_a_late_produce_behind_the_sweep_is_found_and_ended(self, here: World) -> None:
+        transaction = prepare(here, "a")
+        sweep_all(here)
+        late(here, transaction, 1)
+        (found,) = look(here)
+        assert (found.whose, found.why) == (Whose.OURS, "its coordinator shows CompleteAbort")
+        abort(here.session, found)
+        assert (look(here), here.visible()) == ([], [])
+        with pytest.raises(UndecidableError, match="is not hanging any more"):
+            abort(here.session, found)
+
+    def test_what_a_coordinator_still_has_open_is_not_hanging(self, here: World) -> None:
+        prepare(here, "a")
+        foreign_transaction(here, f"stranger-{here.load.key}")
+        assert look(here) == []
+
+    def test_one_without_a_record_for_a_short_time_is_left_to_its_coordinator(self, here: World) -> None:
+        transaction = prepare(here, "a")
+        sweep_all(here)
+        late(here, transaction, 1)
+        assert longest_wait_ms(here.session) >= 900_000
+        assert find(here.session, places(here)) == []
+        assert len(look(here)) == 1
+
+    def test_rule_1_an_undecided_attempts_stray_partition_is_not_ended(self, here: World) -> None:
+        transaction = prepare(here, "a", partition=0)
+        late(here, transaction, 0, partition=1)  # never added to the transaction
+        (found,) = look(here)
+        assert found.whose is Whose.UNDECIDED
+        assert found.why == "its coordinator's open transaction does not have this partition"
+        with pytest.raises(UndecidableError, match="is ours, undecided"):
+            abort(here.session, found)
+        forged = replace(found, whose=Whose.OURS)  # what was ours a moment ago is looked at again
+        with pytest.raises(UndecidableError, match="is ours, undecided"):
+            abort(here.session, forged)
+        assert len(look(here)) == 1
+
+    def test_rule_10_a_decided_load_is_verified_before_anything_of_it_is_ended(self, here: World) -> None:
+        transaction = prepare(here, "a", partition=0)
+        decide(here)
+        late(here, transaction, 0, partition=1)
+        (found,) = look(here)
+        assert found.whose is Whose.DECIDED
+        with pytest.raises(UndecidableError, match="is ours, decided"):
+            abort(here.session, found)
+        here.commit()
+        (found,) = look(here)
+        assert found.whose is Whose.OURS
+        abort(here.session, found)
+        assert (look(here), here.visible()) == ([], ["a"])
+
+    @pytest.mark.parametrize("kind", ["another application", "another ledger", "another namespace"])
+    def test_rule_6_a_foreign_one_is_shown_and_never_ended(self, here: World, kind: str) -> None:
+        ours = here.session.ledger.ledger_id
+        name = {
+            "another application": f"orders-service-{here.load.key}",
+            "another ledger": str(TransactionalId(here.load, "0123456789", 1, 0, 0)),
+            "another namespace": str(TransactionalId(replace(here.load, namespace="other"), ours, 1, 0, 0)),
+        }[kind]
+        for load in (here.load, replace(here.load, namespace="other")):  # known, and aborted
+            here.session.ledger.begin(load, owner=RUN)
+            here.session.ledger.make_undecidable(load, up_to=1, decided_by=RUN, reason="")
+        stranger = strange(here, name)
+        (found,) = look(here)
+        assert (found.whose, found.transactional_id) == (Whose.FOREIGN, name)
+        for seen in (found, replace(found, whose=Whose.OURS)):
+            with pytest.raises(ConfigurationError, match=r"never ended here \(rule 6\)"):
+                abort(here.session, seen)
+        assert [h.producer.state for h in look(here)] == [stranger.state]
+
+    def test_rule_6_the_same_producer_id_on_another_cluster_makes_nothing_ours(
+        self, here: World, session: Session
+    ) -> None:
+        """One ledger, two clusters: producer ids are small numbers, and meet."""
+        stranger = strange(here, f"orders-service-{here.load.key}")
+        ref = reference(session, here.open_attempt())
+        name = str(TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0))
+        writes = (PartitionWrites(here.topic, 0, 1, 1, 0, 0, "0" * 32, 1),)
+        entry = ManifestEntry(0, PreparedTransaction(name, stranger.state), writes)
+        there = replace(here.manifest(ref, [entry]), topics={here.topic: TopicInfo("of another cluster", 2)})
+        prepared(session, there)
+        session.ledger.decide_abort(ref, decided_by=RUN, reason="refused")
+        assert [h.whose for h in look(here)] == [Whose.FOREIGN]
+
+
+    def test_the_command_shows_all_and_ends_ours_when_told_to(
+        self,
+        here: World,
+        ledger_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv(LEDGER_VARIABLE, ledger_url)
+        transaction = prepare(here, "a", partition=0)
+        sweep_all(here)
+        late(here, transaction, 1)
+        stranger = strange(here, f"billing-{here.load.key}")
+        servers = here.settings.bootstrap_servers
+        look_for = ["transactions", "hanging", "--topic", here.topic, "--bootstrap-server", servers]
+        look_for += ["--namespace", "test", "--output", "json", "--running-longer-than"]
+
+        def run(*more: str) -> tuple[int, list[dict[str, Any]]]:
+            capsys.readouterr()
+            code = main([*look_for, *more])
+            return code, json.loads(capsys.readouterr().out or "[]")
+
+        assert run("2h") == (0, [])
+        code, rows = run("0s")
+        assert code == 1
+        assert {r["transactional_id"]: (r["whose"], r["load"], r["aborted"]) for r in rows} == {
+            transaction.transactional_id: ("ours", str(here.load), False),
+            stranger.transactional_id: ("foreign", None, False),
+        }
+        assert run("0s", "--abort") == (2, [])  # nobody said yes
+        assert len(look(here)) == 2
+        code, rows = run("0s", "--abort", "--yes")
+        assert (code, [r["whose"] for r in rows if r["aborted"]]) == (1, ["ours"])  # the stranger's is left
+        assert [h.producer.state for h in look(here)] == [stranger.state]
+
+    def test_a_zombie_that_begins_anew_under_a_committed_identity_is_terminated(self, here: World) -> None:
+        """The coordinator knows it, so it is not hanging: on transaction version 1 an end does not bump the epoch."""
+        transaction = prepare(here, "a")
+        decide(here)
+        here.commit()
+        begin_anew(here, transaction, places(here)[0])
+        late(here, transaction, 1)
+        assert (look(here), here.open_ids()) == ([], [transaction.transactional_id])
+        assert (
+            force_terminate(here.session, transaction.transactional_id, by=RUN, reason="zombie")
+            == transaction
+        )
+        assert (here.open_ids(), here.visible()) == ([], ["a"])
+
+
+def begin_anew(world: World, transaction: PreparedTransaction, place: TopicPartition) -> None:
+    """A zombie's AddPartitionsToTxn."""
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transaction.transactional_id,
+        v3_and_below_producer_id=transaction.state.producer_id,
+        v3_and_below_producer_epoch=transaction.state.producer_epoch,
+        v3_and_below_topics=[topic],
+        max_version=3,
+    )
+    answer = world.session.partitions.wire.send_to_coordinator(transaction.transactional_id, request)
+    (code,) = [
+        p.partition_error_code
+        for t in answer.results_by_topic_v3_and_below
+        for p in t.results_by_partition
+    ]
+    assert code == 0
+
+
+def strange(world: World, name: str) -> PreparedTransaction:
+    """Another application's hanging transaction."""
+    producer = foreign_transaction(world, name)
+    seen = world.session.coordinator.describe([name])[name]
+    (place,) = seen.partitions
+    producer.commit_transaction(30)
+    transaction = PreparedTransaction(name, seen.state)
+    assert produce_late(world.settings, transaction, place, "late", 1) == 0
+    return transaction
+
+
+def test_what_ends_while_we_look_is_not_hanging(world: World) -> None:
+    """The leader showed it open, and by the time that the coordinator answers it is ended."""
+    transaction = prepare(world, "a")
+    decide(world)
+
+    class Ends(Coordinator):
+        def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+            world.commit()
+            return super().describe(ids)
+
+    with Wire(world.settings, timeout_s=60) as wire:
+        ends = Ends(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
+        assert find(replace(world.session, coordinator=ends), places(world), longer_than_ms=0) == []
+        shown = ends.describe([transaction.transactional_id])[transaction.transactional_id]
+    assert not shown.is_open
+
+
+def test_rule_11_what_a_listing_hides_is_described_by_the_ledgers_name(world: World) -> None:
+    """A coordinator that is just moving: without its id, an open transaction would look like a hanging one."""
+    prepare(world, "a")
+
+    class Hiding(Partitions):
+        def lso_holders(self, tp: TopicPartition) -> list[Holder]:
+            return [holder._replace(transactional_id=None) for holder in super().lso_holders(tp)]
+
+    hidden = replace(world.session, partitions=Hiding(world.session.partitions.wire))
+    assert find(hidden, places(world), longer_than_ms=0) == []
+
+
+def test_rule_10_what_began_before_the_last_record_is_the_decided_transaction_itself(world: World) -> None:
+    transaction = prepare(world, "a", "b")
+    decide(world)
+    world.commit()
+    every = world.session.ledger.holders([transaction.state])  # of the other cluster's loads too
+    ((attempt, row),) = [(a, t) for a, t in every if t.transaction == transaction]
+    producer = OpenProducer(places(world)[0], *_identity(transaction), 0, 2, 0)
+    assert is_behind(producer, attempt, (attempt, row))
+    assert not is_behind(producer._replace(txn_start_offset=1), attempt, (attempt, row))
+    assert not is_behind(producer, replace(attempt, closed_at=None), (attempt, row))
+
+
+def _identity(transaction: PreparedTransaction) -> tuple[int, int]:
+    return transaction.state.producer_id, transaction.state.producer_epoch
+
+
+def test_from_kafka_4_on_a_late_produce_is_refused(world: World) -> None:
+    """KIP-890: nothing can hang where the broker asks the coordinator, or ends bump the epoch."""
+    transaction = prepare(world, "a")
+    sweep_all(world)
+    place = TopicPartition(world.topic, 0)
+    assert produce_late(world.settings, transaction, place, "late", 1) != 0
+    assert find(world.session, [place], longer_than_ms=0) == []

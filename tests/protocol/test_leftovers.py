@@ -1,0 +1,126 @@
+"""What no run is left to sweep: chosen by rule, swept to the end; live attempts and strangers are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.leftovers import Leftovers, choose, clean, find
+from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.protocol.world import RUN, World, foreign_transaction
+
+DAY = timedelta(days=1)
+LOAD, OTHER = (LoadIdentity("test", "orders", key) for key in ("1", "2"))
+NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
+
+
+def attempt(number: int, verdict: Verdict | None, load: LoadIdentity = LOAD, *, days: float = 5) -> AttemptRow:
+    opened = (NOW - timedelta(days=days)).isoformat(timespec="microseconds")
+    return AttemptRow(load, number, "dag/run", opened, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "holders", "chosen"),
+    [
+        ([], [], {}),
+        ([attempt(1, Verdict.ABORT)], [], {LOAD: 1}),
+        ([attempt(1, Verdict.COMMIT)], [], {LOAD: 1}),
+        ([attempt(1, Verdict.ABORT), attempt(2, Verdict.COMMIT, OTHER)], [], {LOAD: 1, OTHER: 2}),
+        ([attempt(1, None, days=2)], [], {LOAD: 1}),
+        ([attempt(1, None, days=0.5)], [], {}),
+        ([attempt(1, Verdict.ABORT), attempt(2, None, days=0.5)], [], {LOAD: 1}),
+        # of a finished attempt, a zombie's
+        ([], [attempt(3, Verdict.COMMIT)], {LOAD: 3}),
+        ([attempt(3, None, days=0.5)], [attempt(3, None, days=0.5), attempt(1, Verdict.ABORT)], {LOAD: 1}),
+        # decided between the two looks: the later one counts
+        ([attempt(1, Verdict.COMMIT)], [attempt(1, None, days=0.1)], {LOAD: 1}),
+    ],
+)
+def test_which_loads_are_swept_and_how_far(
+    unfinished: list[AttemptRow], holders: list[AttemptRow], chosen: dict[LoadIdentity, int]
+) -> None:
+    assert choose(unfinished, holders, NOW, DAY) == chosen
+
+
+@pytest.fixture
+def alone(settings: KafkaSettings, tmp_path: Path, world: World) -> Iterator[World]:
+    """A ledger of its own, so that no other test's leftovers are found."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    Ledger.open(url, upgrade=True).close()
+    with connect(settings, url, "test") as session:
+        yield World(session, settings, world.topic, world.load)
+
+
+def sibling(world: World, key: str) -> World:
+    return World(world.session, world.settings, world.topic, LoadIdentity("test", "orders", key))
+
+
+def test_aborted_decided_and_abandoned_are_swept_and_the_living_is_not(alone: World) -> None:
+    aborted, decided, abandoned, living = (sibling(alone, k) for k in ("aborted", "decided", "old", "living"))
+    ref = reference(aborted.session, aborted.open_attempt())
+    aborted.write(ref, ["never"])
+    aborted.session.ledger.decide_abort(ref, decided_by=RUN, reason="check")
+    decided.decide(decided.prepare(["a"]))
+    abandoned.prepare(["never"])
+    found = find(alone.session, abandoned_after=timedelta(0))
+    assert found == Leftovers({w.load: 1 for w in (aborted, decided, abandoned)}, ())
+    manifest = living.prepare(["b"])
+    young = find(alone.session, abandoned_after=DAY)
+    assert young.loads == {aborted.load: 1, decided.load: 1}
+    swept = clean(alone.session, found.loads, by=RUN, quiet_s=0, deadline_s=60)
+    assert {s.load: (len(s.aborted), s.error) for s in swept} == {
+        aborted.load: (1, None), decided.load: (0, None), abandoned.load: (1, None),
+    }  # fmt: skip
+    assert alone.visible() == ["a"]
+    assert alone.open_ids() == [manifest.transactions[0].transactional_id]
+    living.decide(manifest)
+    living.commit()
+    assert find(alone.session, abandoned_after=timedelta(0)) == Leftovers({}, ())
+
+
+def test_what_a_zombie_opens_behind_a_finished_load_is_found_by_listing(alone: World) -> None:
+    manifest = alone.load_all(["a"])
+    assert find(alone.session, abandoned_after=timedelta(0)).loads == {}
+    alone.write(manifest.attempt, ["zombie"])
+    found = find(alone.session, abandoned_after=DAY)
+    assert found.loads == {alone.load: 1}
+    clean(alone.session, found.loads, by=RUN, quiet_s=0, deadline_s=60)
+    assert (alone.open_ids(), alone.visible()) == ([], ["a"])
+
+
+def test_what_the_ledger_does_not_know_is_said_and_left_alone(alone: World) -> None:
+    lost = LoadIdentity("test", "lost", alone.load.key)
+    name = str(TransactionalId(lost, alone.session.ledger.ledger_id, 1, 0, 0))
+    producer = foreign_transaction(alone, name)
+    foreign_transaction(alone, str(TransactionalId(lost, "0123456789", 1, 0, 0)))
+    assert find(alone.session, abandoned_after=timedelta(0)) == Leftovers({}, (name,))
+    producer.abort_transaction(30)
+
+
+def test_a_load_in_doubt_keeps_no_other_from_being_swept(alone: World, session: Session) -> None:
+    doubtful, other = sibling(alone, "doubtful"), sibling(alone, "other")
+    manifest = doubtful.prepare(["lost"])
+    doubtful.decide(manifest)
+    (transaction,) = manifest.transactions
+    alone.session.coordinator.end(
+        PreparedTransaction(transaction.transactional_id, transaction.state), Verdict.ABORT
+    )
+    other.prepare(["never"])
+    first, second = clean(
+        alone.session, {doubtful.load: 1, other.load: 1}, by=RUN, quiet_s=0, deadline_s=60
+    )
+    assert isinstance(first.error, InDoubtError)
+    assert (second.error, len(second.aborted)) == (None, 1)
+    row = alone.session.ledger.load(other.load)
+    assert row is not None and row.state is LoadState.ABORTED
