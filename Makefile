@@ -12,13 +12,14 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test lint unit bench bench-quick clean
+.PHONY: help setup tools demo test lint unit mutations bench bench-quick clean
 
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
 	@echo "make test   set everything up, then lint and all tests, on a real broker"
 	@echo "make lint   ruff, mypy, import directions"
 	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
+	@echo "make mutations  take out one guard of the protocol's rules after the other, and see a test go red (minutes)"
 	@echo "make bench  benchmarks against peers, about half an hour on a quiet machine (bench-quick: some minutes)"
 	@echo "make clean  remove what these commands made"
 
@@ -51,6 +52,10 @@ lint: $(READY)
 
 unit: $(READY)
 	$(BIN)/pytest -m "not broker and not spark and not airflow"
+
+# some only: make mutations ONLY="1 decided-load-swept" (rules or names of tests/mutations/table.py)
+mutations: tools $(READY)
+	@$(BIN)/python -m tests.mutations $(ONLY)
 
 # what it writes and which knobs it has: docs/benchmarks.md
 bench: tools $(READY)

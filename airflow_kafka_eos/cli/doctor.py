@@ -45,7 +45,10 @@ def add_to(commands: Any) -> None:
     for name, choices in (("--two-phase-commit", TwoPhaseCommit), ("--scope", TransactionScope)):
         values = [choice.value for choice in choices]
         doctor.add_argument(name, choices=values, default=values[0], help=f"as the load has it; default {values[0]}")
-    doctor.add_argument("--max-ids", type=int, default=10_000, help="transactional ids of the namespace; default 10000")
+    doctor.add_argument("--max-transactional-ids", type=int, default=10_000, metavar="N", help="default 10000")
+    doctor.add_argument(
+        "--max-transactional-ids-of-namespace", type=int, default=100_000, metavar="N", help="default 100000"
+    )
     doctor.add_argument(
         "--spark-conf", action="append", metavar="KEY=VALUE", help="a Spark setting of the load; may be repeated"
     )
@@ -59,6 +62,7 @@ def add_to(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.doctor.examining import examine
     from airflow_kafka_eos.doctor.seen import Asked
+    from airflow_kafka_eos.protocol.ids import Caps
 
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -69,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
         two_phase_commit=TwoPhaseCommit(arguments.two_phase_commit),
         scope=TransactionScope(arguments.scope),
         load_name=arguments.load_name,
-        max_ids=arguments.max_ids,
+        caps=Caps(arguments.max_transactional_ids, arguments.max_transactional_ids_of_namespace),
         spark_conf=_spark_conf(arguments),
         executor=_executor(),
     )

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
 from airflow_kafka_eos.doctor.seen import Asked, ClusterSeen, LedgerSeen
-from airflow_kafka_eos.naming import LEDGER_ID_PATTERN, namespace_prefix
-
-_NEAR = 0.8
+from airflow_kafka_eos.naming import LEDGER_ID_PATTERN, PooledId, namespace_prefix, parse
+from airflow_kafka_eos.protocol.ids import WARN_AT
 
 
 def all_of(namespace: str) -> str:
@@ -25,18 +24,29 @@ def check(seen: ClusterSeen, ledger: LedgerSeen, asked: Asked) -> Iterator[Findi
         yield Finding.not_seen("ids-near-cap", subject, seen.ids)
         return
     yield _shared(seen, ledger, asked, subject)
-    count = len(seen.ids)
-    found = Judgement("ids-near-cap", subject, f"{count} transactional ids on the brokers, cap {asked.max_ids}")
+    if isinstance(ledger.ledger_id, Unknown):
+        yield Finding.not_seen("ids-near-cap", subject, ledger.ledger_id)
+        return
+    parsed = (parse(one.transactional_id) for one in seen.ids)
+    ours = [one for one in parsed if one is not None and one.ledger_id == ledger.ledger_id]
+    yield _cap(subject, len(ours), asked.caps.per_namespace)
+    names = Counter(one.load_name if isinstance(one, PooledId) else one.load.name for one in ours)
+    for name, count in names.most_common(1):
+        yield _cap(f"load name {name}", count, asked.caps.per_name)
+
+
+def _cap(subject: str, count: int, cap: int | None) -> Finding:
+    text = f"transactional ids on the brokers: {count}, cap: {cap if cap is not None else 'none'}"
+    found = Judgement("ids-near-cap", subject, text)
     remedy = (
-        "They go away by themselves, transactional.id.expiration.ms after their last use. Use fewer Spark partitions "
-        "per load, or pooled ids; or raise the cap where the brokers have the memory"
+        "Use transaction_naming='pooling', or wait until brokers forget unused ids (transactional.id.expiration.ms); "
+        "raise max_transactional_ids only where the coordinators have the memory"
     )
-    if count >= asked.max_ids:
-        yield found.error("The cap is reached: each id costs every broker's coordinator memory", remedy)
-    elif count >= _NEAR * asked.max_ids:
-        yield found.warning("The cap is near: each id costs the coordinators memory", remedy)
-    else:
-        yield found.ok("Far from the cap")
+    if cap is not None and count >= cap:
+        return found.error("The cap is reached: an attempt that would add ids is refused", remedy)
+    if cap is not None and count >= WARN_AT * cap:
+        return found.warning("The cap is near: beyond it attempts are refused", remedy)
+    return found.ok("Far from the cap")
 
 
 def _shared(seen: ClusterSeen, ledger: LedgerSeen, asked: Asked, subject: str) -> Finding:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from airflow_kafka_eos.doctor.finding import Unknown
 from airflow_kafka_eos.kafka.inspecting import Clock, IdSeen, TopicSeen, Versions
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
+from airflow_kafka_eos.protocol.ids import Caps
 
 #: Kafka's own topic of transactions.
 TRANSACTION_LOG = "__transaction_state"
@@ -18,7 +19,7 @@ class Asked:
     """The loads that cluster and ledger are to be good for.
 
     :param load_name: whose transactional ids are tried; None for those of the whole namespace.
-    :param max_ids: how many transactional ids the namespace may have on the brokers.
+    :param caps: how many transactional ids there may be on the brokers.
     :param spark_conf: Spark settings by name; None when Spark is not asked about.
     :param executor: Airflow's; None when it is not known.
     """
@@ -29,7 +30,7 @@ class Asked:
     two_phase_commit: TwoPhaseCommit = TwoPhaseCommit.AUTO
     scope: TransactionScope = TransactionScope.TASK
     load_name: str | None = None
-    max_ids: int = 10_000
+    caps: Caps = field(default_factory=Caps)
     spark_conf: Mapping[str, str] | None = None
     executor: str | None = None
 

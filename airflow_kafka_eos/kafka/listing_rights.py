@@ -15,7 +15,7 @@ from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.transaction import TransactionDescription
 
-#: The highest attempt that an id can name. No ledger gets there.
+#: The highest attempt, and slot, that an id can name. No ledger gets there.
 _NEVER = 999_999_999
 
 
@@ -24,16 +24,23 @@ def never_used(load: LoadIdentity, ledger_id: str) -> str:
     return str(naming.TransactionalId(load, ledger_id, _NEVER, role=naming.IdRole.PROBE))
 
 
+def never_leased(load: LoadIdentity, ledger_id: str) -> str:
+    """A pooled id of the load's name, of a slot that there will never be."""
+    return str(naming.PooledId(load.namespace, ledger_id, load.name, _NEVER, role=naming.IdRole.PROBE))
+
+
 def describe_listed(
-    coordinator: Coordinator, load: LoadIdentity, ledger_id: str, ids: Iterable[str]
+    coordinator: Coordinator, load: LoadIdentity, ledger_id: str, ids: Iterable[str], *, pooled: bool
 ) -> dict[str, TransactionDescription]:
     """:meth:`Coordinator.describe <airflow_kafka_eos.kafka.coordinator.Coordinator.describe>` of a load's ids, and
     the certainty that the listing they come from was not limited by ACLs. It costs no request of its own.
 
+    :param pooled: ids of the load name's slots were listed too.
     :raises AccessError: DESCRIBE is missing on ids of the load: a listing may have left out what is open.
     """
+    unused = [never_used(load, ledger_id), *([never_leased(load, ledger_id)] if pooled else [])]
     try:
-        return coordinator.describe([*ids, never_used(load, ledger_id)])
+        return coordinator.describe([*ids, *unused])
     except AccessError as e:
         if e.transactional_id is None:
             raise  # a refused login

@@ -26,6 +26,7 @@ from airflow_kafka_eos.errors import (
     KafkaEosError,
     TransientError,
 )
+from airflow_kafka_eos.ledger.codes import error_code
 from airflow_kafka_eos.ledger.database import is_passing
 from airflow_kafka_eos.ledger.guard import SplitTransactionError, insist_on_durability, one_transaction
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -33,6 +34,8 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import Manifest
 
+#: MySQL's errors that name a column, a table or a constraint, and no value
+_MYSQL_NAMES = {1054, 1146, 4025}
 _REMEDY = "Mend the statement, the data or the user's rights; then clear prepare, for cleanup aborts the attempt"
 
 
@@ -131,17 +134,18 @@ def fault_of(error: DBAPIError) -> str:
     """What the database said, as far as it cannot hold an author's values."""
     original: Any = error.orig
     parts = [type(original).__name__]
-    code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
+    code = error_code(error)
     if isinstance(code, str):
         parts.append(f"SQLSTATE {code}")
-        diagnosis = getattr(original, "diag", None)
         # 42: names of tables and columns; 23: of constraints. Every other message may quote a value
         if code[:2] in ("42", "23"):
-            parts.append(str(getattr(diagnosis, "message_primary", None) or ""))
+            parts.append(str(getattr(getattr(original, "diag", None), "message_primary", None) or ""))
+    elif code is not None:
+        parts.append(f"error {code}")
+        if code in _MYSQL_NAMES:
+            parts.append(str(original.args[1]))
     elif type(original).__module__.partition(".")[0] == "sqlite3":
         parts += [str(getattr(original, "sqlite_errorname", "")), str(original)]
-    else:
-        parts += [str(a) for a in original.args[:1] if isinstance(a, int)]
     return ": ".join(filter(None, parts))
 
 

@@ -33,6 +33,7 @@ from sqlalchemy.pool import NullPool
 
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import guard
+from airflow_kafka_eos.ledger.codes import error_code
 from airflow_kafka_eos.ledger.location import parse, redacted, scrub
 
 T = TypeVar("T")
@@ -137,7 +138,7 @@ class Database:
 def is_passing(error: DBAPIError) -> bool:
     """True when the same transaction may succeed if it is run again."""
     original: Any = error.orig
-    code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
+    code = error_code(error)
     if isinstance(code, str):
         return code.startswith(_PG_PASSING)
     name = type(original).__module__.partition(".")[0]
@@ -145,16 +146,15 @@ def is_passing(error: DBAPIError) -> bool:
         # sqlite_errorcode's low byte: 5 SQLITE_BUSY, 6 SQLITE_LOCKED
         return getattr(original, "sqlite_errorcode", 0) & 0xFF in (5, 6)
     if name in ("MySQLdb", "pymysql"):
-        return bool(original.args) and original.args[0] in _MYSQL_PASSING
+        return code in _MYSQL_PASSING
     return True  # no code at all: the connection could not be made, or broke
 
 
 def _wall(error: DBAPIError) -> str:
     """Why nothing can be written, where trying at once again cannot help; else an empty text."""
-    original: Any = error.orig
-    code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
+    code = error_code(error)
     # SQLite's READONLY and FULL; PostgreSQL's disk_full
-    low = getattr(original, "sqlite_errorcode", 0) & 0xFF
+    low = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
     return "full" if low == 13 or code == "53100" else "read-only" if low == 8 else ""
 
 
@@ -166,12 +166,8 @@ def is_wrong_sql(error: DBAPIError) -> bool:
 
 def is_refused(error: DBAPIError) -> bool:
     """True when the database user lacks a privilege."""
-    original: Any = error.orig
-    code = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
-    name = type(original).__module__.partition(".")[0]
-    if name in ("MySQLdb", "pymysql"):
-        return bool(original.args) and original.args[0] in _MYSQL_NO_PRIVILEGE
-    return bool(code == _PG_NO_PRIVILEGE)
+    code = error_code(error)
+    return code == _PG_NO_PRIVILEGE or code in _MYSQL_NO_PRIVILEGE
 
 
 def _make_engine(url: URL) -> Engine:

@@ -11,12 +11,12 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from airflow_kafka_eos.dual_write import ends_transaction
 from airflow_kafka_eos.errors import ConfigurationError, DualWriteError
+from airflow_kafka_eos.ledger.codes import error_code
 
 _GUARDED = "kafka_eos_guarded"
 _SAVEPOINT = "kafka_eos_dual_write"
 # no such savepoint, no transaction; SQLite has no code of its own for it
-_PG_SPLIT = {"3B001", "25P01"}
-_MYSQL_SPLIT = 1305
+_SPLIT = {"3B001", "25P01", 1305}
 _PG_FAILED = "25P02"
 
 
@@ -53,8 +53,8 @@ def one_transaction(connection: Connection) -> Iterator[None]:
     except InvalidRequestError:
         problem = "it tried to end the transaction, and hid that this was refused"
     except DBAPIError as e:
-        code = _code(e)
-        split = code in _PG_SPLIT or code == _MYSQL_SPLIT or "no such savepoint" in str(e.orig)
+        code = error_code(e)
+        split = code in _SPLIT or "no such savepoint" in str(e.orig)
         if code == _PG_FAILED:
             problem = "it went on after a statement of it had failed"
         elif not split:
@@ -102,10 +102,3 @@ def _refusal(what: str) -> DualWriteError:
         f"the author's SQL {what}: rows and decision would no longer be one. Nothing is decided",
         remedy="Leave that to the ledger, which commits rows and decision together; then clear prepare",
     )
-
-
-def _code(error: DBAPIError) -> Any:
-    """SQLSTATE, or MySQL's number; None where the driver gives neither."""
-    original: Any = error.orig
-    state = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
-    return state or next(iter(getattr(original, "args", ())), None)

@@ -115,16 +115,17 @@ def _in_doubt(
     )
 
 
-def end_abandoned(session: Session, load: LoadIdentity) -> list[str]:
+def end_abandoned(session: Session, load: LoadIdentity, *, closed_too: bool = False) -> list[str]:
     """End what undecidable repairs of a load have open; the transactional ids that were ended.
+
+    :param closed_too: look for stragglers of repairs that had nothing open when they were closed.
 
     Rule 11's order: the ledger has made them undecidable for good, then Kafka describes their ids, and exactly the
     described identities are ended.
     """
     over = {r.transactional_id: r for r in session.ledger.repairs(load) if r.state is RepairState.UNDECIDABLE}
-    if not any(r.closed_at is None for r in over.values()):
+    if not over or not (closed_too or any(r.closed_at is None for r in over.values())):
         return []
-    # one that is closed may have a zombie: the listing finds it
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     asked = {name for name, r in over.items() if r.closed_at is None or name in listed}
     described = session.coordinator.describe(sorted(asked))

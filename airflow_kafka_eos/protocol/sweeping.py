@@ -6,6 +6,7 @@ One pass is idempotent and short; whoever waits for a quiet period repeats it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import KafkaEosError
@@ -14,7 +15,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.probing import probe
+from airflow_kafka_eos.protocol.probing import Describe, probe
 from airflow_kafka_eos.protocol.reopened import began_anew
 from airflow_kafka_eos.protocol.repairing import end_abandoned
 from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts
@@ -97,7 +98,7 @@ def _end_repairs(
         return None
     try:
         session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
-        report.aborted += end_abandoned(session, load)
+        report.aborted += end_abandoned(session, load, closed_too=True)
     except KafkaEosError as e:
         return e
     return None
@@ -135,16 +136,20 @@ def _open_transactions(
     pooled = _pooled(session, load, rows)
     report.is_complete = before is not None and before == session.coordinator.places()
     refuse_unknown_attempts(session, load, listed)
-    ids = sorted({*known, *listed, *pooled, *_guessed(session, rows)})
-    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, ids)
+    leased = any(row.slot is not None for row in rows)
+
+    def describe(ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        return describe_listed(session.coordinator, load, session.ledger.ledger_id, ids, pooled=leased)
+
+    described = describe(sorted({*known, *listed, *pooled, *_guessed(session, rows, describe)}))
     return {name: d for name, d in described.items() if d.is_open}
 
 
-def _guessed(session: Session, rows: list[AttemptRow]) -> set[str]:
+def _guessed(session: Session, rows: list[AttemptRow], describe: Describe) -> set[str]:
     """Ids by name of attempts that have reported nothing: a listing may hide them, too."""
     silent = [r for r in rows if r.is_submitted and not r.is_prepared and r.closed_at is None]
     refs = [AttemptRef(r.load, session.ledger.ledger_id, r.number, r.slot) for r in silent]
-    return {name for ref in refs for name in probe(session.coordinator.describe, ref)}
+    return {name for ref in refs for name in probe(describe, ref)}
 
 
 def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> list[str]:

@@ -92,9 +92,9 @@ def test_the_ledger_alone_is_reached(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "says"),
     [
         ("--command-config <here>/none", "--command-config <here>/none cannot be read: No such file"),
-        ("--command-config <here>/bad.conf", "--command-config: entry 2 is not key=value"),
-        ("--command-config <here>/typo.conf", "the Kafka setting acks is '0'"),
-        ("--bootstrap-server nowhere", "the Kafka setting bootstrap.servers is 'nowhere'"),
+        ("--command-config <here>/bad.conf", "line 2 of --command-config <here>/bad.conf is not key=value"),
+        ("--command-config <here>/typo.conf", "<here>/typo.conf: the Kafka setting acks is '0'"),
+        ("--bootstrap-server nowhere", "--bootstrap-server: the Kafka setting bootstrap.servers is 'nowhere'"),
         ("--kafka-conn-id nowhere", "--kafka-conn-id 'nowhere': Airflow has no such connection"),
         ("--spark-conf spark.speculation", "--spark-conf: entry 1 is not key=value"),
     ],

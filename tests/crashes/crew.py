@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Generic, TypeVar
 
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.crashes.reader import Reader
@@ -20,6 +22,7 @@ from tests.crashes.zygote import Zygote
 C = TypeVar("C")
 HANDS = int(os.environ.get("HANDS", "4"))
 FOREIGN_TOPIC = "crashes-foreign"
+_numbers = itertools.count(1)
 
 
 class Hand:
@@ -28,7 +31,10 @@ class Hand:
     def __init__(self, kafka: LocalKafka, urls: dict[str, str], victims: Zygote, stack: ExitStack) -> None:
         self.servers = kafka.bootstrap_servers
         self.settings = KafkaSettings.from_mapping({"bootstrap.servers": self.servers})
-        self.urls = urls
+        # everybody waits for the one writer of an SQLite file
+        own = f"{urls['sqlite']}-{next(_numbers)}"
+        Ledger.open(own, upgrade=True).close()
+        self.urls = urls | {"sqlite": own}
         self.victims = victims
         self.wire = stack.enter_context(Wire(self.settings))
         self.reader = Reader(self.servers)

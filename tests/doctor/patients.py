@@ -99,7 +99,7 @@ def outdated_ledger(folder: Path) -> str:
 
 
 @contextmanager
-def broken_broker(folder: Path) -> Iterator[tuple[LocalKafka, str]]:
+def broken_broker(folder: Path, ledger_id: str) -> Iterator[tuple[LocalKafka, str]]:
     """Transaction version 1, bad settings, a bad topic, a transaction of another deployment; and the address of a
     listener that tells its clients to go where nobody is."""
     with LocalKafka(data_dir=folder, broker_settings=BAD_SETTINGS) as kafka:
@@ -107,7 +107,8 @@ def broken_broker(folder: Path) -> Iterator[tuple[LocalKafka, str]]:
         kafka.create_topic("fine", partitions=1)
         lost = _advertise_nobody(kafka)
         _downgrade(kafka)
-        stranger = _transactions_of_another_ledger(kafka)
+        _use_ids(kafka, ledger_id, 4)
+        stranger = _transaction_of_another_ledger(kafka)
         yield kafka, lost
         del stranger
 
@@ -135,11 +136,16 @@ def _downgrade(kafka: LocalKafka) -> None:
         assert wire.send_to_any(request).error_code == 0
 
 
-def _transactions_of_another_ledger(kafka: LocalKafka) -> Producer:
-    name, *idle = (TransactionalId(LoadIdentity(NAMESPACE, "orders", "k"), OTHER_LEDGER, 1, 0, n) for n in range(4))
+def _use_ids(kafka: LocalKafka, ledger_id: str, count: int) -> None:
+    load = LoadIdentity(NAMESPACE, "orders", "k")
     with Wire(settings_of(kafka.bootstrap_servers)) as wire:
-        for one in idle:
-            Coordinator(wire, namespace=NAMESPACE, ledger_id=OTHER_LEDGER).init_producer_id(str(one), 60_000)
+        coordinator = Coordinator(wire, namespace=NAMESPACE, ledger_id=ledger_id)
+        for n in range(count):
+            coordinator.init_producer_id(str(TransactionalId(load, ledger_id, 1, 0, n)), 60_000)
+
+
+def _transaction_of_another_ledger(kafka: LocalKafka) -> Producer:
+    name = TransactionalId(LoadIdentity(NAMESPACE, "orders", "k"), OTHER_LEDGER, 1, 0, 0)
     producer = Producer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,

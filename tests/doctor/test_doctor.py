@@ -30,6 +30,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.migrate import current
 from airflow_kafka_eos.load import TwoPhaseCommit
+from airflow_kafka_eos.protocol.ids import Caps
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.doctor.patients import (
     BAD_SPARK,
@@ -86,9 +87,9 @@ CASES = [
     Case("broken", "topic-retention", ERROR, "retention.ms=1000", "sick --add-config retention.ms=", "sick"),
     Case("broken", "topic-retention-bytes", WARNING, "retention.bytes=1000", "retention.bytes=-1", "sick"),
     Case("broken", "topic-message-size", WARNING, "max.message.bytes=5000", "max.message.bytes=1000000", "sick"),
-    Case("broken", "namespace-shared", ERROR, f"ledger {OTHER_LEDGER} has 4 ids (1 open)", "a namespace of its own"),
-    Case("broken", "ids-near-cap", ERROR, "cap 1", "pooled ids"),
-    Case("impatient", "ids-near-cap", WARNING, "4 transactional ids on the brokers, cap 5", "pooled ids"),
+    Case("broken", "namespace-shared", ERROR, f"ledger {OTHER_LEDGER} has 1 ids (1 open)", "a namespace of its own"),
+    Case("broken", "ids-near-cap", ERROR, "brokers: 4, cap: 4", "transaction_naming='pooling'", "load name orders"),
+    Case("impatient", "ids-near-cap", WARNING, "brokers: 4, cap: 5", "transaction_naming='pooling'", "namespace"),
     Case("broken", "clock-brokers", ERROR, "-3600.", "NTP"),
     Case("broken", "ledger-shared", ERROR, "CeleryExecutor", "a PostgreSQL"),
     Case("broken", "spark-speculation", ERROR, "spark.speculation is true", "spark.speculation=false"),
@@ -148,12 +149,14 @@ def patients(
     _weaken_transaction_log(three)
     _lose_one(three)
     found["lame"] = examined(settings_of(three.address(1)), ledger_url, asked(*TOPICS))
-    with broken_broker(tmp_path_factory.mktemp("broken")) as (kafka, lost):
+    with Ledger.open(ledger_url) as ledger:
+        ledger_id = ledger.ledger_id
+    with broken_broker(tmp_path_factory.mktemp("broken"), ledger_id) as (kafka, lost):
         here = settings_of(kafka.bootstrap_servers)
-        bad = asked("sick", "fine", "nowhere", executor="CeleryExecutor", spark_conf=BAD_SPARK, max_ids=1)
+        bad = asked("sick", "fine", "nowhere", executor="CeleryExecutor", spark_conf=BAD_SPARK, caps=Caps(4, None))
         found["broken"] = examined(here, ledger_url, bad, an_hour_ahead)
         found["required"] = examined(here, ledger_url, asked(two_phase_commit=TwoPhaseCommit.REQUIRED))
-        found["impatient"] = examined(here, ledger_url, replace(asked(max_ids=5), hold_time_ms=1000))
+        found["impatient"] = examined(here, ledger_url, replace(asked(caps=Caps(None, 5)), hold_time_ms=1000))
         found["lost"] = examined(settings_of(lost), ledger_url, asked(), timeout_s=5)
     found["nothing"] = examined(settings_of(NOBODY), NO_LEDGER, asked(), timeout_s=1)
     found["old ledger"] = examined(None, outdated_ledger(tmp_path_factory.mktemp("old")), asked())

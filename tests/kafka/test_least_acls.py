@@ -26,6 +26,7 @@ from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.protocol.visibility import lags
 from tests.acls import Right, allow_exactly
+from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 from tests.secured import SCRAM_PASSWORD, Secured
 
@@ -55,9 +56,14 @@ def by_arrow(world: World, *parts: list[str]) -> Manifest:
     return manifest
 
 
+def pooled(world: World) -> PooledWorld:
+    return PooledWorld(world.session, world.settings, world.topic, world.load)
+
+
 PREPARE: dict[str, Callable[..., Manifest]] = {
     "confluent": World.prepare,
     "arrow": by_arrow,
+    "pooled": lambda world, *parts: pooled(world).prepare(*parts),
     "scope load": World.prepare_shared,
     "two phases": World.prepare_two_phase,
 }
@@ -204,6 +210,23 @@ def test_a_listing_limited_by_acls_is_told(world: World, secured: Secured) -> No
     sweep_to_the_end(world)
     assert world.open_ids() == []
     assert world.session.ledger.load(world.load).state is LoadState.ABORTED  # type: ignore[union-attr]
+
+
+def test_pooled_ids_must_be_seen_too(world: World, secured: Secured) -> None:
+    """They do not begin with the load's key."""
+    allow_exactly(secured.plain, PRINCIPAL, LEAST)
+    mine = pooled(replace(world, load=LoadIdentity(NAMESPACE, "pooled", "key")))
+    ref = mine.driver()
+    hidden = mine.task(ref, ["hidden"])  # never reported
+    start = prefix(mine.load, ref.ledger_id)
+    allow_exactly(secured.plain, PRINCIPAL, {Right("WRITE", "TransactionalId", f"{start}*"), READ_TOPIC})
+    with pytest.raises(AccessError, match=r"what is open cannot be listed: .* TransactionalId \S+\.pooled\.p"):
+        sweep(mine.session, mine.load, up_to=1, by=RUN)
+    allow_exactly(secured.plain, PRINCIPAL, LEAST)
+    assert hidden.transaction is not None
+    assert sweep(mine.session, mine.load, up_to=1, by=RUN).aborted == [hidden.transaction.transactional_id]
+    sweep_to_the_end(mine)
+    assert mine.open_ids() == []
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -92,3 +94,12 @@ def test_a_flipped_bit_and_a_record_that_is_missing_are_seen() -> None:
     assert not batch.is_intact
     holed: StoredBatch = batch._replace(records=3)
     assert not holed.is_whole
+
+
+def test_a_repair_needs_neither_pyarrow_nor_numpy() -> None:
+    """commit runs on Airflow's workers, where they need not be."""
+    code = (
+        "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = None;"
+        "import airflow_kafka_eos.protocol.committing, airflow_kafka_eos.protocol.recovering"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

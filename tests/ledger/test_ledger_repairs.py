@@ -179,11 +179,14 @@ def test_rule_10_committed_needs_the_replacement_and_not_what_it_replaced(ledger
         ledger.record_committed(LOAD, 1)
     late, row = open_repair(ledger, lost), open_repair(ledger, lost)
     adopt(ledger, row, lost)
+    # whatever opened another one behind it
+    sql(url, "UPDATE kafka_eos_repairs SET state = 'open' WHERE number = 2")
     with pytest.raises(NotFinishedError, match="1 of 3"):
         ledger.record_committed(LOAD, 1)
     ledger.record_outcome(LOAD, 1, row.transactional_id, Outcome.COMMITTED)
     ledger.record_committed(LOAD, 1)
     assert (load_state(ledger), mapping(url)) == (LoadState.COMMITTED, set())
+    assert all(r.state is not RepairState.OPEN for r in ledger.repairs(LOAD))
     assert adopt(ledger, late, lost).state is RepairState.UNDECIDABLE
     with pytest.raises(UndecidableError, match="COMMITTED has nothing to repair"):
         open_repair(ledger, lost)
@@ -236,6 +239,7 @@ def test_a_load_is_given_up_by_name_and_nothing_follows(ledger: Ledger, url: str
     assert known is not None
     assert (known.state, known.reason) == (LoadState.GIVEN_UP, "given up by ada: loaded by hand")
     assert mapping(url) == set()
+    assert [r.state for r in ledger.repairs(LOAD)] == [RepairState.UNDECIDABLE]
     assert adopt(ledger, row, lost).state is RepairState.UNDECIDABLE
     for call in (
         lambda: ledger.record_committed(LOAD, 1),

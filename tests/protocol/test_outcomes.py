@@ -94,15 +94,15 @@ def test_aborted_of_an_attempt_that_was_not_decided_to_be_committed(place: tuple
 def test_lost_by_timeout_before_the_decision_is_refused_and_behind_it_repaired(place: tuple[LocalKafka, World]) -> None:
     before = world_of(place, "before", timeout_ms=1500)
     manifest = before.prepare(["a"], ["b"])
-    behind = world_of(place, "behind", timeout_ms=2500)
-    late = decided(behind, 2)
+    behind = world_of(place, "behind", timeout_ms=6000)
+    late = decided(behind, 1)
     wait_until(lambda: before.open_ids() + behind.open_ids() == [], "the timeouts")
     with pytest.raises(UndecidableError, match=r"not Ongoing|unknown to its coordinator|is open as"):
         before.decide(manifest)
     assert before.visible() == []
     behind.commit()
     assert len(read(behind, "read_committed")) == late.records
-    assert outcomes(behind).count(Outcome.SUPERSEDED) == 2
+    assert outcomes(behind).count(Outcome.SUPERSEDED) == 1
 
 
 def test_ids_that_expired_leave_the_log_to_tell(place: tuple[LocalKafka, World]) -> None:
@@ -163,14 +163,14 @@ def test_epochs_that_run_out_and_a_coordinator_that_loads_anew(place: tuple[Loca
     wait_until(lambda: _epoch(world, name) == MAX_PRODUCER_EPOCH - 5, "the coordinator's loading", 60)
     ids = {world.topic: session.partitions.topic_info([world.topic])[world.topic].topic_id}
     producer_ids, epochs = [], []
-    for number in range(9):
-        # two in three are ended by us, the others by their timeout
-        timeout_ms = 1000 if number % 3 == 2 else 60_000
-        entry = write_rows(replace(world, timeout_ms=timeout_ms), name, rows(number, 4))
+    runs_out = 4 if kafka.version.startswith("3.") else 2  # with transaction version 2 each end takes one too
+    for number in range(7):
+        timed_out = number == runs_out
+        entry = write_rows(replace(world, timeout_ms=4000 if timed_out else 60_000), name, rows(number, 4))
         assert entry.transaction is not None
         state = entry.transaction.state
-        verdict = Verdict.COMMIT if number % 3 == 0 else Verdict.ABORT
-        if timeout_ms > 1000:
+        verdict = Verdict.COMMIT if number % 2 else Verdict.ABORT
+        if not timed_out:
             session.coordinator.end(PreparedTransaction(str(name), state), verdict)
         wait_until(lambda: world.open_ids() == [], "the end")
         last = {w.topic_partition: w.last_offset for w in entry.writes}
@@ -195,7 +195,7 @@ def _set_epoch(kafka: LocalKafka, name: str, producer_id: int, epoch: int) -> No
     signed = hashed - (1 << 32) if hashed >= 1 << 31 else hashed
     partition = abs(signed) % TRANSACTION_LOG_PARTITIONS
     key = struct.pack(">hh", 0, len(name)) + name.encode()
-    moment = int(time.time() * 1000)
+    moment = int(time.time() * 1000) + 120_000  # or it would expire while the broker starts
     # version, producer id and epoch, timeout, status Empty, no partitions, last update, start
     value = struct.pack(">hqhibiqq", 0, producer_id, epoch, 60_000, 0, -1, moment, -1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "__admin_client"})

@@ -9,12 +9,14 @@ import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.evidence import Marker, Outcome
+from airflow_kafka_eos.kafka.arrow.sender import Sender
 from airflow_kafka_eos.kafka.markers import Evidence
 from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol import repairing
 from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.recovering import give_up, recover
@@ -22,7 +24,18 @@ from airflow_kafka_eos.protocol.repairing import repair
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.protocol.visibility import lags
-from tests.protocol.lost import contents, decided, delete_records, lose, of, read, state, wait_until
+from tests.protocol.lost import (
+    contents,
+    decided,
+    delete_records,
+    lose,
+    of,
+    read,
+    rows,
+    state,
+    wait_until,
+    write_rows,
+)
 from tests.protocol.world import RUN, World
 
 
@@ -77,18 +90,6 @@ def test_scope_load_lost_as_a_whole_is_repaired_as_a_whole(world: World) -> None
     lose(world, manifest.transactions[0])
     world.commit()
     assert (world.visible(), world.open_ids(), state(world)) == (["a", "b", "c"], [], LoadState.COMMITTED)
-
-
-def test_lost_to_the_brokers_own_timeout_after_the_decision(world: World) -> None:
-    world = replace(world, timeout_ms=3000)
-    manifest = decided(world, 2)
-    wait_until(lambda: world.open_ids() == [], "the timeout")
-    assert read(world, "read_committed") == []
-    world.commit()
-    all_there_once(world, manifest)
-    assert sorted(map(str, outcomes(world))) == sorted(
-        map(str, [Outcome.SUPERSEDED, Outcome.COMMITTED] * 2)
-    )
 
 
 def test_a_repair_that_is_lost_is_repaired_in_turn(world: World) -> None:
@@ -171,6 +172,56 @@ def test_rule_12_of_two_repairers_with_everything_ready_one_is_adopted(
     assert len(world.open_ids()) == 1  # the winner's, decided
     monkeypatch.undo()
     world.commit()
+    all_there_once(world, manifest)
+
+
+@pytest.mark.parametrize("step", ["_begin", "_copy_partition"])
+def test_a_repairer_that_is_overtaken_while_it_copies_leaves_it_at_that(
+    world: World, settings: KafkaSettings, ledger_url: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Another is adopted, and ends what this one has begun by then: it is fenced, or late, and neither is an error."""
+    manifest = decided(world, 1)
+    lose(world, manifest.transactions[0])
+    lost_pass(world)
+    (lost,) = world.session.ledger.transactions(world.load, 1)
+    real, flush = getattr(repairing.Copier, step), Sender.flush
+
+    def overtaken(self: repairing.Copier, *arguments: object) -> object:
+        monkeypatch.setattr(repairing.Copier, step, real)
+        done = real(self, *arguments)
+        if step == "_copy_partition":
+            assert self._sender is not None
+            flush(self._sender)
+        with connect(settings, ledger_url, "test") as other:
+            assert repair(other, world.load, 1, lost, by="the faster one")
+        return done
+
+    monkeypatch.setattr(repairing.Copier, step, overtaken)
+    assert not repair(world.session, world.load, 1, lost, by="the slower one")
+    world.commit()
+    all_there_once(world, manifest)
+    states = [r.state for r in world.session.ledger.repairs(world.load)]
+    assert states == [RepairState.UNDECIDABLE, RepairState.ADOPTED]
+
+
+def test_a_straggler_whose_repair_was_closed_is_found_by_the_sweep(world: World) -> None:
+    """It had nothing open when its repair was taken for a dead one's, and begins to write all the same."""
+    manifest = decided(world, 1)
+    lose(world, manifest.transactions[0])
+    lost_pass(world)
+    (lost,) = world.session.ledger.transactions(world.load, 1)
+    opened = world.session.ledger.open_repair(
+        world.load, 1, lost.transaction.transactional_id, opened_by="straggler"
+    )
+    assert opened is not None
+    world.commit()
+    (row, _) = world.session.ledger.repairs(world.load)
+    assert (row.state, row.closed_at is None) == (RepairState.UNDECIDABLE, False)
+    name = TransactionalId.parse(opened.transactional_id)
+    assert name is not None
+    write_rows(world, name, rows(0, 4))
+    assert world.open_ids() == [opened.transactional_id]
+    wait_until(lambda: sweep(world.session, world.load, up_to=1, by="cleanup").is_quiet, "the sweep")
     all_there_once(world, manifest)
 
 
