@@ -8,18 +8,15 @@ import pytest
 
 from airflow_kafka_eos.ledger.ledger import Ledger
 from tests.crashes.zygote import Zygote, zygote
-from tests.ledger.conftest import postgresql
-
-__all__ = ["postgresql"]
+from tests.postgresql import PostgreSQL
 
 
 @pytest.fixture(scope="session")
-def ledger_urls(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, str]:
-    server = request.getfixturevalue("postgresql")
-    server.run("CREATE DATABASE crashes TEMPLATE template_ledger")
+def ledger_urls(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> dict[str, str]:
+    postgresql.run("CREATE DATABASE crashes TEMPLATE template_ledger")
     urls = {
         "sqlite": f"sqlite:///{tmp_path_factory.mktemp('crashes')}/ledger.db",
-        "postgresql": server.url("crashes"),
+        "postgresql": postgresql.url("crashes"),
     }
     Ledger.open(urls["sqlite"], upgrade=True).close()
     return urls
