@@ -16,11 +16,9 @@ from airflow_kafka_eos import manifest as m
 from airflow_kafka_eos.kafka import lanes
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.database import Database
-from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.deciding import Checks
 from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
 from airflow_kafka_eos.protocol.session import Session, connect
 from tests.crashes.steps import BY_NAME, PHASES, Step, When
@@ -60,10 +58,6 @@ class Place(World):
         if self.scope is TransactionScope.LOAD:
             return self.prepare_shared(*PARTS, two_phase=self.two_phase)
         return self.prepare_two_phase(*PARTS) if self.two_phase else self.prepare(*PARTS)
-
-    def decide(self, manifest: Manifest, checks: Checks | None = None, margin_s: float = 60) -> AttemptRow:
-        """With a margin that a busy machine does not use up while it waits for the ledger."""
-        return super().decide(manifest, checks, margin_s)
 
     def write(self, ref: AttemptRef, values: Sequence[str], spark_partition: int = 0) -> ManifestEntry:
         self._task_attempts[0] += 1

@@ -70,7 +70,7 @@ def main(servers: str, ledger_url: str, path: str, name: str, step: str = "") ->
     document = manifest.load(Path(path).read_text(), AttemptRef(parsed.load, parsed.ledger_id, parsed.attempt))
     settings = KafkaSettings.from_mapping({"bootstrap.servers": servers})
     with connect(settings, ledger_url, parsed.load.namespace) as session:
-        decide(session, document, Checks(), owner=RUN, margin_s=1, also=beside(step))
+        decide(session, document, Checks(), owner=RUN, margin_s=20, also=beside(step))
         commit(_dying(session, step), parsed.load, deadline_s=30)
 
 

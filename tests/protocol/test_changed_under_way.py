@@ -44,7 +44,12 @@ def _recreate(world: World, manifest: Manifest) -> None:
     _delete(world, manifest)
     admin = _admin(world)
     admin.create_topics([NewTopic(world.topic, 2)])[world.topic].result(30)
-    wait_until(lambda: len(admin.list_topics(timeout=10).topics[world.topic].partitions) == 2, "the topic")
+
+    def is_there() -> bool:
+        found = admin.list_topics(timeout=10).topics.get(world.topic)
+        return found is not None and len(found.partitions) == 2
+
+    wait_until(is_there, "the topic")
 
 
 def _widen(world: World, manifest: Manifest) -> None:

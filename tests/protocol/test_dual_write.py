@@ -97,7 +97,7 @@ def test_killed_at_each_step_rows_and_records_are_both_there_or_both_not(
     else:
         row = undecided_attempt(world.session, world.load, owner=RUN)
         if row.verdict is not Verdict.COMMIT:
-            decide(world.session, manifest, Checks(), owner=RUN, margin_s=1, also=dual_write(INSERT, None))
+            decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write(INSERT, None))
         world.commit()
     together = is_decided or not by_cleanup
     assert rows(world, ledger_url) == ([3] if together else [])
@@ -109,10 +109,10 @@ def test_a_statement_that_fails_leaves_the_attempt_prepared(world: World, ledger
     manifest = world.prepare(["a"])
     with pytest.raises(DualWriteError, match="statement 2 failed"):
         decide(
-            world.session, manifest, Checks(), owner=RUN, margin_s=1, also=dual_write([INSERT, "DELETE FROM no"], None)
+            world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write([INSERT, "DELETE FROM no"], None)
         )
     assert rows(world, ledger_url) == []
-    decide(world.session, manifest, Checks(), owner=RUN, margin_s=1, also=dual_write(INSERT, None))
+    decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write(INSERT, None))
     world.commit()
     assert (rows(world, ledger_url), world.visible()) == ([1], ["a"])
 
@@ -121,7 +121,7 @@ def test_a_refused_load_writes_no_row(world: World, ledger_url: str) -> None:
     manifest = world.prepare(["a"])
     world.session.coordinator.end(manifest.transactions[0], Verdict.ABORT)
     with pytest.raises(UndecidableError):
-        decide(world.session, manifest, Checks(), owner=RUN, margin_s=1, also=dual_write(INSERT, None))
+        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write(INSERT, None))
     assert rows(world, ledger_url) == []
 
 
@@ -134,6 +134,6 @@ def test_a_callable_that_commits_by_itself_is_rolled_forward_all_the_same(world:
 
     manifest = world.prepare(["a"])
     with pytest.raises(InDoubtError, match="the decision to commit stands"):
-        decide(world.session, manifest, Checks(), owner=RUN, margin_s=1, also=DualWrite(call=also))
+        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=DualWrite(call=also))
     world.commit()
     assert (rows(world, ledger_url), world.visible()) == ([1], ["a"])

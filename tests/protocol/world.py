@@ -151,7 +151,11 @@ class World:
         prepared(self.session, manifest)
         return manifest
 
-    def decide(self, manifest: Manifest, checks: Checks | None = None, margin_s: float = 1) -> AttemptRow:
+    def decide(
+        self, manifest: Manifest, checks: Checks | None = None, margin_s: float | None = None
+    ) -> AttemptRow:
+        if margin_s is None:  # half of it may pass until the ledger's lock is ours, and the machine may be busy
+            margin_s = max(1.0, min(20.0, self.timeout_ms / 4000))
         return decide(self.session, manifest, checks or Checks(), owner=RUN, margin_s=margin_s)
 
     def commit(self, deadline_s: float = 30) -> AttemptRow:
