@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.connections import airflow_connection
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
@@ -36,7 +37,7 @@ def add_to(commands: Any) -> None:
         description=_NEW_ID,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    renew.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(renew)
     for command, run in ((upgrade, _upgrade), (check, _check), (renew, _new_id)):
         add_conn_id(command)
         command.set_defaults(run=run)
@@ -96,13 +97,7 @@ def _new_id(arguments: argparse.Namespace) -> int:
     with Ledger.open(url) as ledger:
         if not arguments.yes:
             print(f"{_NEW_ID}\n")
-            try:
-                answer = input(f"Give ledger {redacted(url)}, now {ledger.ledger_id}, a new id? Type yes: ")
-            except EOFError:
-                answer = ""
-            if answer.strip() != "yes":
-                print("nothing was changed")
-                return 1
+        confirm(arguments, f"Give ledger {redacted(url)}, now {ledger.ledger_id}, a new id?")
         old = ledger.new_id(decided_by="airflow-kafka-eos ledger new-id")
         print(f"ledger {redacted(url)}: {old} -> {ledger.ledger_id}")
     return 0

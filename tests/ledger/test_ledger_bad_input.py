@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
 
 import pytest
 from ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
@@ -91,10 +91,10 @@ def test_the_command_asks_explains_and_renews(
     ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AIRFLOW_KAFKA_EOS_LEDGER", url)
-    answers: Callable[[str], Callable[[str], str]] = lambda text: lambda _: text  # noqa: E731
-    monkeypatch.setattr("builtins.input", answers("no"))
-    assert main(["ledger", "new-id"]) == 1
-    assert "restored from a backup" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes"))  # no terminal: nobody is there to ask
+    assert main(["ledger", "new-id"]) == 2
+    shown = capsys.readouterr()
+    assert "restored from a backup" in shown.out and "nothing was done" in shown.err
     with Ledger.open(url) as same:
         assert same.ledger_id == ledger.ledger_id
     assert main(["ledger", "new-id", "--yes"]) == 0
