@@ -65,7 +65,7 @@ _WRITER = "airflow_kafka_eos.kafka.arrow.writer:ArrowWriter."
 _SENDER = "airflow_kafka_eos.kafka.arrow.sender:Sender."
 _COORDINATOR = "airflow_kafka_eos.kafka.coordinator:Coordinator."
 _PARTITIONS = "airflow_kafka_eos.kafka.partitions:Partitions."
-_LOOKED = "airflow_kafka_eos.protocol.committing:judge"
+_LOOKED = "airflow_kafka_eos.protocol.committing:judge_decided"
 #: just before an EndTxn is handed to the connection, and when its answer is there and nobody has read it
 _SENDING = "airflow_kafka_eos.kafka.end_txn:EndTxn.message"
 _ANSWERED = "airflow_kafka_eos.kafka.ending:meaning_of"
@@ -125,8 +125,8 @@ STEPS: tuple[Step, ...] = (
     Step("commit: the first EndTxn's answer is lost", "commit", _ANSWERED, BEFORE),
     Step("commit: the last EndTxn's answer is lost", "commit", _ANSWERED, BEFORE, 2, scopes=_TASK),
     Step("commit: all EndTxn are answered", "commit", _COORDINATOR + "end_many", AFTER, slide=5),
-    Step("commit: before a log is read", "commit", _PARTITIONS + "markers", BEFORE),
-    Step("commit: between two logs", "commit", _PARTITIONS + "markers", BEFORE, 2, scopes=_TASK),
+    Step("commit: before a log is read", "commit", _PARTITIONS + "markers_of", BEFORE),
+    Step("commit: the logs are read", "commit", _PARTITIONS + "markers_of", AFTER),
     Step("commit: an outcome is judged", "commit", _LOOKED, AFTER),
     *_ledger("record_outcomes", "commit"),
     *_ledger("record_committed", "commit"),

@@ -55,7 +55,7 @@ class Recorder:
         self._after(
             Ledger,
             "mark_prepared",
-            lambda _, __, manifest: self._note(
+            lambda _, __, manifest, **___: self._note(
                 "reported", attempt=manifest.attempt.attempt, transactions=list(manifest.transactions)
             ),
         )

@@ -38,9 +38,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "kafka-before-ledger",
         "the decision stands before the first EndTxn is sent",
         _PROTOCOL + "deciding.py",
-        "    row = session.ledger.decide_commit(",
-        "    session.coordinator.end_many(manifest.transactions, Verdict.COMMIT)\n"
-        "    row = session.ledger.decide_commit(",
+        "    not_after = asked_s + margin_s / 2\n",
+        "    not_after = asked_s + margin_s / 2\n"
+        "    session.coordinator.end_many(manifest.transactions, Verdict.COMMIT)\n",
         (_KILLED + "[4.4 and decide_commit]",),
     ),
     Mutation(
@@ -57,8 +57,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "commit-undecided",
         "a commit pass asks for the decision, not only for transactions",
         _PROTOCOL + "committing.py",
-        "    if row is None or row.verdict is not Verdict.COMMIT:",
-        "    if row is None:",
+        "    if row is None or known is None or row.verdict is not Verdict.COMMIT:",
+        "    if row is None or known is None:",
         (
             "tests/protocol/test_committing.py::test_rule_1_a_pass_ends_nothing_that_is_not_decided_to_be_committed",
         ),
@@ -165,6 +165,27 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         5,
+        "no-quarantine",
+        "a slot with writers left is leased to nobody until their last request has come",
+        _LEDGER + "slots.py",
+        "        or_(c.quarantined_until.is_(None), c.quarantined_until <= text_of(moment)),\n",
+        "",
+        (
+            "tests/ledger/test_ledger_slots.py::"
+            "test_rule_5_a_slot_with_writers_left_is_quarantined_after_a_commit_too",
+        ),
+    ),
+    Mutation(
+        5,
+        "unverified-slot",
+        "a slot is free only behind the verified end of what was written with it",
+        _LEDGER + "slots.py",
+        "        c.released_at.is_not(None),\n        c.doubt",
+        "        c.leased_at.is_not(None),\n        c.doubt",
+        ("tests/ledger/test_ledger_slots.py::test_rule_5_a_slot_is_held_until_the_end_is_verified",),
+    ),
+    Mutation(
+        5,
         "no-deadline",
         "past its deadline a writer begins nothing",
         _KAFKA + "deadline.py",
@@ -189,7 +210,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ends-anything",
         "no id of another namespace or ledger is ended or initialised",
         _KAFKA + "coordinator.py",
-        "if parsed is None or (parsed.load.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):",
+        "if parsed is None or (parsed.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):",
         "if transactional_id is None:",
         (
             "tests/kafka/test_coordinator.py::"
@@ -228,8 +249,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "anybodys-marker",
         "a marker counts for its own producer id only",
         _KAFKA + "log_scan.py",
-        "if magic == 2 and header[9] == producer_id:",
-        "if magic == 2 and attributes & _CONTROL:",
+        "for one in sought.get(header[9], ()) if magic == 2 else ():",
+        "for one in [o for s in sought.values() for o in s] if attributes & _CONTROL else ():",
         ("tests/kafka/test_partitions.py::test_a_marker_of_another_producer_is_none_of_ours_rule_7",),
     ),
     Mutation(
@@ -298,12 +319,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         "newer-attempt-swept",
         "cleanup ends attempts up to its own number only",
         _PROTOCOL + "sweeping.py",
-        "    if parsed.attempt > up_to:",
-        "    if parsed.attempt is None:",
+        "    if number is None or number > up_to:",
+        "    if number is None:",
         (
             "tests/protocol/test_sweeping.py::"
             "test_rule_11_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted",
         ),
+    ),
+    Mutation(
+        11,
+        "anybodys-slot",
+        "an open pooled id is of whoever has its slot now",
+        _PROTOCOL + "sweeping.py",
+        "    if slot is None or slot.holder != load:",
+        "    if slot is None:",
+        ("tests/protocol/test_pooling.py::test_rule_11_a_slot_that_went_to_another_load_is_that_load_s",),
     ),
     Mutation(
         11,
@@ -319,10 +349,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         "listing-only",
         "ids in the ledger are described by name; a listing only adds",
         _PROTOCOL + "sweeping.py",
-        "sorted({*known, *listed})",
-        "sorted({*listed})",
+        "sorted({*known, *listed, *pooled,",
+        "sorted({*listed, *pooled,",
         (
             "tests/protocol/test_sweeping.py::test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended",
+        ),
+    ),
+    Mutation(
+        12,
+        "two-repairs-adopted",
+        "the lost row is compared when a repair enters the decision",
+        _LEDGER + "repairs.py",
+        "    if _outcome(connection, attempt_id, row.lost_transactional_id) is not Outcome.LOST:",
+        "    if row is None:",
+        ("tests/ledger/test_ledger_repairs.py::test_rule_12_the_lost_row_itself_is_compared",),
+    ),
+    Mutation(
+        12,
+        "swept-repair-adopted",
+        "a repair that was made undecidable never enters the decision",
+        _LEDGER + "repairs.py",
+        "    if row.state is not RepairState.OPEN:\n        return row  # lost",
+        "    if row.state is RepairState.ADOPTED:\n        return row  # lost",
+        (
+            "tests/ledger/test_ledger_repairs.py::"
+            "test_rule_1_a_repair_that_was_made_undecidable_never_enters_the_decision",
         ),
     ),
     Mutation(
