@@ -21,7 +21,7 @@ def main(servers: str, ledger_url: str, path: str, name: str) -> None:
     document = manifest.load(Path(path).read_text(), AttemptRef(parsed.load, parsed.ledger_id, parsed.attempt))
     settings = KafkaSettings.from_mapping({"bootstrap.servers": servers})
     with connect(settings, ledger_url, parsed.load.namespace) as session:
-        decide(session, document, Checks(), owner=RUN, margin_s=20)
+        decide(session, document, Checks(), owner=RUN, margin_s=4)
         commit(session, parsed.load, deadline_s=30)
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_eos.evidence import Marker
+from airflow_kafka_eos.kafka.markers import Evidence
+from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
 from airflow_kafka_eos.kafka.writers import make_writer
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.opening import prepared, reference
+from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.world import World
 
@@ -79,6 +84,21 @@ def lose(world: World, transaction: PreparedTransaction) -> None:
     """As the broker's timeout or a hand does it; returns when the markers are there."""
     world.session.coordinator.end(transaction, Verdict.ABORT)
     wait_until(lambda: transaction.transactional_id not in world.open_ids(), "the end of the transaction")
+
+
+def mixed_up(session: Session, transaction: PreparedTransaction) -> Session:
+    """Where a transaction's partitions do not agree, as when somebody wrote markers past the coordinator."""
+
+    class Mixed(Partitions):
+        def markers_of(self, *arguments: object) -> Evidence:
+            found, error = session.partitions.markers_of(*arguments)  # type: ignore[arg-type]
+            for number, (_, by) in enumerate(sorted(found.items())):
+                for one in by:
+                    if one.producer_id == transaction.state.producer_id:
+                        by[one] = [Marker.COMMIT, Marker.ABORT][number]
+            return Evidence(found, error)
+
+    return replace(session, partitions=Mixed(session.partitions.wire))
 
 
 def read(world: World, isolation: str) -> list[Message]:

@@ -17,7 +17,7 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.leftovers import Leftovers, choose, clean, find
 from airflow_kafka_eos.protocol.opening import reference
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.protocol.lost import mixed_up
 from tests.protocol.world import RUN, World, foreign_transaction
 
 DAY = timedelta(days=1)
@@ -110,15 +110,15 @@ def test_what_the_ledger_does_not_know_is_said_and_left_alone(alone: World) -> N
 
 def test_a_load_in_doubt_keeps_no_other_from_being_swept(alone: World, session: Session) -> None:
     doubtful, other = sibling(alone, "doubtful"), sibling(alone, "other")
-    manifest = doubtful.prepare(["lost"])
+    manifest = doubtful.prepare(["a", "b", "c", "d", "e"])  # into both partitions
     doubtful.decide(manifest)
-    (transaction,) = manifest.transactions
-    alone.session.coordinator.end(
-        PreparedTransaction(transaction.transactional_id, transaction.state), Verdict.ABORT
-    )
     other.prepare(["never"])
     first, second = clean(
-        alone.session, {doubtful.load: 1, other.load: 1}, by=RUN, quiet_s=0, deadline_s=60
+        mixed_up(alone.session, manifest.transactions[0]),
+        {doubtful.load: 1, other.load: 1},
+        by=RUN,
+        quiet_s=0,
+        deadline_s=60,
     )
     assert isinstance(first.error, InDoubtError)
     assert (second.error, len(second.aborted)) == (None, 1)

@@ -8,10 +8,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
-from airflow_kafka_eos.evidence import Marker, Outcome
+from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.kafka.arrow.sender import Sender
-from airflow_kafka_eos.kafka.markers import Evidence
-from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState
@@ -21,7 +19,7 @@ from airflow_kafka_eos.protocol import repairing
 from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.recovering import give_up, recover
 from airflow_kafka_eos.protocol.repairing import repair
-from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.protocol.visibility import lags
 from tests.protocol.lost import (
@@ -29,6 +27,7 @@ from tests.protocol.lost import (
     decided,
     delete_records,
     lose,
+    mixed_up,
     of,
     read,
     rows,
@@ -314,20 +313,7 @@ def test_rule_7_mixed_markers_stop_a_load_before_anything_is_repaired(world: Wor
     lose(world, manifest.transactions[0])
     mixed = manifest.transactions[1].transactional_id
     session = world.session
-
-    class Mixed(Partitions):
-        """Where one transaction's partitions do not agree: markers that somebody wrote past the coordinator."""
-
-        def markers_of(self, *arguments: object) -> Evidence:
-            found, error = session.partitions.markers_of(*arguments)  # type: ignore[arg-type]
-            producer_id = manifest.transactions[1].state.producer_id
-            for number, (_, by) in enumerate(sorted(found.items())):
-                for one in by:
-                    if one.producer_id == producer_id:
-                        by[one] = [Marker.COMMIT, Marker.ABORT][number]
-            return Evidence(found, error)
-
-    blind: Session = replace(session, partitions=Mixed(session.partitions.wire))
+    blind = mixed_up(session, manifest.transactions[1])
     with pytest.raises(InDoubtError, match=r"-0 commit, \S+-1 abort.*its coordinator shows") as caught:
         replace(world, session=blind).commit()
     assert caught.value.transactional_id == mixed
