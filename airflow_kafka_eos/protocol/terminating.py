@@ -27,15 +27,23 @@ log = logging.getLogger(__name__)
 
 
 def force_terminate(
-    session: Session, transactional_id: str, *, by: str, reason: str, deadline_s: float = 30
+    session: Session,
+    transactional_id: str,
+    *,
+    by: str,
+    reason: str,
+    deadline_s: float = 30,
+    of: AttemptRow | None = None,
 ) -> PreparedTransaction | None:
     """Abort what is open under one transactional id of ours, and see it end.
 
     The attempt that it belongs to can be decided no more, in the ledger, before Kafka is told. Its other transactions
-    are left to cleanup. Safe to repeat.
+    are left to cleanup. Safe to repeat. A pooled id is its slot's holder's; if it goes to another attempt meanwhile,
+    what that one has open is left alone.
 
     :param by: who asks, for the ledger.
     :param reason: why, for the ledger.
+    :param of: the attempt that is meant; when the id is another's, nothing is done. None: whoever holds the id.
     :returns: what was ended; None when nothing was open.
     :raises ConfigurationError: the id is not of this namespace and ledger (rule 6).
     :raises UndecidableError: it is decided to be committed, and its load is not given up.
@@ -46,6 +54,8 @@ def force_terminate(
     seen = _describe(session, transactional_id)
     identity = PreparedTransaction(transactional_id, seen.state if seen else PreparedTxnState.EMPTY)
     attempt = holder_of(session, identity)
+    if of is not None and not _is_same(attempt, of):
+        return None
     if attempt is None:
         _refuse_unknown(identity, seen)
         return None
@@ -60,6 +70,8 @@ def force_terminate(
         if seen is None or not seen.is_open:
             return ended
         identity = PreparedTransaction(transactional_id, seen.state)
+        if not _is_same(holder_of(session, identity), attempt):
+            return ended  # ours is over, and its slot was given to another attempt
         _refuse_decided(session, identity, attempt)
         if seen.coordinator_state is CoordinatorState.ONGOING:
             log.warning("force-terminating %s of %s attempt %d", identity, attempt.load, attempt.number)
@@ -78,6 +90,10 @@ def force_terminate(
 
 def _describe(session: Session, transactional_id: str) -> TransactionDescription | None:
     return session.coordinator.describe([transactional_id]).get(transactional_id)
+
+
+def _is_same(one: AttemptRow | None, other: AttemptRow) -> bool:
+    return one is not None and (one.load, one.number) == (other.load, other.number)
 
 
 def _refuse_unknown(identity: PreparedTransaction, seen: TransactionDescription | None) -> None:

@@ -18,6 +18,7 @@ from airflow_kafka_eos.protocol.opening import reference
 from airflow_kafka_eos.protocol.recovering import give_up
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
+from tests.protocol.lost import wait_until
 from tests.protocol.world import RUN, World, foreign_transaction
 
 
@@ -153,4 +154,5 @@ def test_an_id_of_ours_that_the_ledger_does_not_know_stops_for_a_person(world: W
     with pytest.raises(InDoubtError, match="the ledger does not know its attempt"):
         terminate(world, name)
     producer.abort_transaction(30)
+    wait_until(lambda: world.open_ids() == [], "the end of the transaction")
     assert terminate(world, name) is None
