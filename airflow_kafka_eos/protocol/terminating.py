@@ -14,12 +14,11 @@ import time
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
+from airflow_kafka_eos.protocol.holding import holder_of, present_holder, refuse_foreign
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
     PreparedTransaction,
-    PreparedTxnState,
     TransactionDescription,
 )
 
@@ -52,12 +51,11 @@ def force_terminate(
     """
     refuse_foreign(session, transactional_id)
     seen = _describe(session, transactional_id)
-    identity = PreparedTransaction(transactional_id, seen.state if seen else PreparedTxnState.EMPTY)
-    attempt = holder_of(session, identity)
+    attempt = present_holder(session, transactional_id, seen)
     if of is not None and not _is_same(attempt, of):
         return None
     if attempt is None:
-        _refuse_unknown(identity, seen)
+        _refuse_unknown(transactional_id, seen)
         return None
     # before anything is looked at again: from here on nobody decides it (rule 1)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
@@ -96,19 +94,19 @@ def _is_same(one: AttemptRow | None, other: AttemptRow) -> bool:
     return one is not None and (one.load, one.number) == (other.load, other.number)
 
 
-def _refuse_unknown(identity: PreparedTransaction, seen: TransactionDescription | None) -> None:
+def _refuse_unknown(transactional_id: str, seen: TransactionDescription | None) -> None:
     if seen is None:
         raise ConfigurationError(
             "neither the ledger nor a coordinator knows this transactional id",
             remedy="Take it from `airflow-kafka-eos transactions list`",
-            transactional_id=identity.transactional_id,
+            transactional_id=transactional_id,
         )
     if seen.is_open:
         raise InDoubtError(
             f"the transaction is {seen.coordinator_state.value}, and the ledger does not know its attempt: it may know "
             "less than it did once",
             remedy="If the ledger was restored from a backup, look at what the topic has before anything is ended",
-            transactional_id=identity.transactional_id,
+            transactional_id=transactional_id,
         )
 
 
