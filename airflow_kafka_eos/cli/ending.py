@@ -11,7 +11,6 @@ from airflow_kafka_eos.cli.exits import FOUND, OK
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -65,7 +64,7 @@ def _commit(arguments: argparse.Namespace) -> int:
 
     with open_session(arguments) as session:
         attempt = _attempt(session, arguments.transactional_id)
-        if attempt.verdict is not Verdict.COMMIT or not _is_decided(session, arguments.transactional_id):
+        if not _is_decided(session, attempt, arguments.transactional_id):
             what = "its attempt is aborted" if attempt.verdict is Verdict.ABORT else "nobody has decided it"
             raise UndecidableError(
                 f"the transaction is not decided to be committed: {what}",
@@ -112,19 +111,19 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
         attempt = _attempt(session, name)
         confirm(arguments, f"Abort {name}, of attempt {attempt.number} of load {attempt.load}?")
         ended = force_terminate(
-            session, name, by=person(), reason=arguments.reason, deadline_s=arguments.deadline
+            session, name, by=person(), reason=arguments.reason, deadline_s=arguments.deadline, of=attempt
         )
         _print(arguments, session, attempt, ended=() if ended is None else (ended.transactional_id,))
     return OK
 
 
 def _attempt(session: Session, name: str) -> AttemptRow:
-    """Whose it is; refuses what is not ours."""
-    from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
+    """Whose it is now; refuses what is not ours."""
+    from airflow_kafka_eos.protocol.holding import present_holder, refuse_foreign
 
     refuse_foreign(session, name)
     seen = session.coordinator.describe([name]).get(name)
-    attempt = holder_of(session, PreparedTransaction(name, seen.state if seen else PreparedTxnState.EMPTY))
+    attempt = present_holder(session, name, seen)
     if attempt is None:
         raise InDoubtError(
             "the ledger does not know the attempt of this transactional id",
@@ -135,14 +134,17 @@ def _attempt(session: Session, name: str) -> AttemptRow:
     return attempt
 
 
-def _is_decided(session: Session, name: str) -> bool:
-    from airflow_kafka_eos.protocol.recipe import prepared_state
-
-    return session.ledger.is_decided_commit(PreparedTransaction(name, prepared_state(session, name)))
+def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
+    """Whether the attempt is decided by now, with a transaction of this id: also one that a repair has replaced."""
+    now = session.ledger.attempt(attempt.load, attempt.number)
+    if now is None or now.verdict is not Verdict.COMMIT:
+        return False
+    rows = session.ledger.transactions(attempt.load, attempt.number)
+    return any(row.transaction.transactional_id == name for row in rows)
 
 
 def _refuse_decided(session: Session, attempt: AttemptRow, name: str) -> None:
-    if _is_decided(session, name):
+    if _is_decided(session, attempt, name):
         raise UndecidableError(
             "the transaction is decided to be committed: it is only ever rolled forward",
             remedy="Run `airflow-kafka-eos transactions commit`, or `loads recover`",

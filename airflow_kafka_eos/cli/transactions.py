@@ -115,7 +115,7 @@ def _describe(arguments: argparse.Namespace) -> int:
     shown: dict[str, Any] = {
         "transactional_id": name,
         "coordinator": None if seen is None else _coordinator(seen),
-        "ledger": None if attempt is None else _ledger(attempt, recorded),
+        "ledger": None if attempt is None else _ledger(attempt, recorded, seen),
         # what the partitions' logs say of the recorded transaction: the only evidence (rule 7)
         "log": None if outcome is None else outcome.value,
     }
@@ -148,8 +148,13 @@ def _coordinator(seen: TransactionDescription) -> dict[str, Any]:
     }
 
 
-def _ledger(attempt: AttemptRow, recorded: TransactionRow | None) -> dict[str, Any]:
+def _ledger(
+    attempt: AttemptRow, recorded: TransactionRow | None, seen: TransactionDescription | None
+) -> dict[str, Any]:
+    is_shown = recorded is not None and seen is not None and recorded.transaction.state == seen.state
     return {
+        # a pooled id is of many attempts: of which one this is
+        "found_by": "prepared_transaction_state" if is_shown else "transactional_id",
         "load": str(attempt.load),
         "attempt": attempt.number,
         "verdict": None if attempt.verdict is None else attempt.verdict.value,

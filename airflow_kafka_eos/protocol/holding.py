@@ -9,7 +9,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import AnyId, PooledId, parse
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 
 
 def is_ours(session: Session, transactional_id: str) -> bool:
@@ -44,6 +44,19 @@ def refuse_foreign(session: Session, transactional_id: str) -> None:
 def holder_of(session: Session, transaction: PreparedTransaction) -> AttemptRow | None:
     """The attempt that a transaction belongs to; None when the ledger does not know any. See :func:`holders_of`."""
     return holders_of(session, [transaction]).get(transaction)
+
+
+def present_holder(
+    session: Session, transactional_id: str, seen: TransactionDescription | None
+) -> AttemptRow | None:
+    """Whose an id is now: by what is open under it, at rest whom the id was given to last.
+
+    A coordinator at rest may show what an earlier holder of a slot has ended.
+
+    :param seen: what its coordinator shows of it.
+    """
+    state = seen.state if seen is not None and seen.is_open else PreparedTxnState.EMPTY
+    return holder_of(session, PreparedTransaction(transactional_id, state))
 
 
 def holders_of(

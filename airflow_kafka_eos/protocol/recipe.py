@@ -23,8 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, UndecidableError
+from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId
 from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
 from airflow_kafka_eos.protocol.recovering import recover
 from airflow_kafka_eos.protocol.session import Session
@@ -48,16 +49,13 @@ class Completion:
 def prepared_state(session: Session, transactional_id: str) -> PreparedTxnState:
     """What the ledger has recorded for an id: its PreparedTxnState, EMPTY when it was never reported as prepared.
 
+    Of a pooled id: what the attempt has reported that holds its slot now, or held it last; no earlier one's.
+
     :raises ConfigurationError: the id is not of this namespace and ledger.
     """
     refuse_foreign(session, transactional_id)
     attempt = holder_of(session, PreparedTransaction(transactional_id, PreparedTxnState.EMPTY))
-    if attempt is None:
-        return PreparedTxnState.EMPTY
-    for row in session.ledger.transactions(attempt.load, attempt.number):
-        if row.transaction.transactional_id == transactional_id:
-            return row.transaction.state
-    return PreparedTxnState.EMPTY
+    return PreparedTxnState.EMPTY if attempt is None else _recorded(session, attempt, transactional_id)
 
 
 def init_transactions(
@@ -68,7 +66,7 @@ def init_transactions(
     With ``keep_prepared``: the state that is prepared and still open, EMPTY when there is none; nothing is ended,
     nothing is initialised. Without: what is open is aborted (:func:`force_terminate`, with its guards and errors), and
     the answer is EMPTY. An id that was written with is not initialised again here: attempts get theirs from the ledger
-    (rule 8).
+    (rule 8). A pooled id is taken for its present holder's, whoever that is.
 
     :raises UndecidableError: another transaction than the recorded one is open under the id (a zombie's).
     """
@@ -94,7 +92,11 @@ def complete_transaction(
     """Commit if the recorded decision names this very state, abort else (KIP-939's recovery recipe).
 
     The decision is the ledger's, not that a state was prepared: what nobody has decided is aborted, and its attempt
-    made undecidable before Kafka is told (rule 1). A decision covers its load: all of its transactions are committed.
+    made undecidable before Kafka is told (rule 1). A decision covers its load: all of its transactions are committed,
+    or their replacements (rule 12), and the answer stays the same however often it is asked.
+
+    With pooled ids the state tells whose transaction is meant. When the id has gone to another attempt since then,
+    nothing of that one is touched. Without a state the present holder's is meant.
 
     :param state: what the caller's database has for the id; EMPTY when it has none.
     :raises UndecidableError: it is decided to be committed with another state: the two databases contradict each
@@ -102,21 +104,17 @@ def complete_transaction(
     :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.recovering.recover` and :func:`force_terminate`.
     """
     refuse_foreign(session, transactional_id)
-    recorded = PreparedTransaction(transactional_id, prepared_state(session, transactional_id))
-    if not recorded.state.is_empty and session.ledger.is_decided_commit(recorded):
-        attempt = holder_of(session, recorded)
-        if recorded.state != state or attempt is None:
-            raise UndecidableError(
-                f"the transaction is decided to be committed as {recorded.state}, the caller has "
-                f"{str(state) or 'nothing'}",
-                remedy="One of the databases was restored from a backup, or they are not of one load: compare them",
-                transactional_id=transactional_id,
-            )
-        recover(session, attempt.load, by=by, deadline_s=deadline_s)
-        return Completion(Verdict.COMMIT, recorded)
-    ended = force_terminate(
-        session, transactional_id, by=by, reason="complete_transaction: no decision", deadline_s=deadline_s
-    )
+    given, reason = PreparedTransaction(transactional_id, state), "complete_transaction: no decision"
+    attempt = holder_of(session, given)
+    if attempt is not None:
+        if _is_of_an_earlier_holder(session, attempt, given):
+            return Completion(Verdict.ABORT, None)
+        # before its verdict counts: from here on nobody decides it (rule 1)
+        session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
+        if _is_decided_commit(session, attempt, given):
+            recover(session, attempt.load, by=by, deadline_s=deadline_s)
+            return Completion(Verdict.COMMIT, given)
+    ended = force_terminate(session, transactional_id, by=by, reason=reason, deadline_s=deadline_s, of=attempt)
     return Completion(Verdict.ABORT, ended)
 
 
@@ -137,3 +135,43 @@ def is_keep_prepared_granted(session: Session, probe: TransactionalId) -> bool:
         session.coordinator.init_producer_id(str(probe), _PROBE_TIMEOUT_MS)  # is it two-phase commit that is refused?
         return False
     return True
+
+
+def _recorded(session: Session, attempt: AttemptRow, transactional_id: str) -> PreparedTxnState:
+    """What an attempt has reported for an id, also when it was replaced since then."""
+    for row in session.ledger.transactions(attempt.load, attempt.number):
+        if row.transaction.transactional_id == transactional_id:
+            return row.transaction.state
+    return PreparedTxnState.EMPTY
+
+
+def _is_of_an_earlier_holder(session: Session, attempt: AttemptRow, given: PreparedTransaction) -> bool:
+    """Whether a pooled id's state is neither its attempt's nor open: what nobody has reported is over then."""
+    if given.state.is_empty or PooledId.parse(given.transactional_id) is None:
+        return False
+    if _recorded(session, attempt, given.transactional_id) == given.state:
+        return False
+    seen = session.coordinator.describe([given.transactional_id]).get(given.transactional_id)
+    return seen is None or not seen.is_open or seen.state != given.state
+
+
+def _is_decided_commit(session: Session, attempt: AttemptRow, given: PreparedTransaction) -> bool:
+    """Whether the attempt is decided with that very state.
+
+    Unlike the ledger's ``is_decided_commit`` also for what a repair has replaced.
+
+    :raises UndecidableError: it is decided with another one.
+    """
+    now = session.ledger.attempt(attempt.load, attempt.number)
+    recorded = _recorded(session, attempt, given.transactional_id)
+    if now is None or now.verdict is not Verdict.COMMIT or recorded.is_empty:
+        return False
+    if recorded == given.state:
+        return True
+    raise UndecidableError(
+        f"the transaction is decided to be committed as {recorded}, the caller has {str(given.state) or 'nothing'}",
+        remedy="One of the databases was restored from a backup, or they are not of one load: compare them",
+        load=str(attempt.load),
+        attempt=attempt.number,
+        transactional_id=given.transactional_id,
+    )

@@ -14,12 +14,11 @@ import time
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
+from airflow_kafka_eos.protocol.holding import holder_of, present_holder, refuse_foreign
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
     PreparedTransaction,
-    PreparedTxnState,
     TransactionDescription,
 )
 
@@ -27,15 +26,23 @@ log = logging.getLogger(__name__)
 
 
 def force_terminate(
-    session: Session, transactional_id: str, *, by: str, reason: str, deadline_s: float = 30
+    session: Session,
+    transactional_id: str,
+    *,
+    by: str,
+    reason: str,
+    deadline_s: float = 30,
+    of: AttemptRow | None = None,
 ) -> PreparedTransaction | None:
     """Abort what is open under one transactional id of ours, and see it end.
 
     The attempt that it belongs to can be decided no more, in the ledger, before Kafka is told. Its other transactions
-    are left to cleanup. Safe to repeat.
+    are left to cleanup. Safe to repeat. A pooled id is its slot's holder's; if it goes to another attempt meanwhile,
+    what that one has open is left alone.
 
     :param by: who asks, for the ledger.
     :param reason: why, for the ledger.
+    :param of: the attempt that is meant; when the id is another's, nothing is done. None: whoever holds the id.
     :returns: what was ended; None when nothing was open.
     :raises ConfigurationError: the id is not of this namespace and ledger (rule 6).
     :raises UndecidableError: it is decided to be committed, and its load is not given up.
@@ -44,10 +51,11 @@ def force_terminate(
     """
     refuse_foreign(session, transactional_id)
     seen = _describe(session, transactional_id)
-    identity = PreparedTransaction(transactional_id, seen.state if seen else PreparedTxnState.EMPTY)
-    attempt = holder_of(session, identity)
+    attempt = present_holder(session, transactional_id, seen)
+    if of is not None and not _is_same(attempt, of):
+        return None
     if attempt is None:
-        _refuse_unknown(identity, seen)
+        _refuse_unknown(transactional_id, seen)
         return None
     # before anything is looked at again: from here on nobody decides it (rule 1)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
@@ -60,6 +68,8 @@ def force_terminate(
         if seen is None or not seen.is_open:
             return ended
         identity = PreparedTransaction(transactional_id, seen.state)
+        if not _is_same(holder_of(session, identity), attempt):
+            return ended  # ours is over, and its slot was given to another attempt
         _refuse_decided(session, identity, attempt)
         if seen.coordinator_state is CoordinatorState.ONGOING:
             log.warning("force-terminating %s of %s attempt %d", identity, attempt.load, attempt.number)
@@ -80,19 +90,23 @@ def _describe(session: Session, transactional_id: str) -> TransactionDescription
     return session.coordinator.describe([transactional_id]).get(transactional_id)
 
 
-def _refuse_unknown(identity: PreparedTransaction, seen: TransactionDescription | None) -> None:
+def _is_same(one: AttemptRow | None, other: AttemptRow) -> bool:
+    return one is not None and (one.load, one.number) == (other.load, other.number)
+
+
+def _refuse_unknown(transactional_id: str, seen: TransactionDescription | None) -> None:
     if seen is None:
         raise ConfigurationError(
             "neither the ledger nor a coordinator knows this transactional id",
             remedy="Take it from `airflow-kafka-eos transactions list`",
-            transactional_id=identity.transactional_id,
+            transactional_id=transactional_id,
         )
     if seen.is_open:
         raise InDoubtError(
             f"the transaction is {seen.coordinator_state.value}, and the ledger does not know its attempt: it may know "
             "less than it did once",
             remedy="If the ledger was restored from a backup, look at what the topic has before anything is ended",
-            transactional_id=identity.transactional_id,
+            transactional_id=transactional_id,
         )
 
 
