@@ -1,0 +1,207 @@
+"""Guards of rules 1 to 6: who may decide, which attempt, whose ids."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_LEDGER = "airflow_kafka_eos/ledger/"
+_PROTOCOL = "airflow_kafka_eos/protocol/"
+_KAFKA = "airflow_kafka_eos/kafka/"
+_SPARK = "airflow_kafka_eos/spark/"
+_KILLED = "tests/crashes/test_crash_points.py::test_killed_and_recovered"
+
+OF_RULES_1_TO_6: tuple[Mutation, ...] = (
+    Mutation(
+        1,
+        "kafka-before-ledger",
+        "the decision stands before the first EndTxn is sent",
+        _PROTOCOL + "deciding.py",
+        "    not_after = asked_s + margin_s / 2\n",
+        "    not_after = asked_s + margin_s / 2\n"
+        "    session.coordinator.end_many(manifest.transactions, Verdict.COMMIT)\n",
+        (_KILLED + "[4.4 and decide_commit]",),
+    ),
+    Mutation(
+        1,
+        "sweep-without-ledger",
+        "cleanup makes attempts undecidable before it looks for what to abort",
+        _PROTOCOL + "sweeping.py",
+        "rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by,",
+        "rows = (lambda **_: [r for r in session.ledger.attempts(load) if r.number <= up_to])(decided_by=by,",
+        ("tests/protocol/test_sweeping.py::test_rule_1_the_ledger_is_written_before_kafka_is_told",),
+    ),
+    Mutation(
+        1,
+        "commit-undecided",
+        "a commit pass asks for the decision, not only for transactions",
+        _PROTOCOL + "committing.py",
+        "    if row is None or known is None or row.verdict is not Verdict.COMMIT:",
+        "    if row is None or known is None:",
+        (
+            "tests/protocol/test_committing.py::test_rule_1_a_pass_ends_nothing_that_is_not_decided_to_be_committed",
+        ),
+    ),
+    Mutation(
+        2,
+        "no-row-lock",
+        "deciding and opening lock the load's row (PostgreSQL, MySQL)",
+        _LEDGER + "queries.py",
+        "select(t.loads).where(_is(load)).with_for_update()",
+        "select(t.loads).where(_is(load))",
+        ("tests/ledger/test_ledger_races.py::test_rule_2_whoever_comes_during_a_decision_waits_for_it",),
+    ),
+    Mutation(
+        2,
+        "no-begin-immediate",
+        "deciding and opening lock the database (SQLite)",
+        _LEDGER + "database.py",
+        '"BEGIN" if read else "BEGIN IMMEDIATE"',
+        '"BEGIN"',
+        ("tests/ledger/test_ledger_races.py",),
+    ),
+    Mutation(
+        2,
+        "older-attempt-decided",
+        "only the newest attempt is decided",
+        _LEDGER + "decisions.py",
+        "    if newest is not None and newest.number != attempt.number:",
+        "    if newest is None:",
+        ("tests/ledger/test_ledger_decisions.py::test_rule_2_commit_needs_the_newest_attempt",),
+    ),
+    Mutation(
+        2,
+        "aborted-attempt-decided",
+        "what is aborted is never committed",
+        _LEDGER + "decisions.py",
+        '    if attempt.verdict is Verdict.ABORT:\n        return f"it was aborted',
+        '    if attempt.verdict is Verdict.ABORT:\n        return ""\n'
+        '    if attempt.number < 0:\n        return f"it was aborted',
+        ("tests/ledger/test_ledger_decisions.py::test_rule_2_an_aborted_attempt_is_never_committed",),
+    ),
+    Mutation(
+        2,
+        "opening-aborts-nothing",
+        "opening an attempt aborts every undecided one in the same transaction",
+        _LEDGER + "decisions.py",
+        "        if a.is_undecided and a.number <= up_to\n",
+        "        if a.is_undecided and a.number < 0\n",
+        ("tests/ledger/test_ledger_attempts.py",),
+    ),
+    Mutation(
+        3,
+        "shared-attempt",
+        "an attempt is given to one application only",
+        _LEDGER + "attempts.py",
+        "    if newest is None or newest.is_submitted:",
+        "    if newest is None:",
+        ("tests/ledger/test_ledger_attempts.py::test_rule_3_submit_never_gives_one_attempt_twice",),
+    ),
+    Mutation(
+        3,
+        "prepared-thrown-away",
+        "clearing only decide keeps a prepared attempt",
+        _LEDGER + "attempts.py",
+        "(newest.is_prepared or not newest.is_submitted)",
+        "(not newest.is_submitted)",
+        ("tests/ledger/test_ledger_attempts.py::test_rule_3_begin_keeps_a_good_prepared_attempt",),
+    ),
+    Mutation(
+        3,
+        "claim-replaced",
+        "a claim is made once, create-only",
+        _SPARK + "manifest_store.py",
+        "os.link(unfinished, path)  # refuses",
+        "os.replace(unfinished, path)  # refuses",
+        ("tests/spark/test_manifest_store.py::test_a_second_claim_is_refused_and_names_the_first",),
+    ),
+    Mutation(
+        4,
+        "decided-by-name",
+        "a decision names id, producer id and epoch, not the id alone",
+        _LEDGER + "queries.py",
+        "            t.transactions.c.prepared_transaction_state == str(transaction.state),\n",
+        "",
+        ("tests/ledger/test_ledger_decisions.py::test_rule_4_only_the_very_identity_is_decided",),
+    ),
+    Mutation(
+        4,
+        "reported-unconfirmed",
+        "a writer reports its own identity only while the coordinator shows the same",
+        _KAFKA + "identity.py",
+        "        and seen.state == state\n",
+        "",
+        ("tests/kafka/test_identity.py::test_anything_else_is_not",),
+    ),
+    Mutation(
+        4,
+        "decided-unconfirmed",
+        "decide refuses a transaction that is open under another identity",
+        _PROTOCOL + "confirming.py",
+        "    if description.state != transaction.state:",
+        "    if description.state is None:",
+        ("tests/protocol/test_deciding.py::test_rule_4_what_the_broker_does_not_confirm_is_aborted",),
+    ),
+    Mutation(
+        5,
+        "no-quarantine",
+        "a slot with writers left is leased to nobody until their last request has come",
+        _LEDGER + "slots.py",
+        "        or_(c.quarantined_until.is_(None), c.quarantined_until <= text_of(moment)),\n",
+        "",
+        (
+            "tests/ledger/test_ledger_slots.py::"
+            "test_rule_5_a_slot_with_writers_left_is_quarantined_after_a_commit_too",
+        ),
+    ),
+    Mutation(
+        5,
+        "unverified-slot",
+        "a slot is free only behind the verified end of what was written with it",
+        _LEDGER + "slots.py",
+        "        c.released_at.is_not(None),\n        c.doubt",
+        "        c.leased_at.is_not(None),\n        c.doubt",
+        ("tests/ledger/test_ledger_slots.py::test_rule_5_a_slot_is_held_until_the_end_is_verified",),
+    ),
+    Mutation(
+        5,
+        "no-deadline",
+        "past its deadline a writer begins nothing",
+        _KAFKA + "deadline.py",
+        "    if left <= 0:",
+        "    if left is None:",
+        ("tests/kafka/test_writers_refusals.py::test_past_its_deadline_it_opens_nothing",),
+    ),
+    Mutation(
+        5,
+        "deadline-checked-early",
+        "the deadline is looked at right before each InitProducerId",
+        _KAFKA + "coordinator.py",
+        "            before_sending()\n",
+        "",
+        (
+            "tests/kafka/test_coordinator.py::"
+            "test_rule_5_past_the_deadline_nothing_is_initialised_however_long_it_took_to_get_there",
+        ),
+    ),
+    Mutation(
+        6,
+        "ends-anything",
+        "no id of another namespace or ledger is ended or initialised",
+        _KAFKA + "coordinator.py",
+        "if parsed is None or (parsed.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):",
+        "if transactional_id is None:",
+        (
+            "tests/kafka/test_coordinator.py::"
+            "test_another_deployments_transaction_is_never_ended_or_initialised_rule_6",
+        ),
+    ),
+    Mutation(
+        6,
+        "sloppy-ids",
+        "an id has one spelling only: what merely looks like ours is another application's",
+        "airflow_kafka_eos/naming.py",
+        "    return plain if _encode(plain) == text else None",
+        "    return plain",
+        ("tests/test_naming.py",),
+    ),
+)
