@@ -138,7 +138,9 @@ class Ledger:
         return self._write(lambda c: attempts.mark_prepared(c, manifest, digest, writers_left))
 
     def record_swept(self, load: LoadIdentity, number: int) -> AttemptRow:
-        """Close an aborted attempt of which nothing is open any more. Does nothing to a commit-decided one.
+        """Close an attempt of which nothing is open any more: an aborted one, or that of a load that was given up.
+
+        Does nothing to one that is decided to be committed and not given up.
 
         :raises ConfigurationError: it is undecided, so it cannot have been swept (rule 1).
         """
