@@ -126,7 +126,10 @@ def mark_prepared(
 
 
 def record_swept(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
-    """Close an aborted attempt of which nothing is open any more; nothing happens to a commit-decided one."""
+    """Close an attempt of which nothing is open any more, aborted or of a load that was given up.
+
+    Nothing happens to one that is decided to be committed and may still be: its verified end closes it.
+    """
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
     if attempt.is_undecided:
@@ -136,12 +139,13 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
             load=str(load),
             attempt=number,
         )
-    if attempt.verdict is Verdict.COMMIT or attempt.closed_at is not None:
+    given_up = locked.row.state is LoadState.GIVEN_UP
+    if (attempt.verdict is Verdict.COMMIT and not given_up) or attempt.closed_at is not None:
         return attempt
-    if locked.newest == attempt:
+    if not given_up and locked.newest == attempt:
         move(connection, locked, LoadState.ABORTED)
     # an application that never said how it ended may have writers anywhere, and ids that nobody knows
-    quarantine = not attempt.is_prepared or attempt.writers_left is not False
+    quarantine = given_up or not attempt.is_prepared or attempt.writers_left is not False
     release(connection, locked.attempt_id(number), quarantine=quarantine)
     return _set(connection, locked, attempt, closed_at=now())
 

@@ -138,7 +138,9 @@ class Ledger:
         return self._write(lambda c: attempts.mark_prepared(c, manifest, digest, writers_left))
 
     def record_swept(self, load: LoadIdentity, number: int) -> AttemptRow:
-        """Close an aborted attempt of which nothing is open any more. Does nothing to a commit-decided one.
+        """Close an attempt of which nothing is open any more: an aborted one, or that of a load that was given up.
+
+        Does nothing to one that is decided to be committed and not given up.
 
         :raises ConfigurationError: it is undecided, so it cannot have been swept (rule 1).
         """
@@ -209,17 +211,17 @@ class Ledger:
         """
         return self._write(lambda c: outcomes.record_committed(c, load, number))
 
-    def record_in_doubt(self, load: LoadIdentity, number: int, reason: str) -> None:
-        """The load is IN_DOUBT: a person decides (rule 7).
+    def record_in_doubt(self, load: LoadIdentity, number: int, reason: str) -> bool:
+        """The load is IN_DOUBT: a person decides (rule 7). False: it is COMMITTED by now, and stays so.
 
-        :raises UndecidableError: the attempt is not decided to be committed, or the load is COMMITTED.
+        :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
         """
-        self._write(lambda c: outcomes.record_in_doubt(c, load, number, reason))
+        return self._write(lambda c: outcomes.record_in_doubt(c, load, number, reason))
 
     def record_repairing(self, load: LoadIdentity, number: int, reason: str) -> None:
-        """The load is REPAIRING: transactions of it are lost, none is in doubt.
+        """The load is REPAIRING: transactions of it are lost, none is in doubt. COMMITTED stays as it is.
 
-        :raises UndecidableError: the attempt is not decided to be committed, or the load is COMMITTED or GIVEN_UP.
+        :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
         """
         self._write(lambda c: outcomes.record_repairing(c, load, number, reason))
 
@@ -240,7 +242,7 @@ class Ledger:
 
         None: it is not lost, or another repair has replaced it. Before anything is written (rule 1).
 
-        :raises UndecidableError: the load is not decided to be committed, or is finished.
+        :raises UndecidableError: the load is not decided to be committed, or is GIVEN_UP.
         """
         return self._write(
             lambda c: repairs.open_repair(c, load, number, lost_transactional_id, self._ledger_id, opened_by)

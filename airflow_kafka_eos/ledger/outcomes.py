@@ -89,9 +89,12 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
 
 
 def record_repairing(connection: Connection, load: LoadIdentity, number: int, reason: str) -> None:
-    """Transactions of it are lost, and the others tell one story: it is to be repaired. Nothing changes when it is."""
+    """Transactions of it are lost, and the others tell one story: it is to be repaired.
+
+    Nothing changes when it is, or when somebody else has repaired all of it since the look: COMMITTED is final.
+    """
     locked, _, _ = _committing(connection, load, number)
-    if locked.row.state is not LoadState.REPAIRING:
+    if locked.row.state not in (LoadState.REPAIRING, LoadState.COMMITTED):
         move(connection, locked, LoadState.REPAIRING, reason=for_reason(reason))
 
 
@@ -108,14 +111,20 @@ def record_given_up(connection: Connection, load: LoadIdentity, by: str, reason:
     end_open(connection, attempt_id, "the load is given up")
 
 
-def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, reason: str) -> None:
-    """Stop for a person (rule 7). Saying it again changes the reason only."""
+def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, reason: str) -> bool:
+    """Stop for a person (rule 7). Saying it again changes the reason only.
+
+    False: it is COMMITTED, so every marker was seen since the look that left a doubt, and nothing changes.
+    """
     locked, _, _ = _committing(connection, load, number)
+    if locked.row.state is LoadState.COMMITTED:
+        return False
     if locked.row.state is LoadState.IN_DOUBT:
         values = {"reason": for_reason(reason), "updated_at": now()}
         connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
-        return
-    move(connection, locked, LoadState.IN_DOUBT, reason=for_reason(reason))
+    else:
+        move(connection, locked, LoadState.IN_DOUBT, reason=for_reason(reason))
+    return True
 
 
 def _empty_mapping(connection: Connection, attempt_id: int) -> None:

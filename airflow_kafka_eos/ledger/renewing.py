@@ -12,7 +12,7 @@ from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import ledger_id, load_rows
 from airflow_kafka_eos.load import LoadState
 
-_UNFINISHED = (LoadState.COMMITTING.value, LoadState.REPAIRING.value)
+_UNFINISHED = (LoadState.COMMITTING.value, LoadState.REPAIRING.value, LoadState.IN_DOUBT.value)
 _SHOWN = 5
 
 
@@ -28,7 +28,9 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     if unfinished:
         raise ConfigurationError(
             f"{len(unfinished)} decided loads are not finished: {', '.join(unfinished[:_SHOWN])}",
-            remedy="Let their commit (or cleanup) task roll them forward first: their transactions have the present id",
+            remedy="Run `airflow-kafka-eos loads recover` for them first: their transactions have the present id, and "
+            "are nobody's under another. What can never be completed is closed by `loads give-up`; `transactions "
+            "force-terminate` then ends what it has open, before the new id",
         )
     for row in load_rows(connection, None, None):
         decisions.make_undecidable(connection, row.load, row.newest_attempt, decided_by, "the ledger got a new id")

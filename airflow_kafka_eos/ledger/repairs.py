@@ -18,7 +18,7 @@ from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
 from airflow_kafka_eos.ledger.text import for_people, for_reason
-from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.transaction import PreparedTransaction
@@ -29,20 +29,21 @@ _R = t.repairs.c
 def open_repair(
     connection: Connection, load: LoadIdentity, number: int, lost: str, ledger_id: str, opened_by: str
 ) -> RepairRow | None:
-    """Open an attempt to replace a lost transaction; None when it is not lost (any more).
+    """Open an attempt to replace a lost transaction; None when it is not lost (any more), or the load is COMMITTED.
 
     Other repairs of it may be under way: the first that is ready is adopted, so two never keep ending each other.
     """
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
-    if attempt.verdict is not Verdict.COMMIT or locked.row.state not in DECIDED_COMMIT - _OVER:
+    if attempt.verdict is not Verdict.COMMIT or locked.row.state is LoadState.GIVEN_UP:
         raise UndecidableError(
-            f"a load in state {locked.row.state.value} has nothing to repair",
-            remedy="Repairs belong to a commit decision that is not finished",
+            f"a load in state {locked.row.state.value} is not repaired",
+            remedy="Repairs belong to a commit decision that nobody has given up",
             load=str(load),
             attempt=number,
         )
     attempt_id = locked.attempt_id(number)
+    # asked first: whoever is overtaken may find all of the load repaired and COMMITTED
     if _outcome(connection, attempt_id, lost) is not Outcome.LOST:
         return None
     if locked.row.state is not LoadState.REPAIRING:
@@ -165,9 +166,6 @@ def repair_rows(connection: Connection, load: LoadIdentity) -> list[RepairRow]:
         .order_by(_R.number)
     )
     return [_row(load, row.attempt_number, row) for row in connection.execute(query)]
-
-
-_OVER = frozenset({LoadState.COMMITTED, LoadState.GIVEN_UP})
 
 
 def _outcome(connection: Connection, attempt_id: int, transactional_id: str) -> Outcome | None:

@@ -17,11 +17,11 @@ class AttemptRow:
     """An attempt with its decision.
 
     ``owner`` and ``submitted_by`` are for people (dag, run, task, try). ``reason`` is the decision's.
-    ``closed_at``: verified committed, or verified swept. What the manifest says (``records``, ``bytes``,
-    ``scope``, ``two_phase_commit``, ``writer``, ``digest_algorithm``) and its own ``manifest_sha256`` (of
-    :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared. ``slot``: of pooled ids; it stays noted
-    when given back. ``writers_until``: past it none of its writers begins a transaction. ``writers_left``: whether
-    one may live on behind its manifest.
+    ``closed_at``: verified committed, or verified swept; or its load was given up, and nothing of it is open. What
+    the manifest says (``records``, ``bytes``, ``scope``, ``two_phase_commit``, ``writer``, ``digest_algorithm``)
+    and its own ``manifest_sha256`` (of :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared. ``slot``:
+    of pooled ids; it stays noted when given back. ``writers_until``: past it none of its writers begins a
+    transaction. ``writers_left``: whether one may live on behind its manifest.
     """
 
     load: LoadIdentity

@@ -147,8 +147,8 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
     result.open = [name for name, outcome in outcomes.items() if outcome is Outcome.OPEN]
     result.newly_committed = [name for name, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
     in_doubt = {name: stories[name] for name, outcome in outcomes.items() if outcome is Outcome.IN_DOUBT}
-    if in_doubt:
-        _stop(session, load, number, in_doubt)
+    if in_doubt and _stop(session, load, number, in_doubt):
+        return CommitPass()  # COMMITTED since the look
     known = {t.transaction.transactional_id: t.outcome for t in rows} | outcomes
     result.lost = [name for name, outcome in known.items() if outcome is Outcome.LOST]
     if result.lost:
@@ -180,13 +180,19 @@ def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> None
         )
 
 
-def _stop(session: Session, load: LoadIdentity, number: int, stories: Mapping[str, str]) -> None:
-    """Every other transaction's outcome is recorded by now: the ledger shows a person what is committed."""
+def _stop(session: Session, load: LoadIdentity, number: int, stories: Mapping[str, str]) -> bool:
+    """True when somebody else has seen all of the load committed since.
+
+    Every other transaction's outcome is recorded by now: the ledger shows a person what is committed.
+
+    :raises InDoubtError: otherwise.
+    """
     name, story = next(iter(stories.items()))
     what = f"the logs of transaction {name} do not tell one story: {story}{_hint(session, name)}"
     if len(stories) > 1:
         what += f"; and so with {len(stories) - 1} more"
-    session.ledger.record_in_doubt(load, number, what)
+    if not session.ledger.record_in_doubt(load, number, what):
+        return True
     raise InDoubtError(
         what,
         remedy="Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "

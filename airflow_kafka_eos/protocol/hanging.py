@@ -17,7 +17,7 @@ from airflow_kafka_eos.errors import ConfigurationError, NotFinishedError, Undec
 from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers, why_hanging, write_abort_marker
 from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
-from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.protocol.holding import holder_of, is_ours
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
@@ -36,7 +36,7 @@ _VERIFY_S = 30.0
 class Whose(str, Enum):
     """Who may end it."""
 
-    #: the ledger knows it, and it is not, or no more, part of a decision: it may be ended here
+    #: the ledger knows it, and it is not, or no more, part of a decision that is to be completed: it may be ended here
     OURS = "ours"
     #: its attempt may still be committed: make it undecidable first (cleanup)
     UNDECIDED = "ours, undecided"
@@ -217,7 +217,9 @@ def _whose(
     if attempt.is_undecided:
         return Whose.UNDECIDED, attempt
     if attempt.verdict is Verdict.COMMIT and not is_behind(producer, attempt, holder):
-        return Whose.DECIDED, attempt
+        load = session.ledger.load(attempt.load)
+        if load is None or load.state is not LoadState.GIVEN_UP:
+            return Whose.DECIDED, attempt
     return Whose.OURS, attempt
 
 

@@ -127,6 +127,7 @@ def clean(
                     f"not clean after {deadline_s:g} s: {still}", remedy="Run it again", load=str(load)
                 )
             if still is None or error is not None:
+                error = error or poll.problem
                 done[load] = Swept(load, loads[load], tuple(poll.summary()["aborted"]), error)
                 del waiting[load]
         if waiting:

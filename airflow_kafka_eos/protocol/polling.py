@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.session import Session
@@ -35,7 +36,8 @@ class CleanPoll:
     """Sweep until nothing of the run's attempts has been open for the quiet period (rule 11).
 
     One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
-    may be late. So it takes two of them that were complete, some time apart.
+    may be late. So it takes two of them that were complete, some time apart. What only a person can end is not waited
+    for: ``problem`` says it.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class CleanPoll:
         self._quiet_since: float | None = None
         self._looks = 0
         self._aborted: set[str] = set()
+        #: once it is done: what no further sweep would end; None for a load that is clean
+        self.problem: InDoubtError | None = None
 
     def __call__(self, session: Session) -> str | None:
         waiting_for, left_s = self._look(session)
@@ -88,10 +92,12 @@ class CleanPoll:
         if quiet < quiet_s or self._looks < looks:
             return f"load {self.load}: nothing open since {quiet:.1f} of {quiet_s:g} s", max(0.0, quiet_s - quiet)
         finish(session, self.load, up_to=self.up_to)
+        self.problem = report.problem(self.load)
         return None, 0
 
     def summary(self) -> dict[str, Any]:
-        return {"load": str(self.load), "aborted": sorted(self._aborted)}
+        problem = None if self.problem is None else str(self.problem)
+        return {"load": str(self.load), "aborted": sorted(self._aborted), "problem": problem}
 
 
 class VisiblePoll:

@@ -41,7 +41,8 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
 
     What the logs show of each transaction is recorded first, as far as brokers answer. What is committed stays visible;
     what is open stays open until somebody ends it (force-terminate may: the load is given up by name), or its timeout
-    does. Its key never loads again: the data goes under a load_key of its own.
+    does. Once nothing of it is open, the next cleanup closes it, and with pooling its slot comes back after a
+    quarantine. Its key never loads again: the data goes under a load_key of its own.
 
     :param by: the person.
     :param reason: why; people will read it.

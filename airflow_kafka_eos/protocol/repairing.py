@@ -61,7 +61,10 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
         if overtaken and isinstance(e, KafkaEosError):
             return False  # by the one that was adopted, which has ended ours
         if isinstance(e, InDoubtError):
-            raise _in_doubt(session, load, number, lost, e) from e
+            doubt = _in_doubt(session, load, number, lost, e)
+            if doubt is None:
+                return False
+            raise doubt from e
         if isinstance(e, ProducerFencedError):
             raise _ended_by_others(opened, e) from e
         raise
@@ -100,10 +103,12 @@ def _ended_by_others(opened: RepairRow, error: ProducerFencedError) -> NotFinish
 
 def _in_doubt(
     session: Session, load: LoadIdentity, number: int, lost: TransactionRow, error: InDoubtError
-) -> InDoubtError:
+) -> InDoubtError | None:
+    """None when the load is COMMITTED: another repair was behind ours, and is done."""
     name = lost.transaction.transactional_id
     what = f"transaction {name} was aborted although the decision was commit, and {error.message}"
-    session.ledger.record_in_doubt(load, number, what)
+    if not session.ledger.record_in_doubt(load, number, what):
+        return None
     return InDoubtError(
         what,
         remedy="What is committed of the load stays visible, nothing is written twice. `airflow-kafka-eos loads show` "

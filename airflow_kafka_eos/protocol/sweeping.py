@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from airflow_kafka_eos.errors import KafkaEosError
+from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
 from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -33,13 +33,37 @@ class SweepReport:
     committed: list[str] = field(default_factory=list)
     still_open: list[str] = field(default_factory=list)
     left_alone: list[str] = field(default_factory=list)
+    #: aborted although the decision was commit: only commit, or a person's recover, repairs them
+    lost: list[str] = field(default_factory=list)
+    #: decided, open, and of a load that was given up: only a person ends them
+    given_up: list[str] = field(default_factory=list)
     #: no coordinator moved, or was away, while the listing was made: it hid nothing
     is_complete: bool = True
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing was open and nothing had to be ended in this pass."""
+        """Nothing was open that ends by itself or by another pass, and nothing had to be ended in this one."""
         return not (self.aborted or self.committed or self.still_open)
+
+    def problem(self, load: LoadIdentity) -> InDoubtError | None:
+        """What a person has to do before the load is clean: no pass ends it, however often it is repeated."""
+        if self.lost:
+            return InDoubtError(
+                f"{len(self.lost)} of its transactions were lost: {self.lost[0]} was aborted although the decision was "
+                "commit, and is not repaired yet",
+                remedy="Clear commit, or run `airflow-kafka-eos loads recover`: both copy what is lost",
+                load=str(load),
+                transactional_id=self.lost[0],
+            )
+        if self.given_up:
+            return InDoubtError(
+                f"the load was given up with {len(self.given_up)} decided transactions open, and they hold readers "
+                f"back: {self.given_up[0]}",
+                remedy="End each by `airflow-kafka-eos transactions force-terminate`, then run cleanup again",
+                load=str(load),
+                transactional_id=self.given_up[0],
+            )
+        return None
 
 
 def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> SweepReport:
@@ -81,6 +105,7 @@ def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport)
             report.still_open += result.open
             if result.lost:
                 # copying takes its time, and commit's retry or a person has it
+                report.lost += result.lost
                 log.warning("load %s lost %s after its decision: run commit again", row.load, result.lost)
     return None
 
@@ -105,10 +130,25 @@ def _end_repairs(
 
 
 def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
-    """Write down that the aborted attempts are swept, after the quiet period."""
+    """Write down which attempts are swept, after the quiet period: aborted ones, and the decided one of a load that
+    was given up."""
     for row in session.ledger.attempts(load):
-        if row.number <= up_to and row.verdict is Verdict.ABORT and row.closed_at is None:
+        if row.number > up_to or row.closed_at is not None:
+            continue
+        if row.verdict is Verdict.ABORT:
             session.ledger.record_swept(load, row.number)
+        elif row.verdict is Verdict.COMMIT:
+            _close_given_up(session, row)
+
+
+def _close_given_up(session: Session, row: AttemptRow) -> None:
+    """Close it if its load was given up, and none of its ids is open any more."""
+    if not _is_given_up(session, row.load):
+        return
+    # of all that was ever decided in it, also what a repair has replaced
+    ids = [t.transaction.transactional_id for t in session.ledger.transactions(row.load, row.number)]
+    if not any(d.is_open for d in session.coordinator.describe(ids).values()):
+        session.ledger.record_swept(row.load, row.number)
 
 
 def needs_quiet_period(rows: list[AttemptRow]) -> bool:
@@ -193,7 +233,10 @@ def _if_ours(
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
         # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
-        return identity if began_anew(session, load, number, found) else None
+        if began_anew(session, load, number, found):
+            return identity
+        if _is_given_up(session, load):
+            (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
     elif found.coordinator_state is CoordinatorState.ONGOING:
         log.info("aborting %s of %s attempt %d", identity, load, number)
         return identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_kafka_eos.errors import NotFinishedError
+from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
 from airflow_kafka_eos.kafka.partitions import Holder
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.committing import decided_attempt
@@ -38,12 +38,19 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
     Only waits, never ends anything: whoever holds the last stable offset back may be another load that is about to
     commit, and it does not wait for us in turn.
 
-    :raises UndecidableError: the load has no commit decision.
+    :raises UndecidableError: the load has no commit decision, or was given up.
     :raises NotFinishedError: it is decided, not COMMITTED yet; a last stable offset alone proves nothing, for an
         aborted transaction lets it pass too.
     """
     row = decided_attempt(session, load)
     known = session.ledger.load(load)
+    if known is not None and known.state is LoadState.GIVEN_UP:
+        raise UndecidableError(
+            f"the load was {known.reason or 'given up'}",
+            remedy="Nobody completes it any more: load the same data under a load_key of its own",
+            load=str(load),
+            attempt=row.number,
+        )
     if known is None or known.state is not LoadState.COMMITTED:
         raise NotFinishedError(
             f"the load is {known.state.value if known else 'unknown'}, not COMMITTED",

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class CleanupLoadSensor(PollingLoadSensor):
     """Reads the decision first: a decided load is rolled forward, an undecided one made undecidable and aborted.
 
+    What only commit or a person can end (a decided transaction was lost, or its load given up) is not waited for. It is
+    a warning in the log and ``problem`` in the result, no failure: loaded, which has waited for commit, fails the run.
+
     :param quiet_period: how long nothing may have been open after an application that never reported; a zombie
         of it may open one more transaction after a sweep.
     """
@@ -60,6 +63,11 @@ class CleanupLoadSensor(PollingLoadSensor):
         return CleanPoll(
             self.load_identity, up_to=self._up_to, by=owner, quiet_s=self.quiet_period.total_seconds()
         )
+
+    def done(self, summary: dict[str, Any]) -> dict[str, Any]:
+        if summary.get("problem"):
+            self.log.warning("NOT CLEAN, and no sweep will make it so: %s", summary["problem"])
+        return summary
 
     def new_trigger(self, owner: str) -> CleanupTrigger:
         return CleanupTrigger(

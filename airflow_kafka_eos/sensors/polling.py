@@ -52,6 +52,10 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def new_trigger(self, owner: str) -> PollingTrigger:
         """The trigger that repeats the same poll in the triggerer."""
 
+    def done(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """What the task returns, of what the poll found."""
+        return summary
+
     def trigger_fields(self) -> dict[str, Any]:
         """What every trigger of ours needs: rendered names and connection ids."""
         names = ("namespace", "load_name", "load_key", "kafka_conn_id", "ledger_conn_id")
@@ -79,7 +83,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                 raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}")
             time.sleep(self.poke_interval)
         else:
-            return poll.summary()
+            return self.done(poll.summary())
         self.defer(
             trigger=self.new_trigger(owner),
             method_name="execute_complete",
@@ -96,7 +100,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """What the trigger found."""
         if event and event.get("status") == "done":
-            return event["summary"]
+            return self.done(event["summary"])
         error = str((event or {}).get("error", "the trigger ended without an event"))
         raise AirflowFailException(error) if event and event.get("final") else AirflowException(error)
 
@@ -113,5 +117,5 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
             except (KafkaEosError, AirflowFailException) as look:
                 raise AirflowSensorTimeout(f"after {self.timeout:g} s: {look}") from e
             if waiting_for is None:
-                return poll.summary()
+                return self.done(poll.summary())
             raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e

@@ -243,6 +243,18 @@ def test_cleanup_fails_when_its_ledger_does_not_know_the_load(tmp_path: Path) ->
             sensor.look_up(ledger, "dag/run#group=elsewhere")
 
 
+def test_cleanup_warns_of_what_no_sweep_can_end_and_does_not_fail(capfd: pytest.CaptureFixture[str]) -> None:
+    """The run has failed by then, at commit and loaded; a teardown that hangs or fails too says no more."""
+    sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")
+    summary = {"load": "airflow/l/k", "aborted": [], "problem": "1 of its transactions were lost"}
+    done = {"status": "done", "summary": summary}
+    assert sensor.execute_complete({}, done) == summary
+    said = "".join(capfd.readouterr())
+    assert "NOT CLEAN" in said and "were lost" in said
+    sensor.execute_complete({}, {"status": "done", "summary": summary | {"problem": None}})
+    assert "NOT CLEAN" not in "".join(capfd.readouterr())
+
+
 def test_rule_11_a_cleanup_keeps_to_the_attempts_that_it_found_first(tmp_path: Path) -> None:
     """One that outlives its task must not touch the attempt of the retry."""
     owner = "dag/run#group=load"

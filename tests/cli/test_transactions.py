@@ -277,3 +277,7 @@ def test_cleanup_of_a_load_in_doubt_says_so_and_code_1(world: World, command: Co
     world.session.coordinator.end(one(manifest), Verdict.ABORT)  # lost
     answer = command("cleanup", world.load.name, world.load.key, "--yes", *at)
     assert answer.code == 1 and "was aborted although the decision was commit" in answer.out
+    assert "loads recover" in answer.out
+    again = command("cleanup", "--yes", "--output", "json", *at)  # REPAIRING by now, and nothing open
+    (row,) = json.loads(again.out)["loads"]
+    assert (again.code, row["key"], row["clean"]) == (1, world.load.key, False)

@@ -315,10 +315,16 @@ def test_rule_1_an_undecided_attempt_cannot_have_been_swept(ledger: Ledger) -> N
         ledger.record_swept(LOAD, 1)
 
 
-def test_sweeping_a_decided_load_does_nothing(ledger: Ledger) -> None:
+def test_sweeping_a_decided_load_does_nothing_until_it_is_given_up(ledger: Ledger) -> None:
     row: AttemptRow = commit(ledger)
     assert ledger.record_swept(LOAD, 1) == row == ledger.attempt(LOAD, 1)
     assert state(ledger) is LoadState.COMMITTING
+    # nobody completes it any more, so nothing but a sweep closes it
+    ledger.record_given_up(LOAD, by="ada", reason="x")
+    closed = ledger.record_swept(LOAD, 1)
+    assert closed.closed_at is not None
+    assert ledger.record_swept(LOAD, 1) == closed == ledger.attempt(LOAD, 1)
+    assert state(ledger) is LoadState.GIVEN_UP
 
 
 def test_notes_that_databases_refuse_do_not_stop_a_decision(ledger: Ledger) -> None:

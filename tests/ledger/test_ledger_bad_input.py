@@ -87,6 +87,18 @@ def test_no_new_id_while_a_decided_load_is_not_finished(ledger: Ledger) -> None:
     assert ledger.ledger_id == old
 
 
+def test_no_new_id_while_a_decided_load_is_in_doubt_until_it_is_given_up(ledger: Ledger) -> None:
+    """What it has open has the present id in its name: nobody would end it under another."""
+    commit(ledger)
+    ledger.record_in_doubt(LOAD, 1, "mixed markers")
+    old = ledger.ledger_id
+    with pytest.raises(ConfigurationError, match="1 decided loads are not finished: team") as refused:
+        ledger.new_id(decided_by="me")
+    assert "recover" in refused.value.remedy and "give-up" in refused.value.remedy
+    ledger.record_given_up(LOAD, by="ada", reason="written by hand")
+    assert ledger.new_id(decided_by="me") == old
+
+
 def test_the_command_asks_explains_and_renews(
     ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

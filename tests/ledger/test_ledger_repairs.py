@@ -188,8 +188,21 @@ def test_rule_10_committed_needs_the_replacement_and_not_what_it_replaced(ledger
     assert (load_state(ledger), mapping(url)) == (LoadState.COMMITTED, set())
     assert all(r.state is not RepairState.OPEN for r in ledger.repairs(LOAD))
     assert adopt(ledger, late, lost).state is RepairState.UNDECIDABLE
-    with pytest.raises(UndecidableError, match="COMMITTED has nothing to repair"):
-        open_repair(ledger, lost)
+
+
+def test_whoever_is_overtaken_finds_a_committed_load_and_changes_nothing(ledger: Ledger) -> None:
+    """A committer whose look is older than the other one's last repair: none of its words is an error by now."""
+    lost = lost_one(ledger)
+    row = open_repair(ledger, lost)
+    adopt(ledger, row, lost)
+    ledger.record_outcome(LOAD, 1, row.transactional_id, Outcome.COMMITTED)
+    ledger.record_committed(LOAD, 1)
+    before, name = ledger.load(LOAD), lost.transaction.transactional_id
+    ledger.record_repairing(LOAD, 1, "one was lost")
+    assert ledger.open_repair(LOAD, 1, name, opened_by="late") is None
+    assert ledger.record_outcomes(LOAD, 1, {name: Outcome.LOST}) == {name: Outcome.SUPERSEDED}
+    assert ledger.record_in_doubt(LOAD, 1, "mixed") is False
+    assert ledger.load(LOAD) == before
 
 
 def test_a_repair_that_is_lost_is_repaired_in_turn(ledger: Ledger) -> None:

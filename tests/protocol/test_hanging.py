@@ -19,7 +19,7 @@ from airflow_kafka_eos.kafka.hanging import OpenProducer
 from airflow_kafka_eos.kafka.partitions import Holder, Partitions
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging import (
@@ -32,6 +32,7 @@ from airflow_kafka_eos.protocol.hanging import (
 )
 from airflow_kafka_eos.protocol.opening import prepared, reference
 from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.recovering import give_up
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -130,6 +131,20 @@ class TestOnTransactionVersion1:
         assert (look(here), here.visible()) == ([], [])
         with pytest.raises(UndecidableError, match="is not hanging any more"):
             abort(here.session, found)
+
+    def test_a_late_produce_of_a_load_that_was_given_up_is_ours_to_end(self, here: World) -> None:
+        """Nobody completes it any more, so there is no decision to wait for."""
+        transaction = prepare(here, "a")
+        decide(here)
+        here.session.coordinator.end(transaction, Verdict.ABORT)  # lost
+        late(here, transaction, 1)
+        (found,) = look(here)
+        assert found.whose is Whose.DECIDED
+        give_up(here.session, here.load, by=RUN, reason="loaded by hand")
+        (found,) = look(here)
+        assert found.whose is Whose.OURS
+        abort(here.session, found)
+        assert (look(here), here.visible()) == ([], [])
 
     def test_what_a_coordinator_still_has_open_is_not_hanging(self, here: World) -> None:
         prepare(here, "a")
