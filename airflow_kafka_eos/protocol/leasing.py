@@ -19,6 +19,7 @@ from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
     CoordinatorState,
+    PreparedTransaction,
     PreparedTxnState,
     TransactionDescription,
 )
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 #: waited for.
 _ENDING = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT})
 _ENDING_S = 30.0
+_COMMITTED = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.COMPLETE_COMMIT})
 _AT_REST = frozenset(
     {
         CoordinatorState.EMPTY,
@@ -49,7 +51,7 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> No
     if row.slot is None:
         return
     described = _settled(session, row, row.slot, poll_s)
-    decided = session.ledger.decided_states(described)
+    decided = decided_of(session, described.values())
     found = unaccounted(described.values(), decided)
     if not found:
         session.ledger.note_slot_checked(row)
@@ -60,7 +62,7 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> No
         f"the broker knows more of slot {row.slot} than the ledger: {reason}",
         remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics "
         "first; else a writer has outlived its quarantine. End what is open by hand, run `airflow-kafka-eos ids "
-        "settle NAME SLOT`, then clear prepare",
+        "settle NAME SLOT`, which retires the slot, then clear prepare",
         load=str(row.load),
         attempt=row.number,
         transactional_id=found[0].partition(" ")[0],
@@ -78,11 +80,26 @@ def unaccounted(
     for d in sorted(described, key=lambda d: d.transactional_id):
         if d.coordinator_state not in _AT_REST:
             found.append(f"{d.transactional_id} has a transaction open as {d.state} ({d.coordinator_state.value})")
-        elif d.coordinator_state is CoordinatorState.COMPLETE_COMMIT and not any(
-            may_show(known, d.state) for known in decided.get(d.transactional_id, ())
-        ):
+        elif is_unknown_commit(d, decided):
             found.append(f"{d.transactional_id} was committed as {d.state}, which the ledger has not decided")
     return found
+
+
+def is_unknown_commit(
+    described: TransactionDescription, decided: Mapping[str, Collection[PreparedTxnState]]
+) -> bool:
+    """Whether a transaction was committed, or is about to be, that the ledger has not decided. No I/O."""
+    return described.coordinator_state in _COMMITTED and not any(
+        may_show(known, described.state) for known in decided.get(described.transactional_id, ())
+    )
+
+
+def decided_of(
+    session: Session, described: Iterable[TransactionDescription]
+) -> dict[str, set[PreparedTxnState]]:
+    """By id, the identities decided to be committed that may be shown as these are."""
+    shown = [PreparedTransaction(d.transactional_id, d.state) for d in described]
+    return session.ledger.decided_states(shown)
 
 
 def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
@@ -103,7 +120,14 @@ def _settled(session: Session, row: AttemptRow, slot: int, poll_s: float) -> dic
     listed = session.coordinator.list_known(slot_prefix(namespace, session.ledger.ledger_id, name, slot))
     # by name too, for a coordinator that is just moving hides its ids from a listing (rule 11)
     named = session.ledger.slot_ids(namespace, name, slot)
-    ids = {i for i in (*listed, *named) if (found := PooledId.parse(i)) is not None and found.slot == slot}
+    # not those of before `ledger new-id`
+    ids = {
+        i
+        for i in (*listed, *named)
+        if (found := PooledId.parse(i)) is not None
+        and found.slot == slot
+        and found.ledger_id == session.ledger.ledger_id
+    }
     give_up = time.monotonic() + _ENDING_S
     while True:
         described = session.coordinator.describe(ids) if ids else {}
