@@ -107,9 +107,14 @@ def release(connection: Connection, attempt_id: int, *, quarantine: bool) -> Non
         deadline = connection.execute(
             select(t.attempts.c.writers_until).where(t.attempts.c.id == attempt_id)
         ).scalar_one()
-        until = text_of(datetime.fromisoformat(deadline) + LONGEST_REQUEST_DELAY)
+        until = text_of(last_request(deadline))
     values = {"released_at": text_of(clock(connection)), "quarantined_until": until}
     connection.execute(update(t.slots).where(held).values(values))
+
+
+def last_request(writers_until: str) -> datetime:
+    """When the last request of writers with that deadline has come, or never will."""
+    return datetime.fromisoformat(writers_until) + LONGEST_REQUEST_DELAY
 
 
 def put_in_doubt(connection: Connection, namespace: str, name: str, number: int, reason: str) -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
+from airflow_kafka_eos.ledger.slots import last_request
 from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
@@ -113,6 +115,21 @@ def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
     return shown.producer_id == committed.producer_id and (
         shown.producer_epoch - committed.producer_epoch in (0, 1)
     )
+
+
+def may_have_begun(session: Session, slot: SlotRow, found: TransactionDescription) -> bool:
+    """Whether the last holder of a slot can have begun a transaction under it.
+
+    It can until the last request of its writers has come (rule 5), by the broker's clock against the ledger's. A later
+    one is of a zombie beyond its quarantine, or of a holder that this ledger has forgotten: it was restored.
+    """
+    if slot.is_leased:
+        holder = session.ledger.attempt(slot.holder, slot.attempt)
+        until = None if holder is None or holder.writers_until is None else last_request(holder.writers_until)
+        return until is None or found.start_time_ms <= until.timestamp() * 1000
+    if slot.quarantined_until is None:
+        return False  # its end was verified, and no writer of its was left
+    return found.start_time_ms <= datetime.fromisoformat(slot.quarantined_until).timestamp() * 1000
 
 
 def _settled(session: Session, row: AttemptRow, slot: int, poll_s: float) -> dict[str, TransactionDescription]:
