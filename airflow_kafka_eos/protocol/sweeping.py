@@ -215,7 +215,10 @@ def _holder(session: Session, load: LoadIdentity, parsed: AnyId, found: Transact
         return None
     # what it showed before it was looked at, or what put it in doubt then, may be of a load that this ledger has
     # forgotten: nothing of it is ended by program
-    return slot.attempt if slot.checked_at is not None and may_have_begun(session, slot, found) else None
+    if slot.checked_at is not None and may_have_begun(session, slot, found):
+        return slot.attempt
+    log.warning("%s is open, and attempt %d of %s has not begun it: left alone", parsed, slot.attempt, load)
+    return None
 
 
 def _abort(session: Session, lingering: list[PreparedTransaction], report: SweepReport) -> KafkaEosError | None:
