@@ -32,7 +32,8 @@ def add_to(commands: Any) -> None:
         help="say that a slot in doubt was looked at",
         description="A slot is in doubt when the broker showed something under its ids that the ledger does not know. "
         "No load of that name is submitted until a person has found out what it was, has ended what is open, and says "
-        "so by this command. It changes the ledger only.",
+        "so by this command. It changes the ledger only: the slot is retired, its ids are never used, looked at or "
+        "ended again, and the next load takes another slot.",
     )
     settle.add_argument("name", help="the load name")
     settle.add_argument("slot", type=int, help="its number, as the error and `ids report` say")
@@ -79,5 +80,5 @@ def _settle(arguments: argparse.Namespace) -> int:
             f"Slot {arguments.slot} of {arguments.name} showed: {found.doubt}. Was it looked at, and is nothing open?",
         )
         ledger.settle_slot(arguments.namespace, arguments.name, arguments.slot)
-    print(f"slot {arguments.slot} of {arguments.name} is settled; its next lease looks at it again")
+    print(f"slot {arguments.slot} of {arguments.name} is settled, and never used again: the next load takes another")
     return OK

@@ -332,12 +332,12 @@ class Ledger:
         return self._read(lambda c: slots.slot_row(c, namespace, name, number))
 
     def slot_ids(self, namespace: str, name: str, number: int) -> list[str]:
-        """Transactional ids of a slot that manifests have named, sorted."""
+        """Transactional ids that the manifests of the slot's last attempts have named, sorted."""
         return self._read(lambda c: slots.slot_ids(c, namespace, name, number))
 
-    def decided_states(self, ids: Collection[str]) -> dict[str, set[PreparedTxnState]]:
-        """By id, the identities under which it was ever decided to be committed."""
-        return self._read(lambda c: slots.decided_states(c, ids))
+    def decided_states(self, shown: Collection[PreparedTransaction]) -> dict[str, set[PreparedTxnState]]:
+        """By id, the identities decided to be committed that a coordinator may show so."""
+        return self._read(lambda c: slots.decided_states(c, shown))
 
     def submitted_times(self, namespace: str) -> dict[tuple[str, str, int], str]:
         """(load name, key, attempt) -> when its application was submitted."""
@@ -354,7 +354,7 @@ class Ledger:
         self._write(lambda c: slots.put_in_doubt(c, namespace, name, number, reason))
 
     def settle_slot(self, namespace: str, name: str, number: int) -> bool:
-        """A person has found out what it was. False when the slot was not in doubt."""
+        """A person has found out what it was: the slot is never used again. False when it was not in doubt."""
         return self._write(lambda c: slots.settle(c, namespace, name, number))
 
     def clock(self) -> datetime:

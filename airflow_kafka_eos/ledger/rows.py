@@ -89,6 +89,10 @@ class LoadRow:
     updated_at: str
 
 
+#: A slot that is quarantined until then is retired: its ids are never used again.
+RETIRED = "9999-12-31T23:59:59.999999+00:00"
+
+
 @dataclass(frozen=True)
 class SlotRow:
     """A slot of pooled transactional ids, and the attempt that holds it, or held it last.
@@ -113,6 +117,11 @@ class SlotRow:
     def is_leased(self) -> bool:
         """True until the end of all that its attempt has prepared is verified."""
         return self.released_at is None
+
+    @property
+    def is_retired(self) -> bool:
+        """True once a person has settled a doubt about it: nobody leases it again, and nothing of it is looked at."""
+        return self.quarantined_until == RETIRED
 
 
 @dataclass(frozen=True)

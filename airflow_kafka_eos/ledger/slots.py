@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.rows import SlotRow
+from airflow_kafka_eos.ledger.rows import RETIRED, SlotRow
 from airflow_kafka_eos.ledger.text import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.transaction import PreparedTxnState
+from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
+
+T = TypeVar("T")
 
 #: How long after a writer's deadline its last InitProducerId may still reach a broker. The deadline is looked at before
 #: the request is sent; then Linux sends its segments again for 15 minutes at most (net.ipv4.tcp_retries2=15), and for
 #: the rest a broker may be slow to read it, and the writer's clock behind the ledger's.
 LONGEST_REQUEST_DELAY = timedelta(minutes=20)
+#: Attempts of a slot whose reported ids are described by name at its next lease.
+_LAST_ATTEMPTS = 20
 
 
 def clock(connection: Connection) -> datetime:
@@ -91,20 +95,26 @@ def release(connection: Connection, attempt_id: int, *, quarantine: bool) -> Non
     """Give an attempt's slot back; only when the end of all that it has prepared is verified.
 
     :param quarantine: writers of it may be left: nobody gets the slot until the last request of any has come or never
-        will (rule 5).
+        will (rule 5). Not of one that was not looked at: its application was never told of it.
     """
     c = t.slots.c
     held = and_(c.attempt_id == attempt_id, c.released_at.is_(None))
-    if connection.execute(select(c.id).where(held)).one_or_none() is None:
+    found = connection.execute(select(c.checked_at).where(held)).one_or_none()
+    if found is None:
         return
     until = None
-    if quarantine:
+    if quarantine and found.checked_at is not None:
         deadline = connection.execute(
             select(t.attempts.c.writers_until).where(t.attempts.c.id == attempt_id)
         ).scalar_one()
-        until = text_of(datetime.fromisoformat(deadline) + LONGEST_REQUEST_DELAY)
+        until = text_of(last_request(deadline))
     values = {"released_at": text_of(clock(connection)), "quarantined_until": until}
     connection.execute(update(t.slots).where(held).values(values))
+
+
+def last_request(writers_until: str) -> datetime:
+    """When the last request of writers with that deadline has come, or never will."""
+    return datetime.fromisoformat(writers_until) + LONGEST_REQUEST_DELAY
 
 
 def put_in_doubt(connection: Connection, namespace: str, name: str, number: int, reason: str) -> None:
@@ -114,10 +124,20 @@ def put_in_doubt(connection: Connection, namespace: str, name: str, number: int,
 
 
 def settle(connection: Connection, namespace: str, name: str, number: int) -> bool:
-    """A person has looked: the doubt is gone. False when there was none."""
+    """A person has looked: the doubt is gone, and the slot retired. False when there was none.
+
+    What its ids have shown, coordinators show until they forget it: the next lease would doubt again. So there is none,
+    and nothing under them is ended by program any more.
+    """
     c = t.slots.c
     doubtful = and_(_is(namespace, name), c.number == number, c.doubt.is_not(None))
-    return connection.execute(update(t.slots).where(doubtful).values(doubt=None)).rowcount == 1
+    values = {
+        "doubt": None,
+        "checked_at": None,
+        "released_at": func.coalesce(c.released_at, text_of(clock(connection))),
+        "quarantined_until": RETIRED,
+    }
+    return connection.execute(update(t.slots).where(doubtful).values(values)).rowcount == 1
 
 
 def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
@@ -152,31 +172,62 @@ def slot_row(connection: Connection, namespace: str, name: str, number: int) -> 
 
 
 def slot_ids(connection: Connection, namespace: str, name: str, number: int) -> list[str]:
-    """Transactional ids of a slot that were ever reported: those to describe by name (rule 11)."""
+    """Transactional ids that the slot's last attempts have reported: those to describe by name (rule 11).
+
+    What older ones have reported, and these have not, was at rest at the leases since.
+    """
     query = (
-        select(t.transactions.c.transactional_id)
-        .distinct()
-        .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
+        select(t.attempts.c.id)
         .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
         .where(t.loads.c.namespace == namespace, t.loads.c.name == name, t.attempts.c.slot == number)
-        .order_by(t.transactions.c.transactional_id)
+        .order_by(t.attempts.c.id.desc())
+        .limit(_LAST_ATTEMPTS)
     )
-    return list(connection.execute(query).scalars())
+    last = list(connection.execute(query).scalars())  # MySQL has no LIMIT within IN
+    c = t.transactions.c
+    ids = select(c.transactional_id).distinct().where(c.attempt_id.in_(last)).order_by(c.transactional_id)
+    return list(connection.execute(ids).scalars())
 
 
-def decided_states(connection: Connection, ids: Collection[str]) -> dict[str, set[PreparedTxnState]]:
-    """By id, the identities under which it was ever decided to be committed."""
+def decided_states(
+    connection: Connection, shown: Collection[PreparedTransaction]
+) -> dict[str, set[PreparedTxnState]]:
+    """By id, the identities decided to be committed that a coordinator may show so.
+
+    Two of the table's primary keys for each, however long the id's history is; see
+    :func:`~airflow_kafka_eos.protocol.leasing.may_show`.
+    """
     found: dict[str, set[PreparedTxnState]] = {}
     c = t.transactions.c
-    for some in _slices(sorted(ids), 500):
+    for some in _slices(sorted(shown, key=str), 200):
+        states = {str(s) for one in some for s in _before(one.state)}
+        # epochs are used up: the id has another producer id
+        anew = [one.transactional_id for one in some if one.state.producer_epoch == 0]
+        last = or_(*(c.prepared_transaction_state.like(f"%:{MAX_PRODUCER_EPOCH - n}") for n in (0, 1)))
         query = (
             select(c.transactional_id, c.prepared_transaction_state)
             .join(t.decisions, t.decisions.c.attempt_id == c.attempt_id)
-            .where(c.transactional_id.in_(some), t.decisions.c.verdict == Verdict.COMMIT.value)
+            .where(
+                or_(
+                    and_(
+                        c.transactional_id.in_([one.transactional_id for one in some]),
+                        c.prepared_transaction_state.in_(sorted(states)),
+                    ),
+                    and_(c.transactional_id.in_(anew), last),
+                ),
+                t.decisions.c.verdict == Verdict.COMMIT.value,
+            )
         )
         for name, state in connection.execute(query):
             found.setdefault(name, set()).add(PreparedTxnState.parse(state))
     return found
+
+
+def _before(state: PreparedTxnState) -> list[PreparedTxnState]:
+    """A state, and the one that an end has made it from (KIP-890)."""
+    if state.producer_epoch < 1:
+        return [state]
+    return [state, PreparedTxnState(state.producer_id, state.producer_epoch - 1)]
 
 
 def submitted_times(connection: Connection, namespace: str) -> dict[tuple[str, str, int], str]:
@@ -198,7 +249,7 @@ def _is(namespace: str, name: str) -> Any:
     return and_(t.slots.c.namespace == namespace, t.slots.c.load_name == name)
 
 
-def _slices(items: list[str], size: int) -> Iterable[list[str]]:
+def _slices(items: list[T], size: int) -> Iterable[list[T]]:
     return (items[i : i + size] for i in range(0, len(items), size))
 
 

@@ -47,10 +47,11 @@ class Caps:
 class NameIds:
     """The ids of one load name.
 
-    ``slots``, and of them ``leased``, ``quarantined`` (not to be leased yet) and ``in_doubt``, as the ledger has them;
-    ``pooled`` and ``incrementing``: ids that coordinators know. ``oldest_s``: seconds since the ledger last handed out
-    the one that was not used for longest; None when it knows of none. ``expired``: how many were not handed out for
-    longer than the brokers keep an unused id. ``bytes``: an estimate of what they cost in coordinators' memory.
+    ``slots``, and of them ``leased``, ``quarantined`` (not to be leased yet, or retired) and ``in_doubt``, as the
+    ledger has them; ``pooled`` and ``incrementing``: ids that coordinators know. ``oldest_s``: seconds since the
+    ledger last handed out the one that was not used for longest; None when it knows of none. ``expired``: how many
+    were not handed out for longer than the brokers keep an unused id. ``bytes``: an estimate of what they cost in
+    coordinators' memory.
     """
 
     load_name: str

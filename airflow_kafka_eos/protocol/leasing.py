@@ -11,14 +11,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
+from airflow_kafka_eos.ledger.slots import last_request
 from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
     CoordinatorState,
+    PreparedTransaction,
     PreparedTxnState,
     TransactionDescription,
 )
@@ -29,6 +32,7 @@ log = logging.getLogger(__name__)
 #: waited for.
 _ENDING = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT})
 _ENDING_S = 30.0
+_COMMITTED = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.COMPLETE_COMMIT})
 _AT_REST = frozenset(
     {
         CoordinatorState.EMPTY,
@@ -49,7 +53,7 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> No
     if row.slot is None:
         return
     described = _settled(session, row, row.slot, poll_s)
-    decided = session.ledger.decided_states(described)
+    decided = decided_of(session, described.values())
     found = unaccounted(described.values(), decided)
     if not found:
         session.ledger.note_slot_checked(row)
@@ -60,7 +64,7 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> No
         f"the broker knows more of slot {row.slot} than the ledger: {reason}",
         remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics "
         "first; else a writer has outlived its quarantine. End what is open by hand, run `airflow-kafka-eos ids "
-        "settle NAME SLOT`, then clear prepare",
+        "settle NAME SLOT`, which retires the slot, then clear prepare",
         load=str(row.load),
         attempt=row.number,
         transactional_id=found[0].partition(" ")[0],
@@ -78,11 +82,26 @@ def unaccounted(
     for d in sorted(described, key=lambda d: d.transactional_id):
         if d.coordinator_state not in _AT_REST:
             found.append(f"{d.transactional_id} has a transaction open as {d.state} ({d.coordinator_state.value})")
-        elif d.coordinator_state is CoordinatorState.COMPLETE_COMMIT and not any(
-            may_show(known, d.state) for known in decided.get(d.transactional_id, ())
-        ):
+        elif is_unknown_commit(d, decided):
             found.append(f"{d.transactional_id} was committed as {d.state}, which the ledger has not decided")
     return found
+
+
+def is_unknown_commit(
+    described: TransactionDescription, decided: Mapping[str, Collection[PreparedTxnState]]
+) -> bool:
+    """Whether a transaction was committed, or is about to be, that the ledger has not decided. No I/O."""
+    return described.coordinator_state in _COMMITTED and not any(
+        may_show(known, described.state) for known in decided.get(described.transactional_id, ())
+    )
+
+
+def decided_of(
+    session: Session, described: Iterable[TransactionDescription]
+) -> dict[str, set[PreparedTxnState]]:
+    """By id, the identities decided to be committed that may be shown as these are."""
+    shown = [PreparedTransaction(d.transactional_id, d.state) for d in described]
+    return session.ledger.decided_states(shown)
 
 
 def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
@@ -98,12 +117,34 @@ def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
     )
 
 
+def may_have_begun(session: Session, slot: SlotRow, found: TransactionDescription) -> bool:
+    """Whether the last holder of a slot can have begun a transaction under it.
+
+    It can until the last request of its writers has come (rule 5), by the broker's clock against the ledger's. A later
+    one is of a zombie beyond its quarantine, or of a holder that this ledger has forgotten: it was restored.
+    """
+    if slot.is_leased:
+        holder = session.ledger.attempt(slot.holder, slot.attempt)
+        until = None if holder is None or holder.writers_until is None else last_request(holder.writers_until)
+        return until is None or found.start_time_ms <= until.timestamp() * 1000
+    if slot.quarantined_until is None:
+        return False  # its end was verified, and no writer of its was left
+    return found.start_time_ms <= datetime.fromisoformat(slot.quarantined_until).timestamp() * 1000
+
+
 def _settled(session: Session, row: AttemptRow, slot: int, poll_s: float) -> dict[str, TransactionDescription]:
     namespace, name = row.load.namespace, row.load.name
     listed = session.coordinator.list_known(slot_prefix(namespace, session.ledger.ledger_id, name, slot))
     # by name too, for a coordinator that is just moving hides its ids from a listing (rule 11)
     named = session.ledger.slot_ids(namespace, name, slot)
-    ids = {i for i in (*listed, *named) if (found := PooledId.parse(i)) is not None and found.slot == slot}
+    # not those of before `ledger new-id`
+    ids = {
+        i
+        for i in (*listed, *named)
+        if (found := PooledId.parse(i)) is not None
+        and found.slot == slot
+        and found.ledger_id == session.ledger.ledger_id
+    }
     give_up = time.monotonic() + _ENDING_S
     while True:
         described = session.coordinator.describe(ids) if ids else {}

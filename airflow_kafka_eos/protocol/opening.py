@@ -8,6 +8,7 @@ from airflow_kafka_eos.errors import TransientError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.ids import Caps, check_caps
 from airflow_kafka_eos.protocol.leasing import check_slot
 from airflow_kafka_eos.protocol.restored import refuse_restored
@@ -63,6 +64,8 @@ def submit(
     known = session.ledger.load(load)
     if caps is not None and (known is None or known.state not in DECIDED_COMMIT):
         check_caps(session, load, naming, caps)
+    if naming is TransactionNaming.POOLING and (known is None or known.state not in DECIDED_COMMIT):
+        _sweep_free_slots(session, load, owner)
     row = session.ledger.submit(load, owner=owner, naming=naming, deadline_ms=deadline_ms)
     _sweep_older(session, row)
     if row.verdict is None:
@@ -92,6 +95,20 @@ def prepared(session: Session, manifest: Manifest, *, writers_left: bool = True)
 def reference(session: Session, row: AttemptRow) -> AttemptRef:
     """The attempt as Spark and the manifest name it."""
     return AttemptRef(row.load, session.ledger.ledger_id, row.number, row.slot)
+
+
+def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
+    """End what zombies of aborted attempts have begun behind their cleanup, under slots that nobody has leased since.
+
+    Found by the lease's look, it would put the whole name in doubt.
+    """
+    own = slot_prefix(load.namespace, session.ledger.ledger_id, load.name)
+    open_ = {found.slot for name in session.coordinator.list_open(own) if (found := PooledId.parse(name)) is not None}
+    for slot in session.ledger.slots(load.namespace, load.name) if open_ else ():
+        if slot.number in open_ and not slot.is_leased and slot.checked_at is not None:
+            last = session.ledger.attempt(slot.holder, slot.attempt)
+            if last is not None and last.verdict is Verdict.ABORT:
+                sweep(session, slot.holder, up_to=slot.attempt, by=by)
 
 
 def _sweep_older(session: Session, row: AttemptRow) -> None:

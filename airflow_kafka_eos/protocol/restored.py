@@ -10,13 +10,15 @@ from collections.abc import Iterable
 
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.naming import PooledId, TransactionalId, prefix, slot_prefix
+from airflow_kafka_eos.protocol.leasing import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.session import Session
 
 _SHOWN = 5
 _REMEDY = (
     "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or compare the topics "
-    "with the source, note which loads are there, and run `airflow-kafka-eos ledger new-id`: it says what follows"
+    "with the source, note which loads are there, and run `airflow-kafka-eos ledger new-id`: it says what follows; "
+    "then `airflow-kafka-eos ids settle NAME SLOT` for each slot in doubt, which retires it"
 )
 
 
@@ -46,10 +48,47 @@ def refuse_restored(session: Session, load: LoadIdentity) -> None:
     """
     own = prefix(load, session.ledger.ledger_id)
     refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
+    if _is_decided(session, load):
+        return  # nothing of it is written again
     listed = session.coordinator.list_committed(own)
     committed = [name for name in listed if _attempt(session, load, name) is not None]
-    if committed and all(row.verdict is not Verdict.COMMIT for row in session.ledger.attempts(load)):
+    if committed and not _is_decided(session, load):
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
+    refuse_unknown_commits(session, load)
+
+
+def refuse_unknown_commits(session: Session, load: LoadIdentity) -> None:
+    """Refuse to go on where an id of any slot of the load's name shows a commit that the ledger has not decided.
+
+    Pooled ids do not say whose commit it was: it may have been this very load's. Slots that the ledger knows are put in
+    doubt; retired ones are not looked at. One listing, and what it shows described at once.
+
+    What it cannot tell: an id that was initialised again, or whose next transaction is open or aborted, shows its
+    commit no more, and one that its coordinator has forgotten (``transactional.id.expiration.ms``) shows nothing.
+
+    :raises InDoubtError: there is such a commit.
+    """
+    namespace, name = load.namespace, load.name
+    slots = session.ledger.slots(namespace, name)
+    retired = {s.number for s in slots if s.is_retired}
+    listed = session.coordinator.list_committed(slot_prefix(namespace, session.ledger.ledger_id, name))
+    ids = {i: found.slot for i in listed if (found := PooledId.parse(i)) is not None and found.slot not in retired}
+    if not ids:
+        return
+    described = session.coordinator.describe(ids)
+    decided = decided_of(session, described.values())
+    unknown = sorted(i for i, d in described.items() if is_unknown_commit(d, decided))
+    if not unknown:
+        return
+    doubt = _doubt(load, "has not decided what the broker shows as committed under slots of the load's name", unknown)
+    in_doubt = sorted({ids[i] for i in unknown} & {s.number for s in slots})
+    for number in in_doubt:
+        session.ledger.put_slot_in_doubt(namespace, name, number, doubt.message)
+    raise doubt
+
+
+def _is_decided(session: Session, load: LoadIdentity) -> bool:
+    return any(row.verdict is Verdict.COMMIT for row in session.ledger.attempts(load))
 
 
 def _attempt(session: Session, load: LoadIdentity, name: str) -> int | None:

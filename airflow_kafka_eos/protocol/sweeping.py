@@ -15,10 +15,11 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.leasing import may_have_begun
 from airflow_kafka_eos.protocol.probing import Describe, probe
 from airflow_kafka_eos.protocol.reopened import began_anew
 from airflow_kafka_eos.protocol.repairing import end_abandoned
-from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts
+from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts, refuse_unknown_commits
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -73,8 +74,8 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
     that a listing adds, then the ledger is asked who holds each id and whether that very identity is decided, and
     only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
 
-    :raises InDoubtError: the broker shows attempts that the ledger does not know: nothing is aborted; or a decided
-        transaction is lost.
+    :raises InDoubtError: the broker shows attempts, or commits under slots, that the ledger does not know: nothing is
+        aborted; or a decided transaction is lost.
     """
     report = SweepReport()
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
@@ -82,7 +83,10 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
         return report
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
     failed = _end_repairs(session, load, rows, by, report) or failed
-    failed = _abort(session, _lingering(session, load, rows, up_to, report), report) or failed
+    lingering = _lingering(session, load, rows, up_to, report)
+    if any(PooledId.parse(t.transactional_id) for t in lingering):
+        refuse_unknown_commits(session, load)  # a slot may have had holders since that the ledger has forgotten
+    failed = _abort(session, lingering, report) or failed
     log.info(
         "sweep of load %s up to attempt %d: aborted %s, rolled forward %s, still open %s, left alone %s",
         load,
@@ -223,7 +227,7 @@ def _if_ours(
         return None
     # asked after the Describe, never before: in between the decision could have been recorded, and a pooled id have
     # gone to another load (rule 11)
-    number = _holder(session, load, parsed)
+    number = _holder(session, load, parsed, found)
     if number is None or number > up_to:
         return None  # rule 11: a newer attempt is none of this cleanup's business
     identity = PreparedTransaction(name, found.state)
@@ -245,16 +249,19 @@ def _if_ours(
     return None
 
 
-def _holder(session: Session, load: LoadIdentity, found: AnyId) -> int | None:
+def _holder(session: Session, load: LoadIdentity, parsed: AnyId, found: TransactionDescription) -> int | None:
     """The attempt of this load that answers for an id; None when none does."""
-    if isinstance(found, TransactionalId):
-        return found.attempt
-    slot = session.ledger.slot(found.namespace, found.load_name, found.slot)
+    if isinstance(parsed, TransactionalId):
+        return parsed.attempt
+    slot = session.ledger.slot(parsed.namespace, parsed.load_name, parsed.slot)
     if slot is None or slot.holder != load:
         return None
     # what it showed before it was looked at, or what put it in doubt then, may be of a load that this ledger has
     # forgotten: nothing of it is ended by program
-    return slot.attempt if slot.checked_at is not None else None
+    if slot.checked_at is not None and may_have_begun(session, slot, found):
+        return slot.attempt
+    log.warning("%s is open, and attempt %d of %s has not begun it: left alone", parsed, slot.attempt, load)
+    return None
 
 
 def _abort(session: Session, lingering: list[PreparedTransaction], report: SweepReport) -> KafkaEosError | None:

@@ -16,7 +16,7 @@ from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
 
 POOLING = TransactionNaming.POOLING
 HOUR_MS = 3_600_000
@@ -134,13 +134,51 @@ def test_an_id_comes_again_and_each_transaction_keeps_its_own_outcome(ledger: Le
     ledger.record_outcomes(OTHER, 1, dict.fromkeys(ids, Outcome.OPEN))
     assert {t.outcome for t in ledger.transactions(LOAD, 1)} == {Outcome.COMMITTED}
     assert {t.outcome for t in ledger.transactions(OTHER, 1)} == {Outcome.OPEN}
-    known = ledger.decided_states(ids)
-    assert {i: len(states) for i, states in known.items()} == dict.fromkeys(ids, 2)
     assert ledger.slot_ids("team", "load_orders", 0) == ids
+    for document in (first, again):
+        committed = {t.transactional_id: {t.state} for t in document.transactions}
+        for step in (0, 1):
+            shown = [stepped(t, step) for t in document.transactions]
+            assert ledger.decided_states(shown) == committed, "and nothing else of the ids' history is read"
+        assert ledger.decided_states([stepped(t, 2) for t in document.transactions]) == {}
+
+
+def stepped(transaction: PreparedTransaction, epochs: int) -> PreparedTransaction:
+    state = transaction.state
+    return replace(transaction, state=replace(state, producer_epoch=state.producer_epoch + epochs))
+
+
+@pytest.mark.parametrize("epoch", [MAX_PRODUCER_EPOCH - 1, MAX_PRODUCER_EPOCH])
+def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id(ledger: Ledger, epoch: int) -> None:
+    document = pooled_manifest(ledger, submit(ledger), full=1)
+    (entry,) = (e for e in document.entries if e.transaction is not None)
+    last = replace(entry.transaction, state=replace(entry.transaction.state, producer_epoch=epoch))
+    entries = tuple(replace(e, transaction=last) if e is entry else e for e in document.entries)
+    document = replace(document, entries=entries)
+    ledger.mark_prepared(document, writers_left=False)
+    anew = [replace(last, state=PreparedTxnState(last.state.producer_id + 1, n)) for n in (0, 1)]
+    assert ledger.decided_states(anew) == {}, "not decided"
+    ledger.decide_commit(document, decided_by="d")
+    assert ledger.decided_states(anew[:1]) == {last.transactional_id: {last.state}}
+    assert ledger.decided_states(anew[1:]) == {}
+
+
+def test_the_ids_to_describe_by_name_are_those_of_the_last_attempts(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_kafka_eos.ledger.slots._LAST_ATTEMPTS", 1)
+    finish(ledger, prepare(ledger))
+    assert len(ledger.slot_ids("team", "load_orders", 0)) == 2
+    submit(ledger, OTHER)
+    assert ledger.slot_ids("team", "load_orders", 0) == []
 
 
 def test_rule_5_a_slot_with_writers_left_is_quarantined_after_a_commit_too(ledger: Ledger, url: str) -> None:
-    finish(ledger, prepare(ledger, writers_left=True))
+    row = submit(ledger)
+    ledger.note_slot_checked(row)
+    document = pooled_manifest(ledger, row)
+    ledger.mark_prepared(document, writers_left=True)
+    finish(ledger, document)
     slot = slot_of(ledger)
     assert not slot.is_leased
     row = ledger.attempt(LOAD, 1)
@@ -163,6 +201,7 @@ def test_rule_5_a_swept_attempt_frees_its_slot_at_once_only_when_it_said_how_it_
     ledger: Ledger, reported: bool, writers_left: bool | None, quarantined: bool
 ) -> None:
     row = submit(ledger)
+    ledger.note_slot_checked(row)
     if reported:
         ledger.mark_prepared(pooled_manifest(ledger, row), writers_left=bool(writers_left))
     ledger.make_undecidable(LOAD, up_to=1, decided_by="c", reason="x")
@@ -171,6 +210,15 @@ def test_rule_5_a_swept_attempt_frees_its_slot_at_once_only_when_it_said_how_it_
     slot = slot_of(ledger)
     assert (slot.is_leased, slot.quarantined_until is not None) == (False, quarantined)
     assert submit(ledger, OTHER).slot == (1 if quarantined else 0)
+
+
+def test_a_slot_that_no_application_was_told_of_is_free_at_once(ledger: Ledger) -> None:
+    """As behind a broker that was away for a moment just when the slot was to be looked at."""
+    submit(ledger)
+    ledger.make_undecidable(LOAD, up_to=1, decided_by="c", reason="x")
+    ledger.record_swept(LOAD, 1)
+    assert slot_of(ledger).quarantined_until is None
+    assert submit(ledger, OTHER).slot == 0
 
 
 def test_rule_4_a_manifest_of_another_slot_is_refused(ledger: Ledger) -> None:
@@ -192,6 +240,17 @@ def test_while_a_slot_is_in_doubt_nothing_of_its_name_is_submitted(ledger: Ledge
         ledger.submit(OTHER, owner="p", naming=POOLING, deadline_ms=10**13)
     assert submit(ledger, LoadIdentity("team", "another name", "x")).slot == 0
     assert (ledger.settle_slot("team", "load_orders", 0), ledger.settle_slot("team", "load_orders", 0)) == (True, False)
+    assert submit(ledger, OTHER).slot == 1
+    slot = slot_of(ledger)
+    assert (slot.is_retired, slot.is_leased, slot.checked_at) == (True, False, None)
+
+
+def test_a_slot_that_was_settled_is_never_leased_again_whoever_held_it(ledger: Ledger) -> None:
+    document = prepare(ledger)
+    ledger.put_slot_in_doubt("team", "load_orders", 0, "committed as 7:8")
+    assert ledger.settle_slot("team", "load_orders", 0)
+    finish(ledger, document)  # its holder goes on
+    assert slot_of(ledger).is_retired
     assert submit(ledger, OTHER).slot == 1
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.naming import PooledId, TransactionalId
 from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
@@ -250,6 +251,25 @@ def test_a_zombie_that_outlives_its_quarantine_is_found_and_said(world: PooledWo
     assert world.visible() == ["x"]
 
 
+def test_what_a_zombie_of_a_killed_attempt_begins_behind_cleanup_is_ended_before_its_slot_is_leased(
+    world: PooledWorld, ledger_url: str
+) -> None:
+    """It kept its deadline, and the ledger knows whose it is: no person has to look."""
+    killed = world.of("killed")
+    late = killed.task_id(killed.driver())
+    killed.clean()
+    killed.write_arrow(late, ["late"])
+    assert world.open_ids() == [str(late)]
+    sql(
+        ledger_url,
+        "UPDATE kafka_eos_slots SET quarantined_until = :now WHERE load_name = :name",
+        now=text_of(world.session.ledger.clock()),
+        name=world.load.name,
+    )
+    assert world.of("next").load_all(["next"]).attempt.slot == 0
+    assert (world.open_ids(), world.visible()) == ([], ["next"])
+
+
 def test_a_ledger_of_yesterday_is_found_out_by_a_commit_that_it_does_not_know(
     world: PooledWorld, ledger_url: str
 ) -> None:
@@ -258,7 +278,7 @@ def test_a_ledger_of_yesterday_is_found_out_by_a_commit_that_it_does_not_know(
     ids = [t.transactional_id for t in manifest.transactions]
     for name in ids:
         sql(ledger_url, "DELETE FROM kafka_eos_transactions WHERE transactional_id = :name", name=name)
-    with pytest.raises(InDoubtError, match="which the ledger has not decided") as refused:
+    with pytest.raises(InDoubtError, match="ledger has not decided") as refused:
         world.of("next").open_attempt()
     assert ids[0] in refused.value.message
 

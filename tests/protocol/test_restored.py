@@ -5,20 +5,26 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.protocol.opening import begin, reference, submit
+from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY, text_of
+from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
+from airflow_kafka_eos.naming import PooledId
+from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
 from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.sweeping import sweep
+from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 
 pytestmark = pytest.mark.broker
@@ -132,6 +138,97 @@ def test_what_a_ledger_knows_stops_nobody(own: World) -> None:
     begin(own.session, own.load, owner=RUN)
     other = LoadIdentity(own.load.namespace, own.load.name, own.load.key + "x")
     assert begin(own.session, other, owner=RUN).number == 1
+
+
+@pytest.fixture
+def pooled(own: World) -> PooledWorld:
+    return PooledWorld(own.session, own.settings, own.topic, own.load)
+
+
+def backup_while_a_slot_is_leased(pooled: PooledWorld, folder: Path) -> PooledWorld:
+    """Its holder, which was then swept: another load may have the slot."""
+    holder = pooled.of("holder")
+    ref = holder.driver()
+    checkpoint(pooled)
+    backup(folder)
+    prepared(holder.session, holder.manifest(ref, [holder.task(ref, ["refused"])]), writers_left=False)
+    holder.session.ledger.decide_abort(ref, decided_by=RUN, reason="refused")
+    holder.clean()
+    return holder
+
+
+def test_a_pooled_load_that_the_ledger_has_forgotten_is_not_written_twice(pooled: PooledWorld, tmp_path: Path) -> None:
+    backup_while_a_slot_is_leased(pooled, tmp_path)
+    pooled.of("b").load_all(["b"])
+    old = replace(pooled, session=restored(pooled, tmp_path))
+    for naming in TransactionNaming:
+        again = old.of("b")
+        again.naming = naming
+        with pytest.raises(InDoubtError, match=r"has not decided what the broker shows.*new-id.*ids settle") as caught:
+            again.open_attempt()
+        assert caught.value.transactional_id in pooled.ids_on_broker()
+        assert old.session.ledger.attempts(again.load) == []
+    assert old.slot().doubt is not None
+    # a person has compared
+    old.session.ledger.settle_slot("test", old.load.name, 0)
+    assert old.of("c").load_all(["c"]).attempt.slot == 1
+    assert pooled.visible() == ["b", "c"]
+    old.session.ledger.close()
+
+
+def test_what_is_open_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an_unknown_commit(
+    pooled: PooledWorld, tmp_path: Path
+) -> None:
+    """The slot's holder in the backup is not who holds it: that one is decided, and forgotten."""
+    holder = backup_while_a_slot_is_leased(pooled, tmp_path)
+    pooled.of("b").load_all(["b0"], ["b1"])
+    decided = pooled.of("c").prepare(["c"])
+    assert decided.attempt.slot == 0
+    pooled.of("c").decide(decided)
+    old = restored(pooled, tmp_path)
+    with pytest.raises(InDoubtError, match="has not decided what the broker shows"):
+        sweep(old, holder.load, up_to=9, by=RUN)
+    old.ledger.close()
+    pooled.of("c").commit()
+    assert pooled.visible() == ["b0", "b1", "c"]
+
+
+def test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its(
+    pooled: PooledWorld, tmp_path: Path
+) -> None:
+    holder = backup_while_a_slot_is_leased(pooled, tmp_path)
+    decided = pooled.of("c").prepare(["c"])
+    old = restored(pooled, tmp_path)
+    long_ago = datetime.now(UTC) - LONGEST_REQUEST_DELAY - timedelta(minutes=1)
+    old.ledger._write(lambda c: c.execute(update(tables.attempts).values(writers_until=text_of(long_ago))))
+    CleanPoll(holder.load, up_to=9, by=RUN, quiet_s=0)(old)
+    old.ledger.close()
+    pooled.of("c").decide(decided)
+    pooled.of("c").commit()
+    assert pooled.visible() == ["c"]
+
+
+def test_under_a_new_id_nothing_of_the_old_one_s_slots_is_looked_at(pooled: PooledWorld, tmp_path: Path) -> None:
+    manifest = pooled.load_all(["a"])
+    (name,) = pooled.ids_on_broker()
+    pooled.write_arrow(PooledId.parse(name), ["whose?"])  # type: ignore[arg-type]
+    pooled.session.ledger.new_id(decided_by="a person")
+    with connect(pooled.settings, f"sqlite:///{tmp_path}/ledger.db", "test") as session:
+        renewed = replace(pooled, session=session)
+        assert renewed.of("b").open_attempt().slot == manifest.attempt.slot == 0
+    assert pooled.open_ids() == [name]
+
+
+def test_a_begin_of_a_load_that_is_known_to_be_committed_asks_for_no_commits(own: World) -> None:
+    own.load_all(["a"])
+    with Wire(own.settings, timeout_s=60) as wire:
+        frugal = Frugal(wire, namespace="test", ledger_id=own.session.ledger.ledger_id)
+        assert begin(replace(own.session, coordinator=frugal), own.load, owner=RUN).verdict is Verdict.COMMIT
+
+
+class Frugal(Coordinator):
+    def list_committed(self, prefix: str) -> list[str]:
+        raise AssertionError("before Kafka 4.1 brokers answer with every application's")
 
 
 class Mute(Coordinator):
