@@ -142,6 +142,27 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ("tests/protocol/test_deciding.py::test_rule_4_what_the_broker_does_not_confirm_is_aborted",),
     ),
     Mutation(
+        4,
+        "markers-by-hand",
+        "a transaction that was ended at its leader past the coordinator is not decided",
+        _PROTOCOL + "confirming.py",
+        "        elif states[0].txn_start_offset != w.first_offset:",
+        "        elif states[0].txn_start_offset is None:",
+        (
+            "tests/protocol/test_confirming.py::"
+            "test_a_transaction_that_was_ended_in_a_partition_past_its_coordinator_is_not_committed",
+        ),
+    ),
+    Mutation(
+        5,
+        "forgotten-slots",
+        "a commit under a slot that the ledger does not know stops everything",
+        _PROTOCOL + "restored.py",
+        "    if not unknown:\n        return\n    doubt = ",
+        "    return\n    doubt = ",
+        ("tests/protocol/test_restored.py::test_a_pooled_load_that_the_ledger_has_forgotten_is_not_written_twice",),
+    ),
+    Mutation(
         5,
         "no-quarantine",
         "a slot with writers left is leased to nobody until their last request has come",

@@ -112,6 +112,36 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
     ),
     Mutation(
         11,
+        "next-holder-terminated",
+        "behind each look a slot's holder is asked for again before its transaction is force-terminated",
+        _PROTOCOL + "terminating.py",
+        "        if not _is_same(holder_of(session, identity), attempt):",
+        "        if attempt is None:",
+        (
+            "tests/protocol/test_recipe_pooled.py::"
+            "test_rule_1_what_the_next_holder_of_a_slot_has_open_is_not_terminated",
+        ),
+    ),
+    Mutation(
+        11,
+        "one-listing",
+        "one listing without an open id does not end a cleanup: a coordinator that moves hides its ids",
+        _PROTOCOL + "polling.py",
+        "        if quiet < quiet_s or self._looks < looks:",
+        "        if self._looks < 1:",
+        ("tests/protocol/test_sweeping.py::test_rule_11_one_empty_listing_does_not_end_cleanup",),
+    ),
+    Mutation(
+        11,
+        "moving-coordinator",
+        "a listing while a coordinator moves is not complete, and counts for nothing",
+        _PROTOCOL + "polling.py",
+        "        if not report.is_complete:",
+        "        if report.is_complete is None:",
+        ("tests/protocol/test_sweeping.py::test_rule_11_a_listing_while_a_coordinator_moves_counts_for_nothing",),
+    ),
+    Mutation(
+        11,
         "anybodys-slot",
         "an open pooled id is of whoever has its slot now",
         _PROTOCOL + "sweeping.py",
