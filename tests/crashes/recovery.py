@@ -44,3 +44,5 @@ def check_all_is_well(world: Place, reader: Reader) -> None:
     attempts = world.session.ledger.attempts(world.load)
     assert [a.number for a in attempts if a.verdict is Verdict.COMMIT] == [attempts[-1].number]
     assert [a.number for a in attempts if a.closed_at is None] == []
+    # no time ran out here: what was repaired, somebody of ours had aborted behind the decision
+    assert world.session.ledger.repairs(world.load) == []

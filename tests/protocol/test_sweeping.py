@@ -229,6 +229,7 @@ def test_rule_9_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted(
     assert world.open_ids() == [t.transactional_id for t in manifest.transactions]
     world.commit()
     assert world.visible() == ["a"]
+    assert world.session.ledger.repairs(world.load) == []  # a repair would hide that it was aborted
 
 
 def test_rule_11_known_ids_of_a_newer_attempt_are_not_touched(
@@ -282,6 +283,7 @@ def test_rule_9_a_decided_load_is_rolled_forward_not_swept(world: World) -> None
         pass
     assert (world.visible(), world.open_ids()) == (["a", "b", "c"], [])
     assert world.session.ledger.load(world.load).state is LoadState.COMMITTED  # type: ignore[union-attr]
+    assert world.session.ledger.repairs(world.load) == []
 
 
 def test_rule_4_a_sibling_task_attempt_of_a_decided_load_is_aborted(world: World) -> None:
