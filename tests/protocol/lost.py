@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.opening import prepared, reference
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World
 
 #: retention goes by the records' own time
@@ -155,10 +156,3 @@ def state(world: World) -> LoadState:
     row = world.session.ledger.load(world.load)
     assert row is not None
     return row.state
-
-
-def wait_until(done: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, f"{what} did not happen within {seconds:g} s"
-        time.sleep(0.05)

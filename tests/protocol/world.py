@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
 from airflow_kafka_eos.kafka.describing import initialise
@@ -25,6 +24,7 @@ from airflow_kafka_eos.protocol.deciding import Checks, decide
 from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
+from tests.reading import committed_values
 
 RUN = "dag/run"
 
@@ -176,32 +176,8 @@ class World:
 
     def visible(self) -> list[str]:
         """Values that a read_committed reader sees up to the last stable offset, sorted."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.settings.for_librdkafka()["bootstrap.servers"],
-                "group.id": str(uuid.uuid4()),
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        try:
-            count = self.session.partitions.topic_info([self.topic])[self.topic].partitions
-            consumer.assign([TopicPartition(self.topic, p, 0) for p in range(count)])
-            found, ended = [], set[int]()
-            while len(ended) < count:
-                message = consumer.poll(20)
-                assert message is not None, "no end of partition within 20 s"
-                error = message.error()
-                if error is None:
-                    found.append((message.value() or b"").decode())
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    ended.add(message.partition())
-            return sorted(found)
-        finally:
-            consumer.close()
+        count = self.session.partitions.topic_info([self.topic])[self.topic].partitions
+        return committed_values(self.settings.for_librdkafka()["bootstrap.servers"], self.topic, count)
 
 
 def foreign_transaction(world: World, name: str, value: str = "foreign") -> Producer:
