@@ -12,10 +12,15 @@ from tests.postgresql import PostgreSQL, postgresql_server
 from tests.secured import Secured, secured_broker
 
 
+#: Retention takes what is older than its topic keeps, in a round every five minutes: records of 1970, say, while a
+#: test reads them. No such round comes here; a test about retention deletes records itself.
+NO_RETENTION_ROUNDS = {"log.initial.task.delay.ms": "1000000000", "log.retention.check.interval.ms": "1000000000"}
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka]:
     """One 4.4.0 broker. A test that kills brokers or changes their settings starts its own."""
-    with LocalKafka(version="4.4.0") as running:
+    with LocalKafka(version="4.4.0", broker_settings=NO_RETENTION_ROUNDS) as running:
         yield running
 
 
