@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from tests.packaging.smoke import RECORDS
 
 ROOT = Path(__file__).parents[2]
