@@ -10,6 +10,7 @@ from datetime import datetime
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.holding import is_ours
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition, TransactionDescription
@@ -48,8 +49,11 @@ def measure(session: Session) -> Metrics:
     """Look once. Ages are by this machine's clock against those of brokers and ledger.
 
     :raises BrokerUnavailableError: a broker did not answer; half a picture is not given.
-    :raises AccessError: DESCRIBE on our ids, or READ on a topic they write to, is missing.
+    :raises AccessError: DESCRIBE on our ids, or READ on a topic they write to, is missing: brokers leave out of a
+        listing what one may not describe, and a number of what is left would look good.
     """
+    if (hidden := hidden_by_acls(session)) is not None:
+        raise hidden
     prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
     listed = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
     described = [d for d in session.coordinator.describe(listed).values() if d.is_open]
