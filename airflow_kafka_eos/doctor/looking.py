@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
-
-from sqlalchemy import Connection
+from typing import Any, TypeVar
 
 from airflow_kafka_eos.doctor import brokers, topics
 from airflow_kafka_eos.doctor.access import refused_configs
@@ -76,7 +74,7 @@ def look_at_ledger(url: str, now: Now = time.time, namespace: str = DEFAULT_NAME
     )
 
 
-def _read(url: str, question: Callable[[Connection], T]) -> T:
+def _read(url: str, question: Callable[[Any], T]) -> T:
     database = Database(url)
     try:
         return migrate.read_checked(database, question)
