@@ -315,6 +315,10 @@ class Ledger:
         """Attempts that are neither verified committed nor verified swept, by load and number."""
         return self._read(lambda c: queries.unfinished(c, namespace))
 
+    def topics(self, namespace: str) -> set[str]:
+        """Those that prepared attempts have written to."""
+        return self._read(lambda c: queries.topics(c, namespace))
+
     def waiting(self, namespace: str) -> waiting.Waiting:
         """Decisions that are not verified, and prepared two-phase transactions that are not decided."""
         return self._read(lambda c: waiting.waiting(c, namespace))
