@@ -108,12 +108,13 @@ def test_a_killed_attempt_of_scope_load_is_swept_without_a_listing(
 def test_only_the_looks_that_begin_and_end_the_quiet_period_probe_and_nothing_is_missed(world: PooledWorld) -> None:
     """A zombie begins between them, and no listing shows it: the last look finds it, and the load is not clean yet."""
     ref = world.driver()
-    now, asked = [0.0], []
+    now, drift, asked = [0.0], [0.0], list[int]()
 
     class Counting(type(world.session.coordinator)):  # type: ignore[misc]
         def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
             wanted = list(ids)
             asked.append(len(wanted))
+            now[0] += drift[0]
             return super().describe(wanted)  # type: ignore[no-any-return]
 
     counting = Counting(
@@ -138,5 +139,8 @@ def test_only_the_looks_that_begin_and_end_the_quiet_period_probe_and_nothing_is
     while look(20) == (False, True) and poll._quiet_since is None:
         pass
     assert look(25) == (False, False)
+    drift[0] = 2.0  # the period is over while it looks: such a look ends nothing
+    assert look(29) == (False, False)
+    drift[0] = 0.0
     assert look(31) == (True, True)
     assert world.session.ledger.attempts(world.load)[0].closed_at is not None
