@@ -87,13 +87,13 @@ def add_listeners(plain: LocalKafka, protocols: Mapping[str, str], settings: Ite
 
 
 @contextmanager
-def secured_broker(folder: Path) -> Iterator[Secured]:
+def secured_broker(folder: Path, version: str = "4.4.0") -> Iterator[Secured]:
     """Started, with a topic ``orders`` of one partition."""
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with LocalKafka(broker_settings=settings, data_dir=folder) as plain:
+    with LocalKafka(version=version, broker_settings=settings, data_dir=folder) as plain:
         plain.create_topic("orders", partitions=1)
         login = [
             "listener.name.login.sasl.enabled.mechanisms=PLAIN",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
-from airflow_kafka_eos.cli.exits import FOUND, OK, code_of, worst
+from airflow_kafka_eos.cli.exits import FOUND, code_of, worst
+from airflow_kafka_eos.cli.hidden import say_hidden
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.errors import AccessError, ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.leftovers import clean
 
     with open_session(arguments) as session:
-        loads, unknown = _chosen(arguments, session)
+        loads, unknown, hidden = _chosen(arguments, session)
         swept: list[Swept] = []
         if loads and not arguments.dry_run:
             confirm(arguments, _question(arguments, session, loads))
@@ -66,32 +67,34 @@ def _cleanup(arguments: argparse.Namespace) -> int:
                 session, loads, by=person(), quiet_s=arguments.quiet / 1000, deadline_s=arguments.deadline
             )
     codes = [code_of(s.error) for s in swept if s.error is not None] + ([FOUND] if unknown else [])
+    codes.append(say_hidden(hidden))
     shown = [_row(s.load, s.up_to, s) for s in swept] if swept else [_row(*item) for item in loads.items()]
     if arguments.output == "json":
-        print(as_json({"loads": shown, "unknown": list(unknown)}))
+        why = None if hidden is None else str(hidden)
+        print(as_json({"loads": shown, "unknown": list(unknown), "hidden": why}))
     else:
         print(as_table([r | {"aborted": len(r["aborted"])} for r in shown]) or "nothing to clean up")
         if unknown:
             print("\nopen, of this ledger, and unknown to it (restored from a backup?); left alone:")
             print("\n".join(unknown))
-    return worst(codes) if codes else OK
+    return worst(codes)
 
 
 def _chosen(
     arguments: argparse.Namespace, session: Session
-) -> tuple[dict[LoadIdentity, int], tuple[str, ...]]:
+) -> tuple[dict[LoadIdentity, int], tuple[str, ...], AccessError | None]:
     if arguments.name is None:
         from airflow_kafka_eos.protocol.leftovers import find
 
         found = find(session, abandoned_after=timedelta(milliseconds=arguments.abandoned_after))
-        return dict(found.loads), found.unknown
+        return dict(found.loads), found.unknown, found.hidden
     from airflow_kafka_eos.cli.loads import unknown
 
     load = LoadIdentity(arguments.namespace, arguments.name, arguments.key)
     row = session.ledger.load(load)
     if row is None:
         raise unknown(session.ledger, load)
-    return {load: row.newest_attempt}, ()
+    return {load: row.newest_attempt}, (), None  # its sweep makes sure itself
 
 
 def _question(arguments: argparse.Namespace, session: Session, loads: dict[LoadIdentity, int]) -> str:

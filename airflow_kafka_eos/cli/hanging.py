@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session
@@ -23,11 +24,12 @@ def add_to(transactions: Any) -> None:
     hanging = transactions.add_parser(
         "hanging",
         help="what no coordinator will ever end",
-        description="Find transactions that a partition has open and no coordinator will end, in the given topics. "
+        description="Find transactions that a partition has open and no coordinator will end, in the given topics; "
+        "without --topic, in those that loads of the namespace were prepared for, as the ledger has them. "
         "With --abort, those that are this ledger's, and no part of a decision, are ended by an abort marker in their "
         "partition; it needs ALTER on the Cluster. Other applications' are only shown.",
     )
-    hanging.add_argument("--topic", action="append", required=True, metavar="TOPIC", help="repeat it for several")
+    hanging.add_argument("--topic", action="append", metavar="TOPIC", help="repeat it for several")
     hanging.add_argument(
         "--running-longer-than", type=milliseconds, metavar="DURATION",
         help="without a record for so long; default: the brokers' transaction.max.timeout.ms and 5 minutes",
@@ -44,7 +46,8 @@ def _hanging(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.hanging import Whose, abort, find
 
     with open_session(arguments) as session:
-        places = _partitions(session, arguments.topic)
+        topics = arguments.topic or _of_the_ledger(session)
+        places = _partitions(session, topics)
         found = find(session, places, longer_than_ms=arguments.running_longer_than)
         ours = [h for h in found if h.whose is Whose.OURS]
         ended = []
@@ -57,8 +60,27 @@ def _hanging(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print(as_json(shown))
     else:
-        print(as_table([_for_people(row) for row in shown]) or "no hanging transactions")
+        print(as_table([_for_people(row) for row in shown]) or f"no hanging transactions in {', '.join(topics)}")
     return OK if len(ended) == len(found) else FOUND
+
+
+def _of_the_ledger(session: Session) -> list[str]:
+    """Topics of the namespace's loads that are still there, said on stderr: nobody has named them.
+
+    :raises ConfigurationError: there is none.
+    """
+    from airflow_kafka_eos.kafka.inspecting import topic_seen
+
+    known = sorted(session.ledger.topics(session.namespace))
+    there = [name for name in known if topic_seen(session.partitions.wire, name) is not None]
+    if not there:
+        raise ConfigurationError(
+            f"the ledger knows no topic of namespace {session.namespace} that is there",
+            remedy="Name the topics: --topic TOPIC; those of loads that were never prepared are not in the ledger",
+        )
+    gone = f"; not there any more: {', '.join(sorted(set(known) - set(there)))}" if len(there) < len(known) else ""
+    print(f"topics of the ledger's prepared loads: {', '.join(there)}{gone}", file=sys.stderr)
+    return there
 
 
 def _partitions(session: Session, topics: list[str]) -> list[TopicPartition]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
-from airflow_kafka_eos.cli.exits import FOUND, OK
+from airflow_kafka_eos.cli.exits import FOUND, OK, worst
+from airflow_kafka_eos.cli.hidden import say_hidden
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
 from airflow_kafka_eos.errors import ConfigurationError
@@ -50,14 +51,18 @@ def _report(arguments: argparse.Namespace) -> int:
         report = ids_report(session)
     names = [{"name": n.load_name, "ids": n.ids} | _but_name(asdict(n)) for n in report.names]
     if arguments.output == "json":
-        summary = {"namespace": report.namespace, "expiration_ms": report.expiration_ms}
+        summary = {
+            "namespace": report.namespace,
+            "expiration_ms": report.expiration_ms,
+            "hidden": None if report.hidden is None else str(report.hidden),
+        }
         print(as_json(summary | {"ids": report.ids, "bytes": report.bytes, "names": names}))
     else:
         print(as_table(names) or "no ids")
         kept = "unknown" if report.expiration_ms is None else f"{report.expiration_ms / 86_400_000:g} days"
         cost = f"about {report.bytes / 1024:.0f} KiB of brokers' memory"
         print(f"\n{report.ids} ids, {cost}; an unused one is kept: {kept}")
-    return FOUND if any(n.in_doubt for n in report.names) else OK
+    return worst([FOUND if any(n.in_doubt for n in report.names) else OK, say_hidden(report.hidden)])
 
 
 def _but_name(row: dict[str, Any]) -> dict[str, Any]:

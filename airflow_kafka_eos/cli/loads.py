@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli import recovering
+from airflow_kafka_eos.cli.durations import text_of
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table
 from airflow_kafka_eos.errors import ConfigurationError, nearest
@@ -14,6 +17,11 @@ from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, LoadState
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
+
+#: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
+WARN_AFTER_MS = 86_400_000
+_WARNED = 5
+_UNVERIFIED = frozenset({LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT})
 
 
 def add_to(commands: Any) -> None:
@@ -55,7 +63,9 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print(as_json(found))
     else:
-        print(as_table([{k: v for k, v in row.items() if k != "created_at"} for row in found]) or "no loads")
+        shown = [{k: v for k, v in _for_people(row).items() if k != "created_at"} for row in found]
+        print(as_table(shown) or "no loads")
+    _warn(found)
     return 0
 
 
@@ -74,10 +84,11 @@ def _show(arguments: argparse.Namespace) -> int:
         "attempts": [_attempt(a) for a in attempts],
         "transactions": [_transaction(number, t) for number, t in transactions],
     }
+    _warn([shown["load"]])
     if arguments.output == "json":
         print(as_json(shown))
         return 0
-    print(as_lines(shown["load"]))
+    print(as_lines(_for_people(shown["load"])))
     for title in ("attempts", "transactions"):
         if shown[title]:
             print(f"\n{title}\n{as_table(shown[title])}")
@@ -110,9 +121,39 @@ def as_row(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
         "records": None if newest is None else newest.records,
         "how": newest.how if newest is not None else "",
         "reason": row.reason,
+        "unverified_ms": _unverified_ms(row, newest),
         "created_at": row.created_at,
         "updated_at": row.updated_at,
     }
+
+
+def _unverified_ms(row: LoadRow, newest: AttemptRow | None) -> int | None:
+    """How long its decision has been waiting for its last commit marker to be seen; None for loads that do not wait."""
+    if row.state not in _UNVERIFIED or newest is None or newest.decided_at is None:
+        return None
+    waited = datetime.now(UTC) - datetime.fromisoformat(newest.decided_at)
+    return max(0, int(waited.total_seconds() * 1000))
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    waited = row["unverified_ms"]
+    shown = {k: v for k, v in row.items() if k != "unverified_ms"}
+    return shown | {"unverified": None if waited is None else text_of(waited)}
+
+
+def _warn(rows: list[dict[str, Any]]) -> None:
+    """Long before retention (7 days by default) takes what such a load is verified and repaired by."""
+    late = [row for row in rows if (row["unverified_ms"] or 0) >= WARN_AFTER_MS]
+    for row in sorted(late, key=lambda row: -row["unverified_ms"])[:_WARNED]:
+        print(
+            f"airflow-kafka-eos: load {row['name']} {row['key']} of namespace {row['namespace']} is decided since "
+            f"{text_of(row['unverified_ms'])}, and not verified: retention of its topics (retention.ms) takes what it "
+            "is verified and repaired by, and coordinators forget its ended transactions "
+            "(transactional.id.expiration.ms). Run `airflow-kafka-eos loads recover`; doctor says what time is left",
+            file=sys.stderr,
+        )
+    if len(late) > _WARNED:
+        print(f"airflow-kafka-eos: and {len(late) - _WARNED} more such loads", file=sys.stderr)
 
 
 def _attempt(row: AttemptRow) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from airflow_kafka_eos.cli import ending, hanging
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
 from airflow_kafka_eos.cli.exits import FOUND, OK
+from airflow_kafka_eos.cli.hidden import say_hidden
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
@@ -46,6 +47,7 @@ def add_to(commands: Any) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.naming import namespace_prefix
+    from airflow_kafka_eos.protocol.hidden import hidden_by_acls
     from airflow_kafka_eos.protocol.holding import holders_of
 
     with open_session(arguments) as session:
@@ -53,6 +55,7 @@ def _list(arguments: argparse.Namespace) -> int:
         names = session.coordinator.list_open(prefix, longer_than_ms=arguments.running_longer_than)
         described = [d for d in session.coordinator.describe(names).values() if d.is_open]
         holders = holders_of(session, [PreparedTransaction(d.transactional_id, d.state) for d in described])
+        hidden = hidden_by_acls(session)
     described.sort(key=lambda d: (d.start_time_ms, d.transactional_id))
     now_ms = int(time.time() * 1000)
     shown = [_open(d, holders.get(PreparedTransaction(d.transactional_id, d.state)), now_ms) for d in described]
@@ -60,7 +63,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print(as_json(shown))
     else:
         print(as_table([_for_people(row) for row in shown]) or "no open transactions")
-    return OK
+    return say_hidden(hidden)
 
 
 def _open(seen: TransactionDescription, attempt: AttemptRow | None, now_ms: int) -> dict[str, Any]:

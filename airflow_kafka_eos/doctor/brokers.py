@@ -101,7 +101,7 @@ def _max_timeout(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding
 
 def _id_expiration(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding:
     id = "transactional-id-expiration"
-    limit = _lowest(seen, ID_EXPIRATION)
+    limit = id_expiration(seen)
     if isinstance(limit, Unknown):
         return Finding.not_seen(id, "brokers", limit)
     found = Judgement(id, "brokers", f"{ID_EXPIRATION}={limit}")
@@ -111,7 +111,7 @@ def _id_expiration(seen: ClusterSeen, asked: Asked, commands: Commands) -> Findi
     if limit < _DAY_MS:
         return found.warning(
             "Coordinators forget an ended transaction within a day: a commit that is finished later has only the "
-            "partitions' logs to judge by",
+            "partitions' logs to judge by, and a restored ledger is noticed for so long only",
             remedy,
         )
     return found.ok("A decided load can be finished long after")
@@ -128,6 +128,11 @@ def _transaction_log(seen: ClusterSeen, commands: Commands) -> Iterator[Finding]
     if not isinstance(log.config, Unknown) and "min.insync.replicas" in log.config:
         min_isr = int(log.config["min.insync.replicas"])
     yield from check_all("transaction-log", log.topic, min_isr, len(seen.brokers), commands)
+
+
+def id_expiration(seen: ClusterSeen) -> int | Unknown:
+    """Milliseconds, the brokers' shortest."""
+    return _lowest(seen, ID_EXPIRATION)
 
 
 def _lowest(seen: ClusterSeen, key: str) -> int | Unknown:

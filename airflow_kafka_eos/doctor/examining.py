@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from airflow_kafka_eos.doctor import access, brokers, clocks, ids, ledgers, spark_settings, topics
+from airflow_kafka_eos.doctor import access, brokers, clocks, ids, ledgers, spark_settings, topics, waiting
 from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Severity, Unknown
 from airflow_kafka_eos.doctor.looking import Now, look_at_cluster, look_at_ledger
@@ -45,18 +45,28 @@ def examine(
     :param now: this machine's clock, seconds since the epoch.
     :raises ConfigurationError: the ledger's URL is none.
     """
-    ledger = look_at_ledger(ledger_url, now)
+    ledger = look_at_ledger(ledger_url, now, asked.namespace)
+    topics_waited_for = () if isinstance(ledger.waiting, Unknown) else sorted(ledger.waiting.topics)
     findings = list(ledgers.check(ledger, asked))
     cluster: ClusterSeen | None = None
     if settings is not None:
         commands = Commands(settings.bootstrap_servers, login=settings.security_protocol != "PLAINTEXT")
         try:
-            cluster = look_at_cluster(settings, asked, commands, ledger.ledger_id, timeout_s=timeout_s, now=now)
+            cluster = look_at_cluster(
+                settings,
+                asked,
+                commands,
+                ledger.ledger_id,
+                timeout_s=timeout_s,
+                now=now,
+                waited_for=topics_waited_for,
+            )
         except KafkaEosError as e:
             found = Judgement("cluster-reachable", f"Kafka {settings.bootstrap_servers}", e.message)
             findings.append(found.error("No load can be prepared, decided or finished from here", e.remedy))
         else:
             findings += _of_cluster(cluster, ledger, asked, commands)
+    findings += waiting.check(ledger.waiting, cluster, asked, int(now() * 1000))
     findings += clocks.check(cluster, ledger)
     if asked.spark_conf is not None:
         findings += spark_settings.check(asked.spark_conf, asked.scope)

@@ -7,8 +7,8 @@ InitProducerId can tell whether two-phase commit is granted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from airflow_kafka_eos.doctor import brokers, topics
 from airflow_kafka_eos.doctor.access import refused_configs
@@ -37,13 +37,15 @@ from airflow_kafka_eos.kafka.inspecting import (
 )
 from airflow_kafka_eos.kafka.listing_rights import never_used
 from airflow_kafka_eos.kafka.partitions import Partitions
+from airflow_kafka_eos.kafka.preflight import RETENTION
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.ledger import migrate, queries
 from airflow_kafka_eos.ledger.clock import now_s
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url, redacted
-from airflow_kafka_eos.load import LoadIdentity, TwoPhaseCommit
+from airflow_kafka_eos.ledger.waiting import NOTHING, waiting
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TwoPhaseCommit
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 
 T = TypeVar("T")
@@ -54,9 +56,10 @@ _NO_LEDGER = "0000000000"
 _LOAD = "doctor"
 
 
-def look_at_ledger(url: str, now: Now = time.time) -> LedgerSeen:
+def look_at_ledger(url: str, now: Now = time.time, namespace: str = DEFAULT_NAMESPACE) -> LedgerSeen:
     """The ledger as it is; it is neither made nor upgraded.
 
+    :param namespace: whose loads are looked at.
     :param now: this machine's clock, seconds since the epoch.
     """
     revision = _look(lambda: migrate.current(url))
@@ -64,16 +67,17 @@ def look_at_ledger(url: str, now: Now = time.time) -> LedgerSeen:
         redacted(url),
         revision,
         migrate.head(),
-        revision if isinstance(revision, Unknown) else _look(lambda: _ledger_id(url)),
+        revision if isinstance(revision, Unknown) else _look(lambda: _read(url, queries.ledger_id)),
         is_embedded=url == default_url(),
         clock=None if isinstance(revision, Unknown) else _look(lambda: _ledger_clock(url, now)),
+        waiting=NOTHING if revision is None else _look(lambda: _read(url, lambda c: waiting(c, namespace))),
     )
 
 
-def _ledger_id(url: str) -> str:
+def _read(url: str, question: Callable[[Any], T]) -> T:
     database = Database(url)
     try:
-        return migrate.read_checked(database, queries.ledger_id)
+        return migrate.read_checked(database, question)
     finally:
         database.close()
 
@@ -93,9 +97,11 @@ def look_at_cluster(
     *,
     timeout_s: float,
     now: Now = time.time,
+    waited_for: Iterable[str] = (),
 ) -> ClusterSeen:
     """The cluster as it is.
 
+    :param waited_for: topics of loads that are decided and not verified: their retention is looked at.
     :param timeout_s: seconds for one question, its repetitions included.
     :raises BrokerUnavailableError: not one broker answers.
     :raises AccessError: the login is refused.
@@ -119,6 +125,7 @@ def look_at_cluster(
             ids=_look(lambda: tuple(ids_listed(wire, all_of(asked.namespace)))),
             clock=_look(lambda: controller_clock(wire, now)),
             message_bytes=int(settings.for_librdkafka().get("message.max.bytes", 1_000_000)),
+            retention={name: _look(lambda n=name: _retention(partitions, n)) for name in waited_for},  # type: ignore[misc]
         )
 
 
@@ -159,6 +166,12 @@ def _layout(
     if "DESCRIBE_CONFIGS" not in topic.rights:
         return LayoutSeen(topic, refused_configs(commands, "topic", name))
     return LayoutSeen(topic, _look(lambda: partitions.topic_config([name], keys)[name]))
+
+
+def _retention(partitions: Partitions, topic: str) -> Mapping[str, str] | Unknown:
+    if topic_seen(partitions.wire, topic) is None:
+        return Unknown("there is no such topic any more")
+    return partitions.topic_config([topic], RETENTION)[topic]
 
 
 def _coordinator(wire: Wire, load: LoadIdentity, ledger_id: str | Unknown) -> Coordinator:

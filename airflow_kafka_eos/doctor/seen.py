@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_kafka_eos.doctor.finding import Unknown
 from airflow_kafka_eos.kafka.inspecting import Clock, IdSeen, TopicSeen, Versions
+from airflow_kafka_eos.ledger.waiting import NOTHING, Waiting
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 from airflow_kafka_eos.protocol.ids import Caps
 
@@ -68,6 +69,7 @@ class ClusterSeen:
 
     :param ids: all ids of the namespace, of any ledger.
     :param message_bytes: the largest batch that the Kafka settings ask for.
+    :param retention: of the topics of loads that are decided and not verified.
     """
 
     bootstrap_servers: str
@@ -81,6 +83,7 @@ class ClusterSeen:
     ids: tuple[IdSeen, ...] | Unknown
     clock: Clock | Unknown
     message_bytes: int = 1_000_000
+    retention: Mapping[str, Mapping[str, str] | Unknown] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class LedgerSeen:
     :param is_embedded: the SQLite file that is made, and upgraded, by itself.
     :param revision: None where there are no tables yet.
     :param clock: None where the database has no clock of its own.
+    :param waiting: what waits in the namespace that was asked about.
     """
 
     url: str
@@ -98,3 +102,4 @@ class LedgerSeen:
     ledger_id: str | Unknown
     is_embedded: bool = False
     clock: Clock | Unknown | None = field(default=None)
+    waiting: Waiting | Unknown = NOTHING

@@ -7,7 +7,7 @@ prefix only: what allows it allows all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import AccessError
@@ -17,6 +17,8 @@ from airflow_kafka_eos.transaction import TransactionDescription
 
 #: The highest attempt, and slot, that an id can name. No ledger gets there.
 _NEVER = 999_999_999
+#: A load name, and key, of ids that stand for a whole namespace, or name. Encoded: no ACL on people's names begins so.
+_NOBODY = "~"
 
 
 def never_used(load: LoadIdentity, ledger_id: str) -> str:
@@ -52,3 +54,39 @@ def describe_listed(
             load=str(load),
             transactional_id=e.transactional_id,
         ) from e
+
+
+def why_short(
+    coordinator: Coordinator, namespace: str, ledger_id: str, names: Callable[[], Iterable[str]]
+) -> AccessError | None:
+    """Why a listing of a whole namespace may have left something out; None when it has not.
+
+    One request where the namespace may be described. Where it may not, ACLs may still allow each load name by itself:
+    what is listed is all then, as far as these names go.
+
+    :param names: the load names that the ledger knows; asked only where it matters.
+    """
+    if (refused := _refused(coordinator, [never_used(LoadIdentity(namespace, _NOBODY, _NOBODY), ledger_id)])) is None:
+        return None
+    loads = [LoadIdentity(namespace, name, _NOBODY) for name in sorted(set(names()))]
+    each = [make(load, ledger_id) for load in loads for make in (never_used, never_leased)]
+    if each and (refused := _refused(coordinator, each)) is None:
+        return None
+    prefix = naming.namespace_prefix(namespace, ledger_id)
+    return AccessError(
+        "not all transactional ids of the namespace may be described, and brokers leave the others out of a listing: "
+        f"more may be open than is shown ({refused.message})",
+        remedy=f"Grant the principal of the Kafka connection WRITE (which includes DESCRIBE) on TransactionalIds "
+        f"prefixed {prefix}, or on those of each load name",
+        transactional_id=refused.transactional_id,
+    )
+
+
+def _refused(coordinator: Coordinator, unused: Iterable[str]) -> AccessError | None:
+    try:
+        coordinator.describe(unused)
+    except AccessError as e:
+        if e.transactional_id is None:
+            raise  # a refused login
+        return e
+    return None

@@ -17,7 +17,17 @@ from sqlalchemy import Connection
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.ledger import attempts, decisions, migrate, outcomes, queries, renewing, repairs, slots
+from airflow_kafka_eos.ledger import (
+    attempts,
+    decisions,
+    migrate,
+    outcomes,
+    queries,
+    renewing,
+    repairs,
+    slots,
+    waiting,
+)
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
@@ -304,6 +314,14 @@ class Ledger:
     def unfinished(self, namespace: str) -> list[AttemptRow]:
         """Attempts that are neither verified committed nor verified swept, by load and number."""
         return self._read(lambda c: queries.unfinished(c, namespace))
+
+    def topics(self, namespace: str) -> set[str]:
+        """Those that prepared attempts have written to."""
+        return self._read(lambda c: queries.topics(c, namespace))
+
+    def waiting(self, namespace: str) -> waiting.Waiting:
+        """Decisions that are not verified, and prepared two-phase transactions that are not decided."""
+        return self._read(lambda c: waiting.waiting(c, namespace))
 
     def holders(self, states: Iterable[PreparedTxnState]) -> list[tuple[AttemptRow, TransactionRow]]:
         """The prepared transactions of these producer ids and epochs, each with its attempt; in no order."""

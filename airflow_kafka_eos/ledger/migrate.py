@@ -29,7 +29,8 @@ _one_at_a_time = threading.Lock()
 def upgrade(url: str) -> None:
     """Create or upgrade the ledger at ``url``; nothing happens to one that is up to date.
 
-    Safe to run from many processes at once: one does it, the others wait and find it done.
+    Safe to run from many processes at once: one does it, the others wait and find it done. One that was killed is run
+    again; on MySQL, which cannot roll back changes of a schema, it goes on where it stopped.
 
     :raises LedgerUnavailableError: it cannot be reached.
     :raises ConfigurationError: it was upgraded by a newer version of this package already.

@@ -139,6 +139,19 @@ def unfinished(connection: Connection, namespace: str) -> list[AttemptRow]:
     return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
 
 
+def topics(connection: Connection, namespace: str) -> set[str]:
+    """Topics that prepared attempts of a namespace have written to; of others the ledger knows none."""
+    of = t.transactions.c.topic_ids
+    query = (
+        select(of)
+        .distinct()
+        .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
+        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
+        .where(t.loads.c.namespace == namespace)
+    )
+    return {topic for found in connection.execute(query).scalars() for topic in json.loads(found)}
+
+
 def holders(
     connection: Connection, states: Iterable[PreparedTxnState]
 ) -> list[tuple[AttemptRow, TransactionRow]]:

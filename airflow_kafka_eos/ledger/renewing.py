@@ -7,12 +7,15 @@ import secrets
 from sqlalchemy import Connection, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.evidence import FINAL, Outcome
 from airflow_kafka_eos.ledger import decisions
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import ledger_id, load_rows
-from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.load import LoadState, Verdict
 
 _UNFINISHED = (LoadState.COMMITTING.value, LoadState.REPAIRING.value, LoadState.IN_DOUBT.value)
+#: What is recorded of a transaction that is over; of one that is not recorded so, nobody knows.
+_OVER = tuple(outcome.value for outcome in (*FINAL, Outcome.ABORTED))
 _SHOWN = 5
 
 
@@ -21,7 +24,8 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
 
     Every undecided attempt is aborted with it: its transactions carry the old id, and are nobody's from here on.
 
-    :raises ConfigurationError: a decided load is not finished; under another id it could never be rolled forward.
+    :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
+        one that was given up may have transactions open, which nobody could end.
     """
     query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNFINISHED))
     unfinished = [".".join(row) for row in connection.execute(query)]
@@ -32,8 +36,40 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
             "are nobody's under another. What can never be completed is closed by `loads give-up`; `transactions "
             "force-terminate` then ends what it has open, before the new id",
         )
+    _refuse_given_up(connection)
     for row in load_rows(connection, None, None):
         decisions.make_undecidable(connection, row.load, row.newest_attempt, decided_by, "the ledger got a new id")
     old, new = ledger_id(connection), secrets.token_hex(5)
     connection.execute(update(t.ledger).values(ledger_id=new))
     return old, new
+
+
+def _refuse_given_up(connection: Connection) -> None:
+    """Cleanup closes the decided attempt of such a load once nothing of it is open; until then something may be."""
+    of = t.transactions.c
+    query = (
+        select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key, of.transactional_id, of.outcome)
+        .join(t.attempts, t.attempts.c.load_id == t.loads.c.id)
+        .join(t.decisions, t.decisions.c.attempt_id == t.attempts.c.id)
+        .join(t.transactions, of.attempt_id == t.attempts.c.id)
+        .where(
+            t.loads.c.state == LoadState.GIVEN_UP.value,
+            t.decisions.c.verdict == Verdict.COMMIT.value,
+            t.attempts.c.closed_at.is_(None),
+        )
+        .order_by(t.loads.c.id, of.transactional_id)
+    )
+    found = connection.execute(query).all()
+    if not found:
+        return
+    loads = sorted({".".join(row[:3]) for row in found})
+    # those that the log has not shown to be over come first; where it has, cleanup has not looked since
+    ids = sorted((row.outcome in _OVER, row.transactional_id) for row in found)
+    shown = ", ".join(name for _, name in ids[:_SHOWN])
+    raise ConfigurationError(
+        f"{len(loads)} loads that were given up may have transactions open: {', '.join(loads[:_SHOWN])} ({shown}"
+        f"{', ...' if len(ids) > _SHOWN else ''})",
+        remedy="Run `airflow-kafka-eos cleanup` first: it names what is open, `transactions force-terminate` ends "
+        "that, and the next cleanup closes the load. Under another id they are nobody's, and may hold back readers",
+        transactional_id=ids[0][1],
+    )

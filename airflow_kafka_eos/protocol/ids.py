@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.errors import AccessError, ConfigurationError
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.naming import AnyId, PooledId, namespace_prefix, parse
+from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.session import Session
 
 log = logging.getLogger(__name__)
@@ -72,11 +73,13 @@ class NameIds:
 
 @dataclass(frozen=True)
 class IdsReport:
-    """All ids of a namespace. ``expiration_ms``: the brokers' shortest; None where it may not be read."""
+    """All ids of a namespace. ``expiration_ms``: the brokers' shortest; None where it may not be read. ``hidden``: why
+    there may be more of them; None when ACLs have hidden none."""
 
     namespace: str
     expiration_ms: int | None
     names: tuple[NameIds, ...]
+    hidden: AccessError | None = None
 
     @property
     def ids(self) -> int:
@@ -90,14 +93,14 @@ class IdsReport:
 def ids_report(session: Session) -> IdsReport:
     """Look at the session's namespace; nothing is changed.
 
-    Ids that the login may not DESCRIBE are left out by the brokers without a word.
+    Ids that the login may not DESCRIBE are left out by the brokers without a word: ``hidden`` says it.
 
     :raises BrokerUnavailableError: a broker did not answer; a part is never taken for the whole.
     """
     found = [i for i in map(parse, _listed(session)) if i is not None]
     settings = session.partitions.broker_configs([EXPIRATION]).values()
     limits = [int(s[EXPIRATION]) for s in settings if s.get(EXPIRATION)]
-    return summary(
+    report = summary(
         session.namespace,
         found,
         session.ledger.slots(session.namespace),
@@ -105,12 +108,14 @@ def ids_report(session: Session) -> IdsReport:
         min(limits, default=None),
         session.ledger.clock(),
     )
+    return replace(report, hidden=hidden_by_acls(session))
 
 
 def check_caps(session: Session, load: LoadIdentity, naming: TransactionNaming, caps: Caps) -> None:
     """Before an attempt is taken: refuse one that would add ids at a cap, and warn near it.
 
-    With pooling and a free slot of the name nothing is refused: its ids are there already.
+    With pooling and a free slot of the name nothing is refused: its ids are there already. Ids that ACLs hide are not
+    counted; the log says so.
 
     :raises ConfigurationError: the cap is reached.
     """
@@ -118,6 +123,8 @@ def check_caps(session: Session, load: LoadIdentity, naming: TransactionNaming, 
         return
     found = [i for i in map(parse, _listed(session)) if i is not None]
     adds = naming is not TransactionNaming.POOLING or not _has_free_slot(session, load)
+    if (hidden := hidden_by_acls(session)) is not None:
+        log.warning("transactional ids are counted against their cap, and some may be hidden: %s", hidden)
     own = sum(_name(i) == load.name for i in found)
     for count, cap, what in (
         (own, caps.per_name, f"load name {load.name!r}"),

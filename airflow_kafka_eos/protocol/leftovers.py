@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_kafka_eos.errors import KafkaEosError, NotFinishedError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.holding import holders_of, is_ours
 from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.session import Session
@@ -42,10 +43,12 @@ class Leftovers:
 
     :param loads: each with the number of the last attempt to sweep.
     :param unknown: ids of this ledger that are open, and whose attempt the ledger does not know.
+    :param hidden: why there may be more that was not seen: ACLs limit the listing; None when they do not.
     """
 
     loads: Mapping[LoadIdentity, int]
     unknown: tuple[str, ...]
+    hidden: AccessError | None = None
 
 
 def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
@@ -62,7 +65,8 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     unknown = sorted(t.transactional_id for t in open_ if t not in holders)
     # asked behind the listing: an attempt that was opened since then must not look like an old one
     unfinished = session.ledger.unfinished(session.namespace)
-    return Leftovers(choose(unfinished, holders.values(), datetime.now().astimezone(), abandoned_after), tuple(unknown))
+    loads = choose(unfinished, holders.values(), datetime.now().astimezone(), abandoned_after)
+    return Leftovers(loads, tuple(unknown), hidden_by_acls(session))
 
 
 def choose(

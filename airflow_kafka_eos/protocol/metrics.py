@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from airflow_kafka_eos.kafka.inspecting import topic_seen
+from airflow_kafka_eos.kafka.preflight import RETENTION
 from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.waiting import NOTHING, Waiting
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.holding import is_ours
+from airflow_kafka_eos.protocol.ids import EXPIRATION
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition, TransactionDescription
 
@@ -29,6 +34,13 @@ class Metrics:
     :param decided_not_committed_age_max_ms: since the oldest of these decisions.
     :param last_stable_offset_lag_max: records that readers do not see because of us, in the partition where it is most:
         from the last stable offset to the high watermark where an open transaction of ours is the first.
+    :param unverified_age_max_ms: since the oldest decision to commit whose load is neither COMMITTED nor given up.
+    :param unverified_expiration_left_min_ms: until coordinators may forget the ids of that load's transactions, those
+        that have ended (``transactional.id.expiration.ms``). Then only the logs tell what became of them.
+    :param unverified_retention_left_min_ms: until retention (``retention.ms``) may take the first record of such a
+        load; negative when it may have. What it takes can neither be verified nor repaired: the load ends IN_DOUBT.
+    :param undecided_two_phase_age_max_ms: how long the oldest attempt has been prepared in two-phase commit, and is
+        undecided: no broker ends it, and readers are held back until somebody does.
     """
 
     open_transactions: int
@@ -38,6 +50,10 @@ class Metrics:
     decided_not_committed: int
     decided_not_committed_age_max_ms: int
     last_stable_offset_lag_max: int
+    unverified_age_max_ms: int = 0
+    unverified_expiration_left_min_ms: int | None = None
+    unverified_retention_left_min_ms: int | None = None
+    undecided_two_phase_age_max_ms: int = 0
 
     def numbers(self) -> dict[str, int]:
         """By name; what cannot be measured is left out."""
@@ -48,22 +64,48 @@ def measure(session: Session) -> Metrics:
     """Look once. Ages are by this machine's clock against those of brokers and ledger.
 
     :raises BrokerUnavailableError: a broker did not answer; half a picture is not given.
-    :raises AccessError: DESCRIBE on our ids, or READ on a topic they write to, is missing.
+    :raises AccessError: DESCRIBE on our ids, or READ on a topic they write to, is missing: brokers leave out of a
+        listing what one may not describe, and a number of what is left would look good.
     """
+    if (hidden := hidden_by_acls(session)) is not None:
+        raise hidden
     prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
     listed = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
     described = [d for d in session.coordinator.describe(listed).values() if d.is_open]
     lag = _lag(session, described)
-    return summarise(described, session.ledger.unfinished(session.namespace), lag, int(time.time() * 1000))
+    waiting = session.ledger.waiting(session.namespace)
+    limits = _limits(session, waiting)
+    attempts = session.ledger.unfinished(session.namespace)
+    return summarise(described, attempts, lag, int(time.time() * 1000), waiting, limits)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long brokers keep what decided loads are verified by, as far as it may be read (DESCRIBE_CONFIGS).
+
+    :param expiration_ms: the brokers' shortest ``transactional.id.expiration.ms``.
+    :param topics: topic -> settings of its retention.
+    """
+
+    expiration_ms: int | None = None
+    topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def summarise(
-    described: Iterable[TransactionDescription], attempts: Iterable[AttemptRow], lag: int, now_ms: int
+    described: Iterable[TransactionDescription],
+    attempts: Iterable[AttemptRow],
+    lag: int,
+    now_ms: int,
+    waiting: Waiting = NOTHING,
+    limits: Limits = Limits(),
 ) -> Metrics:
     """The numbers of what was seen. No I/O."""
     open_ = list(described)
     attempts = list(attempts)
     decided = [a for a in attempts if a.verdict is Verdict.COMMIT]
+    age_ms = max((one.age_ms(now_ms) for one in waiting.unverified), default=0)
+    expiration_left = None if limits.expiration_ms is None else limits.expiration_ms - age_ms
+    left = [one.retention_left_ms(limits.topics, now_ms) for one in waiting.unverified]
     return Metrics(
         open_transactions=len(open_),
         active_transaction_total_time_max_ms=max(
@@ -76,11 +118,24 @@ def summarise(
             (max(0, now_ms - _epoch_ms(a.decided_at)) for a in decided if a.decided_at), default=0
         ),
         last_stable_offset_lag_max=lag,
+        unverified_age_max_ms=age_ms,
+        unverified_expiration_left_min_ms=expiration_left if waiting.unverified else None,
+        unverified_retention_left_min_ms=min((ms for ms in left if ms is not None), default=None),
+        undecided_two_phase_age_max_ms=max((one.age_ms(now_ms) for one in waiting.undecided), default=0),
     )
 
 
 def _epoch_ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _limits(session: Session, waiting: Waiting) -> Limits:
+    if not waiting.unverified:
+        return Limits()
+    found = [int(s[EXPIRATION]) for s in session.partitions.broker_configs([EXPIRATION]).values() if EXPIRATION in s]
+    # one that was deleted has no settings: its load's commit says so, the others have their numbers
+    there = [topic for topic in waiting.topics if topic_seen(session.partitions.wire, topic) is not None]
+    return Limits(min(found, default=None), session.partitions.topic_config(there, RETENTION))
 
 
 def _lag(session: Session, described: list[TransactionDescription]) -> int:

@@ -36,8 +36,9 @@ class CleanPoll:
     """Sweep until nothing of the run's attempts has been open for the quiet period (rule 11).
 
     One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
-    may be late. So it takes two of them that were complete, some time apart. What only a person can end is not waited
-    for: ``problem`` says it.
+    may be late. So it takes two of them that were complete, some time apart. The looks that the quiet period begins and
+    ends with ask by name too for what nobody has reported (:mod:`probing`); those between only list. What only a person
+    can end is not waited for: ``problem`` says it.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class CleanPoll:
         if any(r.is_submitted for r in rows):
             quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
             quiet_s = max(quiet_s, APART_S)
-        report = sweep(session, self.load, up_to=self.up_to, by=self.by)
+        # a thousand ids a look, with a slot; no load is called clean by a look without them
+        probes = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
+        report = sweep(session, self.load, up_to=self.up_to, by=self.by, probes=probes)
         self._aborted.update(report.aborted)
         now = self._clock()
         if not report.is_quiet:
@@ -89,7 +92,7 @@ class CleanPoll:
         self._looks += 1
         self._quiet_since = now if self._quiet_since is None else self._quiet_since
         quiet = now - self._quiet_since
-        if quiet < quiet_s or self._looks < looks:
+        if quiet < quiet_s or self._looks < looks or not probes:
             return f"load {self.load}: nothing open since {quiet:.1f} of {quiet_s:g} s", max(0.0, quiet_s - quiet)
         finish(session, self.load, up_to=self.up_to)
         self.problem = report.problem(self.load)

@@ -28,15 +28,20 @@ def probe(describe: Describe, ref: AttemptRef) -> set[str]:
 
     :param describe: what coordinators show of ids; those that none knows are left out.
     """
-    known = set(describe([str(ref.common_id(IdRole.LOAD))]))
-    first = 0
-    while ref.slot is not None:
+    common = str(ref.common_id(IdRole.LOAD))
+    if ref.slot is None:
+        return set(describe([common]))
+    known: set[str] = set()
+    first, beside = 0, [common]  # with the first block: a request of its own it does not need
+    while True:
         wanted = [(p, n) for p in range(first, first + PARTITIONS) for n in range(TRIES)]
-        if not (found := set(describe([str(ref.task_id(p, n)) for p, n in wanted]))):
-            break
-        known |= found | _more(describe, ref, found)
-        first += PARTITIONS
-    return known
+        found = set(describe([*beside, *(str(ref.task_id(p, n)) for p, n in wanted)]))
+        known |= found
+        tasks = found - {common}
+        if not tasks:
+            return known
+        known |= _more(describe, ref, tasks)
+        first, beside = first + PARTITIONS, []
 
 
 def _more(describe: Describe, ref: AttemptRef, found: set[str]) -> set[str]:

@@ -22,12 +22,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, UndecidableError
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, InDoubtError, UndecidableError
+from airflow_kafka_eos.evidence import Marker
+from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId
+from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId, parse
 from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
+from airflow_kafka_eos.protocol.judging import evidence
+from airflow_kafka_eos.protocol.leasing import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.recovering import recover
+from airflow_kafka_eos.protocol.restored import refuse_restored
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
@@ -98,7 +102,13 @@ def complete_transaction(
     With pooled ids the state tells whose transaction is meant. When the id has gone to another attempt since then,
     nothing of that one is touched. Without a state the present holder's is meant.
 
+    "Abort" is never answered where the brokers show a commit that the ledger does not know: it was restored from a
+    backup, and the answer would have the caller load the same data again.
+
     :param state: what the caller's database has for the id; EMPTY when it has none.
+    :raises InDoubtError: the ledger has forgotten what became of it: coordinators or logs show a commit under the id,
+        or of its load, that is not decided; or nobody remembers a state that the ledger has never recorded. Nothing is
+        touched.
     :raises UndecidableError: it is decided to be committed with another state: the two databases contradict each
         other, and a decision is never taken back.
     :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.recovering.recover` and :func:`force_terminate`.
@@ -106,6 +116,7 @@ def complete_transaction(
     refuse_foreign(session, transactional_id)
     given, reason = PreparedTransaction(transactional_id, state), "complete_transaction: no decision"
     attempt = holder_of(session, given)
+    _refuse_forgotten(session, attempt, given)
     if attempt is not None:
         if _is_of_an_earlier_holder(session, attempt, given):
             return Completion(Verdict.ABORT, None)
@@ -139,10 +150,13 @@ def is_keep_prepared_granted(session: Session, probe: TransactionalId) -> bool:
 
 def _recorded(session: Session, attempt: AttemptRow, transactional_id: str) -> PreparedTxnState:
     """What an attempt has reported for an id, also when it was replaced since then."""
-    for row in session.ledger.transactions(attempt.load, attempt.number):
-        if row.transaction.transactional_id == transactional_id:
-            return row.transaction.state
-    return PreparedTxnState.EMPTY
+    row = _row(session, attempt, transactional_id)
+    return PreparedTxnState.EMPTY if row is None else row.transaction.state
+
+
+def _row(session: Session, attempt: AttemptRow, transactional_id: str) -> TransactionRow | None:
+    rows = session.ledger.transactions(attempt.load, attempt.number)
+    return next((row for row in rows if row.transaction.transactional_id == transactional_id), None)
 
 
 def _is_of_an_earlier_holder(session: Session, attempt: AttemptRow, given: PreparedTransaction) -> bool:
@@ -153,6 +167,40 @@ def _is_of_an_earlier_holder(session: Session, attempt: AttemptRow, given: Prepa
         return False
     seen = session.coordinator.describe([given.transactional_id]).get(given.transactional_id)
     return seen is None or not seen.is_open or seen.state != given.state
+
+
+def _refuse_forgotten(session: Session, attempt: AttemptRow | None, given: PreparedTransaction) -> None:
+    """Refuse to go on where brokers show more than the ledger knows, as after a restore; a decided load is known."""
+    name = given.transactional_id
+    seen = session.coordinator.describe([name]).get(name)
+    if seen is not None and is_unknown_commit(seen, decided_of(session, [seen])):
+        raise _doubt(given, attempt, f"its coordinator shows it as committed ({seen.state})")
+    if attempt is not None and attempt.verdict is Verdict.COMMIT:
+        return
+    recorded = None if attempt is None else _row(session, attempt, name)
+    if attempt is not None and recorded is not None and Marker.COMMIT in evidence(session, recorded).values():
+        now = session.ledger.attempt(attempt.load, attempt.number)
+        if now is None or now.verdict is not Verdict.COMMIT:  # it may have been decided, and committed, meanwhile
+            raise _doubt(given, attempt, "the log has its commit markers")
+        return
+    parsed = parse(name)
+    load = attempt.load if attempt else parsed.load if isinstance(parsed, TransactionalId) else None
+    if load is not None:
+        refuse_restored(session, load)
+    if attempt is not None and attempt.is_undecided and recorded is None and seen is None and not given.state.is_empty:
+        raise _doubt(given, attempt, f"the caller has {given.state}, and neither ledger nor coordinator know of it")
+
+
+def _doubt(given: PreparedTransaction, attempt: AttemptRow | None, what: str) -> InDoubtError:
+    return InDoubtError(
+        f"the ledger knows no decision to commit the transaction, and {what}",
+        remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics, and "
+        "see `airflow-kafka-eos ledger new-id`; to have it aborted all the same, make its attempt undecidable first: "
+        "`airflow-kafka-eos transactions abort`",
+        load=None if attempt is None else str(attempt.load),
+        attempt=None if attempt is None else attempt.number,
+        transactional_id=given.transactional_id,
+    )
 
 
 def _is_decided_commit(session: Session, attempt: AttemptRow, given: PreparedTransaction) -> bool:

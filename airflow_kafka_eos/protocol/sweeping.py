@@ -67,13 +67,14 @@ class SweepReport:
         return None
 
 
-def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> SweepReport:
+def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str, probes: bool = True) -> SweepReport:
     """One pass over the attempts of a load with number ``up_to`` or below.
 
     The order is rule 11's: first the ledger makes them undecidable, then Kafka describes the ledger's ids and those
     that a listing adds, then the ledger is asked who holds each id and whether that very identity is decided, and
     only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
 
+    :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
     :raises InDoubtError: the broker shows attempts, or commits under slots, that the ledger does not know: nothing is
         aborted; or a decided transaction is lost.
     """
@@ -83,7 +84,7 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> Sweep
         return report
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
     failed = _end_repairs(session, load, rows, by, report) or failed
-    lingering = _lingering(session, load, rows, up_to, report)
+    lingering = _lingering(session, load, rows, up_to, report, probes)
     if any(PooledId.parse(t.transactional_id) for t in lingering):
         refuse_unknown_commits(session, load)  # a slot may have had holders since that the ledger has forgotten
     failed = _abort(session, lingering, report) or failed
@@ -165,7 +166,7 @@ def needs_quiet_period(rows: list[AttemptRow]) -> bool:
 
 
 def _open_transactions(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport, probes: bool
 ) -> dict[str, TransactionDescription]:
     # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11); what
     # an attempt closed as swept or committed had open was seen to end: a zombie of its is left to the listing
@@ -185,7 +186,8 @@ def _open_transactions(
     def describe(ids: Iterable[str]) -> dict[str, TransactionDescription]:
         return describe_listed(session.coordinator, load, session.ledger.ledger_id, ids, pooled=leased)
 
-    described = describe(sorted({*known, *listed, *pooled, *_guessed(session, rows, describe)}))
+    guessed = _guessed(session, rows, describe) if probes else set()
+    described = describe(sorted({*known, *listed, *pooled, *guessed}))
     return {name: d for name, d in described.items() if d.is_open}
 
 
@@ -206,10 +208,10 @@ def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> lis
 
 
 def _lingering(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport, probes: bool
 ) -> list[PreparedTransaction]:
     """What is to be ended."""
-    every = _open_transactions(session, load, rows, report).values()
+    every = _open_transactions(session, load, rows, report, probes).values()
     return [identity for found in every if (identity := _if_ours(session, load, up_to, found, report)) is not None]
 
 

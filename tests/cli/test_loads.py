@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger, migrate
 from airflow_kafka_eos.load import LoadIdentity
-from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref
+from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref, sql
 
 Run = Callable[..., str]
 
@@ -62,6 +63,48 @@ def test_a_list_is_narrowed(ledger: Ledger, run: Run) -> None:
     assert keys("--namespace", "other") == keys("--name", "x") == ["1"]
     assert keys("--state", "PREPARED", "--namespace", "team") == [OTHER.key]
     assert keys("--state", "ABORTED") == []
+
+
+def decided_ago(tmp_path: Path, age: timedelta) -> None:
+    moment = (datetime.now(UTC) - age).isoformat(timespec="microseconds")
+    sql(f"sqlite:///{tmp_path / 'ledger.db'}", "UPDATE kafka_eos_decisions SET decided_at = :moment", moment=moment)
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", LOAD.name, LOAD.key)], ids=" ".join)
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_decision_that_nobody_verifies_is_warned_about_long_before_anything_is_forgotten(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], output: str
+) -> None:
+    command = ["loads", *words, "--namespace", "team", "--output", output]
+    commit(ledger)
+    prepare(ledger, OTHER)
+    decided_ago(tmp_path, timedelta(hours=23))
+    assert (main(command), capsys.readouterr().err) == (0, "")
+    decided_ago(tmp_path, timedelta(hours=25, seconds=5))
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert LOAD.key in line and "since 1d1h" in line and "loads recover" in line
+    if output == "table":
+        assert "1d1h" in captured.out
+    else:
+        shown = json.loads(captured.out)
+        rows = shown if isinstance(shown, list) else [shown["load"]]
+        assert 25 * 3_600_000 < rows[0]["unverified_ms"] < 26 * 3_600_000
+        assert all(row["unverified_ms"] is None for row in rows[1:])
+    ledger.record_given_up(LOAD, by="me", reason="gone")
+    assert (main(command), capsys.readouterr().err) == (0, "")
+
+
+def test_many_such_decisions_are_a_few_lines_the_oldest_first(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n in range(8):
+        commit(ledger, LoadIdentity("team", "orders", f"key-{n}"))
+    decided_ago(tmp_path, timedelta(days=3))
+    assert main(["loads", "list"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6 and lines[-1].endswith("and 3 more such loads")
 
 
 def test_without_loads_it_says_so_and_programs_get_an_empty_list(ledger: Ledger, run: Run) -> None:

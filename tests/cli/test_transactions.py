@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_eos.kafka.inspecting import topic_seen
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.cli.conftest import Answer, Command
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World, foreign_transaction
 
 Cluster = tuple[str, str]
@@ -247,7 +252,7 @@ def test_a_decided_load_is_recovered(world: World, command: Command, at: Cluster
 def test_nothing_hangs_here_and_that_is_said(world: World, command: Command, at: Cluster) -> None:
     world.prepare(["a"])
     answer = command("transactions", "hanging", "--topic", world.topic, "--running-longer-than", "0s", *at)
-    assert (answer.code, answer.out) == (0, "no hanging transactions\n")
+    assert (answer.code, answer.out, answer.err) == (0, f"no hanging transactions in {world.topic}\n", "")
     answer = command("transactions", "hanging", "--topic", "nowhere", "--timeout", "2", *at)
     refused(answer, 2, "topic nowhere does not exist")
 
@@ -281,3 +286,27 @@ def test_cleanup_of_a_load_in_doubt_says_so_and_code_1(world: World, command: Co
     again = command("cleanup", "--yes", "--output", "json", *at)  # REPAIRING by now, and nothing open
     (row,) = json.loads(again.out)["loads"]
     assert (again.code, row["key"], row["clean"]) == (1, world.load.key, False)
+
+
+def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_them(
+    world: World, command: Command, at: Cluster, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    hanging = ("transactions", "hanging", *at)
+    refused(command(*hanging), 2, "knows no topic of namespace airflow", "--topic")
+    gone = replace(world, topic=topic(), load=replace(world.load, key="gone"))
+    other = topic(prefix="other")  # nobody's
+    for one in (world, gone):
+        one.prepare(["a", "b", "c"])
+        sweep(one.session, one.load, up_to=1, by="test")
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([gone.topic])[gone.topic].result(30)
+    wait_until(lambda: topic_seen(world.session.partitions.wire, gone.topic) is None, "the topic to be gone")
+    answer = command(*hanging)
+    assert (answer.code, answer.out) == (0, f"no hanging transactions in {world.topic}\n")
+    assert answer.err == (
+        f"topics of the ledger's prepared loads: {world.topic}; not there any more: {gone.topic}\n"
+    )
+    assert other not in answer.err
+    answer = command(*hanging, "--output", "json")
+    assert (json.loads(answer.out), world.topic in answer.err) == ([], True)
+    refused(command(*hanging, "--namespace", "elsewhere"), 2, "knows no topic of namespace elsewhere")

@@ -60,6 +60,9 @@ OK, WARNING, ERROR, UNKNOWN = Severity.OK, Severity.WARNING, Severity.ERROR, Sev
 NOBODY = "127.0.0.1:1"
 NO_LEDGER = "postgresql://someone:hunter2@127.0.0.1:1/nothing"
 
+#: see test_waiting.py
+WAITING = ("decided-not-verified", "two-phase-undecided")
+
 
 class Case(NamedTuple):
     """What a patient suffers from: the check that finds it, on which subject, and a text of its remedy."""
@@ -206,7 +209,7 @@ def test_who_is_well_hears_of_nothing(patients: dict[str, Examination]) -> None:
     well = patients["well"].findings
     assert [f for f in well if f.severity is not OK] == []
     spoken = {case.id for case in CASES if case.severity is not OK}
-    assert {f.id for f in well} == spoken | {"broker-requests", *ACLS}
+    assert {f.id for f in well} == spoken | {"broker-requests", *ACLS, *WAITING}
 
 
 def test_an_old_broker_lacks_requests(patients: dict[str, Examination]) -> None:

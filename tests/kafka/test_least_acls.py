@@ -6,67 +6,51 @@ nothing: the right is given back, and the load arrives once; what was left open 
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from least_support import (
+    AN_ID,
+    DESCRIBE_IDS,
+    LEAST,
+    NAMESPACE,
+    PARTS,
+    PREPARE,
+    PRINCIPAL,
+    READ_TOPIC,
+    TWO_PHASE,
+    WRITE_IDS,
+    WRITE_TOPIC,
+    kinds_of,
+    least,
+    pooled,
+    seen_by_all,
+    skip_unless_possible,
+    sweep_to_the_end,
+)
+from least_support import ledger_path as ledger_path
+from least_support import secured as secured
+from least_support import session as session
+from least_support import world as world
 
 from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.manifest import Manifest, ManifestEntry, dump
-from airflow_kafka_eos.naming import TransactionalId, prefix
-from airflow_kafka_eos.protocol.opening import prepared, reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
-from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.manifest import Manifest, dump
+from airflow_kafka_eos.naming import prefix
+from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.protocol.visibility import lags
 from tests.acls import Right, allow_exactly
-from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 from tests.secured import SCRAM_PASSWORD, Secured
 
 pytestmark = pytest.mark.broker
 
-NAMESPACE = "least"
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "acls.md"
-PRINCIPAL = "User:loader"
-WRITE_IDS = Right("WRITE", "TransactionalId", f"{NAMESPACE}.*")
-WRITE_TOPIC = Right("WRITE", "Topic", "least-*")
-READ_TOPIC = Right("READ", "Topic", "least-*")
-TWO_PHASE = Right("TWO_PHASE_COMMIT", "TransactionalId", f"{NAMESPACE}.*")
-#: no ACL of the least set, which has WRITE: with this one alone ids are seen, and not ended
-DESCRIBE_IDS = Right("DESCRIBE", "TransactionalId", f"{NAMESPACE}.*")
-LEAST = {WRITE_IDS, WRITE_TOPIC, READ_TOPIC}
-PARTS = (["a", "b"], ["c"])
-_numbers = itertools.count(1)
-
-
-def by_arrow(world: World, *parts: list[str]) -> Manifest:
-    """Scope task by the arrow writer, with a timeout."""
-    ref = reference(world.session, world.open_attempt())
-    names = [TransactionalId(ref.load, ref.ledger_id, ref.attempt, n, n) for n in range(len(parts))]
-    entries = [ManifestEntry(n, *world.write_arrow(names[n], part)) for n, part in enumerate(parts)]
-    manifest = world.manifest(ref, entries)
-    prepared(world.session, manifest)
-    return manifest
-
-
-def pooled(world: World) -> PooledWorld:
-    return PooledWorld(world.session, world.settings, world.topic, world.load)
-
-
-PREPARE: dict[str, Callable[..., Manifest]] = {
-    "confluent": World.prepare,
-    "arrow": by_arrow,
-    "pooled": lambda world, *parts: pooled(world).prepare(*parts),
-    "scope load": World.prepare_shared,
-    "two phases": World.prepare_two_phase,
-}
 
 
 @dataclass(frozen=True)
@@ -85,59 +69,21 @@ class Case:
         return f"{self.kind}-{self.step}-{self.taken.operation} on {self.taken.resource}{seen}"
 
 
-_ID = rf"TransactionalId {NAMESPACE}\.\w{{10}}\.orders\."
 _SEEN = (DESCRIBE_IDS,)
 CASES = [
-    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {_ID}") for kind in PREPARE),
-    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {_ID}", _SEEN) for kind in PREPARE),
+    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {AN_ID}") for kind in PREPARE),
+    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {AN_ID}", _SEEN) for kind in PREPARE),
     *(Case(kind, WRITE_TOPIC, "prepare", r"Grant .* WRITE on Topic least-\d+") for kind in PREPARE),
-    Case("two phases", TWO_PHASE, "prepare", rf"TWO_PHASE_COMMIT on {_ID}"),
+    Case("two phases", TWO_PHASE, "prepare", rf"TWO_PHASE_COMMIT on {AN_ID}"),
     Case("scope load", READ_TOPIC, "prepare", r"refused READ on Topic least-\d+.*Grant .* READ on Topic least-\d+"),
     Case("arrow", READ_TOPIC, "decide", r"refused READ on Topic least-\d+"),
-    Case("arrow", WRITE_IDS, "decide", rf"refused DESCRIBE on {_ID}.*WRITE includes it"),
+    Case("arrow", WRITE_IDS, "decide", rf"refused DESCRIBE on {AN_ID}.*WRITE includes it"),
     Case("arrow", READ_TOPIC, "commit", r"refused READ on Topic least-\d+"),
-    Case("arrow", WRITE_IDS, "commit", rf"refused WRITE on {_ID}", _SEEN),
-    Case("arrow", WRITE_IDS, "sweep", rf"what is open cannot be listed: .* DESCRIBE on {_ID}"),
-    Case("arrow", WRITE_IDS, "sweep", rf"refused WRITE on {_ID}", _SEEN),
+    Case("arrow", WRITE_IDS, "commit", rf"refused WRITE on {AN_ID}", _SEEN),
+    Case("arrow", WRITE_IDS, "sweep", rf"what is open cannot be listed: .* DESCRIBE on {AN_ID}"),
+    Case("arrow", WRITE_IDS, "sweep", rf"refused WRITE on {AN_ID}", _SEEN),
     Case("arrow", READ_TOPIC, "loaded", r"DESCRIBE.* on Topic least-\d+"),
 ]
-
-
-@pytest.fixture(scope="module")
-def ledger_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
-    Ledger.open(f"sqlite:///{path}", upgrade=True).close()
-    return path
-
-
-@pytest.fixture(scope="module")
-def session(secured: Secured, ledger_path: Path) -> Iterator[Session]:
-    with connect(secured.loader(), f"sqlite:///{ledger_path}", NAMESPACE) as opened:
-        yield opened
-    allow_exactly(secured.plain, PRINCIPAL, ())
-
-
-@pytest.fixture
-def world(session: Session, secured: Secured) -> World:
-    number = next(_numbers)
-    secured.plain.create_topic(f"least-{number}", partitions=2)
-    return World(session, secured.loader(), f"least-{number}", LoadIdentity(NAMESPACE, "orders", f"key-{number}"))
-
-
-def least(kind: str) -> set[Right]:
-    return LEAST | {TWO_PHASE} if kind == "two phases" else LEAST
-
-
-def visible(world: World, secured: Secured) -> list[str]:
-    """As a reader with all rights sees it."""
-    plain = KafkaSettings.from_mapping({"bootstrap.servers": secured.plain.bootstrap_servers})
-    return replace(world, settings=plain).visible()
-
-
-def sweep_to_the_end(world: World) -> None:
-    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
-    while poll(world.session) is not None:
-        pass
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -153,6 +99,7 @@ def test_without_one_the_error_names_it_and_nothing_is_lost(case: Case, world: W
         yield "commit", world.commit
         yield "loaded", lambda: lags(world.session, world.load)
 
+    skip_unless_possible(case.kind, secured)
     granted = least(case.kind)
     allow_exactly(secured.plain, PRINCIPAL, granted)
     for name, step in steps():
@@ -167,7 +114,7 @@ def test_without_one_the_error_names_it_and_nothing_is_lost(case: Case, world: W
         step()
     sweep_to_the_end(world)
     assert world.open_ids() == []
-    assert visible(world, secured) == ([] if case.step == "sweep" else ["a", "b", "c"])
+    assert seen_by_all(world, secured).visible() == ([] if case.step == "sweep" else ["a", "b", "c"])
 
 
 def test_each_right_of_the_least_set_is_taken_away() -> None:
@@ -182,7 +129,7 @@ def test_spark_needs_no_right_to_read_and_airflow_none_to_write(kind: str, world
     world.decide(manifest)
     world.commit()
     assert lags(world.session, world.load) == []
-    assert visible(world, secured) == ["a", "b", "c"]
+    assert seen_by_all(world, secured).visible() == ["a", "b", "c"]
 
 
 def test_the_docs_list_it() -> None:
@@ -241,14 +188,14 @@ def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCa
 def test_no_log_manifest_or_ledger_row_has_the_password(
     world: World, secured: Secured, ledger_path: Path, everything_logged: pytest.LogCaptureFixture
 ) -> None:
-    allow_exactly(secured.plain, PRINCIPAL, {*LEAST, TWO_PHASE})
+    allow_exactly(secured.plain, PRINCIPAL, set().union(*map(least, kinds_of(secured))))
     # connections of this test's own, so that the logins are among what is logged
     with connect(secured.loader(), f"sqlite:///{ledger_path}", NAMESPACE) as session:
         logging.getLogger("kafka").setLevel(logging.DEBUG)
         mine = replace(world, session=session)
-        for kind, prepare in PREPARE.items():
+        for kind in kinds_of(secured):
             each = replace(mine, load=replace(world.load, key=f"{world.load.key}-{kind}"))
-            manifest = prepare(each, *PARTS)
+            manifest = PREPARE[kind](each, *PARTS)
             each.decide(manifest)
             each.commit()
             assert SCRAM_PASSWORD not in dump(manifest)

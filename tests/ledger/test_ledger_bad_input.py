@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
@@ -96,6 +97,22 @@ def test_no_new_id_while_a_decided_load_is_in_doubt_until_it_is_given_up(ledger:
         ledger.new_id(decided_by="me")
     assert "recover" in refused.value.remedy and "give-up" in refused.value.remedy
     ledger.record_given_up(LOAD, by="ada", reason="written by hand")
+    ledger.record_swept(LOAD, 1)  # cleanup has seen that nothing of it is open
+    assert ledger.new_id(decided_by="me") == old
+
+
+def test_no_new_id_while_a_load_that_was_given_up_may_have_transactions_open(ledger: Ledger) -> None:
+    commit(ledger)
+    committed, open_ = (t.transaction.transactional_id for t in ledger.transactions(LOAD, 1))
+    ledger.record_outcome(LOAD, 1, committed, Outcome.COMMITTED)
+    ledger.record_given_up(LOAD, by="ada", reason="written by hand")
+    old = ledger.ledger_id
+    says = rf"may have transactions open: team\..*\({re.escape(open_)}, "
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        ledger.new_id(decided_by="me")
+    assert "force-terminate" in refused.value.remedy and refused.value.transactional_id == open_
+    assert ledger.ledger_id == old
+    ledger.record_swept(LOAD, 1)
     assert ledger.new_id(decided_by="me") == old
 
 

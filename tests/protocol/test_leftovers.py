@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
+from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.leftovers import Leftovers, choose, clean, find
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.opening import begin, reference
 from airflow_kafka_eos.protocol.session import Session, connect
 from tests.protocol.lost import mixed_up
 from tests.protocol.world import RUN, World, foreign_transaction
@@ -124,3 +126,30 @@ def test_a_load_in_doubt_keeps_no_other_from_being_swept(alone: World, session: 
     assert (second.error, len(second.aborted)) == (None, 1)
     row = alone.session.ledger.load(other.load)
     assert row is not None and row.state is LoadState.ABORTED
+
+
+def test_what_begin_could_not_sweep_is_found_though_its_own_attempt_is_young(alone: World) -> None:
+    """No broker answers once the attempt is open: begin says so in its log only, and the run may never go on."""
+    first = reference(alone.session, alone.open_attempt())
+    hidden = alone.write(first, ["never"]).transaction
+    assert hidden is not None
+
+    class Gone(Coordinator):
+        """Since the ledger has the new attempt."""
+
+        def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
+            if len(alone.session.ledger.attempts(alone.load)) > 1:
+                raise BrokerUnavailableError("nobody answers", remedy="Wait")
+            return super().list_open(prefix, longer_than_ms=longer_than_ms)
+
+    ledger_id = alone.session.ledger.ledger_id
+    gone = Gone(alone.session.partitions.wire, namespace="test", ledger_id=ledger_id)
+    row = begin(replace(alone.session, coordinator=gone), alone.load, owner="dag/next run")
+    assert (row.number, row.is_undecided) == (2, True)
+    assert alone.open_ids() == [hidden.transactional_id]
+    found = find(alone.session, abandoned_after=DAY)
+    assert found.loads == {alone.load: 1}
+    (swept,) = clean(alone.session, found.loads, by=RUN, quiet_s=0, deadline_s=60)
+    assert (swept.aborted, swept.error) == ((hidden.transactional_id,), None)
+    assert alone.open_ids() == []
+    assert [a.is_undecided for a in alone.session.ledger.attempts(alone.load)] == [False, True]

@@ -13,10 +13,12 @@ from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole
+from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.probing import PARTITIONS, TRIES, probe
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTxnState, TransactionDescription
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.test_sweeping import HidingCoordinator
 from tests.protocol.world import RUN
@@ -58,10 +60,11 @@ def test_an_incrementing_attempt_is_asked_for_its_one_id_of_scope_load() -> None
     assert broker.requests == 1
 
 
-def test_nothing_costs_two_requests() -> None:
-    broker = Known()
-    assert probe(broker, REF) == set()
-    assert broker.requests == 2
+def test_nothing_costs_one_request_and_so_does_an_attempt_of_scope_load() -> None:
+    for own in (set(), {str(REF.common_id(IdRole.LOAD))}):
+        broker = Known(*own)
+        assert probe(broker, REF) == own
+        assert broker.requests == 1
 
 
 @pytest.fixture
@@ -100,3 +103,44 @@ def test_a_killed_attempt_of_scope_load_is_swept_without_a_listing(
     world.write_arrow(name, ["never reported"])
     assert sweep(world.session, world.load, up_to=1, by=RUN).aborted == [str(name)]
     assert are_open(world, [str(name)]) == set()
+
+
+def test_only_the_looks_that_begin_and_end_the_quiet_period_probe_and_nothing_is_missed(world: PooledWorld) -> None:
+    """A zombie begins between them, and no listing shows it: the last look finds it, and the load is not clean yet."""
+    ref = world.driver()
+    now, drift, asked = [0.0], [0.0], list[int]()
+
+    class Counting(type(world.session.coordinator)):  # type: ignore[misc]
+        def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+            wanted = list(ids)
+            asked.append(len(wanted))
+            now[0] += drift[0]
+            return super().describe(wanted)  # type: ignore[no-any-return]
+
+    counting = Counting(
+        world.session.partitions.wire, namespace="test", ledger_id=world.session.ledger.ledger_id
+    )
+    session = replace(world.session, coordinator=counting)
+    poll = CleanPoll(world.load, up_to=1, by=RUN, quiet_s=10, clock=lambda: now[0], pause=lambda _: None)
+
+    def look(at: float) -> tuple[bool, bool]:
+        """Whether it is clean, and whether all that can be guessed was asked for."""
+        asked.clear()
+        now[0] = at
+        return poll(session) is None, max(asked) > PARTITIONS * TRIES
+
+    assert look(0) == (False, True)
+    name = world.task_id(ref)
+    world.write_arrow(name, ["zombie"])
+    assert [look(at) for at in (1, 5, 9)] == [(False, False)] * 3
+    assert are_open(world, [str(name)]) == {str(name)}
+    assert look(10) == (False, True)
+    wait_until(lambda: not are_open(world, [str(name)]), "the end of the zombie's transaction")
+    while look(20) == (False, True) and poll._quiet_since is None:
+        pass
+    assert look(25) == (False, False)
+    drift[0] = 2.0  # the period is over while it looks: such a look ends nothing
+    assert look(29) == (False, False)
+    drift[0] = 0.0
+    assert look(31) == (True, True)
+    assert world.session.ledger.attempts(world.load)[0].closed_at is not None

@@ -1,0 +1,97 @@
+"""Loads that are decided and not verified, and two-phase transactions that nobody decides. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_kafka_eos.doctor.brokers import id_expiration
+from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
+from airflow_kafka_eos.doctor.seen import Asked, ClusterSeen
+from airflow_kafka_eos.ledger.waiting import UndecidedTwoPhase, Unverified, Waiting
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+
+
+def check(waiting: Waiting | Unknown, cluster: ClusterSeen | None, asked: Asked, now_ms: int) -> Iterator[Finding]:
+    """Of the whole namespace.
+
+    :param cluster: None where Kafka was not asked: then loads are judged by their age alone.
+    """
+    subject = f"namespace {asked.namespace}"
+    if isinstance(waiting, Unknown):
+        for id in ("decided-not-verified", "two-phase-undecided"):
+            yield Finding.not_seen(id, subject, waiting)
+        return
+    yield _unverified(waiting.unverified, cluster, subject, now_ms)
+    yield _undecided(waiting.undecided, asked, subject, now_ms)
+
+
+def _unverified(
+    loads: tuple[Unverified, ...], cluster: ClusterSeen | None, subject: str, now_ms: int
+) -> Finding:
+    id = "decided-not-verified"
+    if not loads:
+        return Judgement(id, subject, "no load is decided and not verified").ok("As it must be")
+    topics = {} if cluster is None else cluster.retention
+    expiration = None if cluster is None else id_expiration(cluster)
+    oldest = loads[0]
+    age_ms = oldest.age_ms(now_ms)
+    seen = f"loads: {len(loads)}; {oldest.load} was decided {_hours(age_ms)} ago"
+    known = {topic: config for topic, config in topics.items() if not isinstance(config, Unknown)}
+    left = [(ms, one) for one in loads if (ms := one.retention_left_ms(known, now_ms)) is not None]
+    if left:
+        left_ms, first = min(left, key=lambda pair: pair[0])
+        found = Judgement(id, subject, f"{seen}; retention may take records of {first.load} {_when(left_ms)}")
+        if left_ms <= 0:
+            return found.error(
+                "What retention has taken can neither be verified nor repaired: such a load ends IN_DOUBT. Raise "
+                "retention.ms of its topics at once: it helps where nothing is deleted yet",
+                _recover(first),
+            )
+        if left_ms < first.age_ms(now_ms):
+            return found.warning(
+                "More than half of the time is gone in which it can be verified, or what was lost be repaired",
+                _recover(first),
+            )
+    else:
+        found = Judgement(id, subject, seen)
+    remedy = _recover(oldest)
+    if isinstance(expiration, int) and age_ms > expiration / 2:
+        return found.warning(
+            "Its coordinators forget ended transactions soon: the partitions' logs alone tell what became of them "
+            "then, and a ledger that is restored is not noticed any more",
+            remedy,
+        )
+    if age_ms > _DAY_MS:
+        return found.warning("commit does not get to its end: readers lack the load, or a part of it", remedy)
+    return found.ok("commit has time to finish it")
+
+
+def _undecided(attempts: tuple[UndecidedTwoPhase, ...], asked: Asked, subject: str, now_ms: int) -> Finding:
+    id = "two-phase-undecided"
+    if not attempts:
+        return Judgement(id, subject, "nothing that is prepared in two-phase commit waits").ok("As it must be")
+    oldest = attempts[0]
+    text = f"attempts: {len(attempts)}; attempt {oldest.attempt} of {oldest.load} is prepared since "
+    found = Judgement(id, subject, f"{text}{_hours(oldest.age_ms(now_ms))}, and undecided")
+    if oldest.age_ms(now_ms) <= asked.hold_time_ms:
+        return found.ok("It may still be decided")
+    return found.warning(
+        "No broker ever ends it: read_committed readers of its partitions are held back until somebody does",
+        f"Run decide (clear it in Airflow); or abort it: airflow-kafka-eos cleanup {oldest.load.name!r} "
+        f"{oldest.load.key!r} --namespace {oldest.load.namespace}",
+    )
+
+
+def _recover(one: Unverified) -> str:
+    load = one.load
+    return f"airflow-kafka-eos loads recover {load.name!r} {load.key!r} --namespace {load.namespace}"
+
+
+def _when(left_ms: int) -> str:
+    return f"in {_hours(left_ms)}" if left_ms > 0 else f"since {_hours(-left_ms)}"
+
+
+def _hours(ms: int) -> str:
+    return f"{ms / _HOUR_MS:.1f} h"
