@@ -27,7 +27,7 @@ def model_ledger_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def old_kafka() -> Iterator[LocalKafka]:
     """Transaction version 1: an end keeps the epoch."""
     with LocalKafka(version="3.9", heap="256m") as running:

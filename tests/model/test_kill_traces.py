@@ -84,7 +84,9 @@ def test_a_kill_and_what_came_behind_it(
         assert len(world.open_ids()) == 1
     recover(world, first)
     tv = 1 if request.node.callspec.params["broker"] == "3.9" else 2
-    check(replay(recorder.events, attempts=attempt, tv=tv, dups=2), world, attempt)
+    # what the victim has sent may come behind what is sent again
+    dups = 2 if step == BETWEEN_TWO else 0
+    check(replay(recorder.events, attempts=attempt, tv=tv, dups=dups), world, attempt)
 
 
 def test_a_killed_commit_that_is_taken_back_is_refused(

@@ -24,11 +24,11 @@ OF_REPAIRS: tuple[Mutation, ...] = (
     ),
     Mutation(
         12,
-        "given-up-repaired",
-        "a load that was given up is not repaired",
-        _LEDGER,
-        " or locked.row.state is LoadState.GIVEN_UP:",
-        ":",
+        "given-up-repairing",
+        "repairs that are under way are undecidable with the moment in which their load is given up",
+        "airflow_kafka_eos/ledger/outcomes.py",
+        '    end_open(connection, attempt_id, "the load is given up")\n',
+        "",
         (_TESTS + "test_a_load_is_given_up_by_name_and_nothing_follows",),
     ),
     Mutation(
