@@ -10,7 +10,13 @@ from __future__ import annotations
 import logging
 import time
 
-from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, NotFinishedError, ProducerFencedError
+from airflow_kafka_eos.errors import (
+    InDoubtError,
+    KafkaEosError,
+    NotFinishedError,
+    ProducerFencedError,
+    UndecidableError,
+)
 from airflow_kafka_eos.kafka.copying import Copier
 from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
@@ -67,6 +73,8 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
             raise doubt from e
         if isinstance(e, ProducerFencedError):
             raise _ended_by_others(opened, e) from e
+        if isinstance(e, UndecidableError):
+            raise _too_late(opened, e) from e
         raise
     finally:
         copier.close()
@@ -95,6 +103,17 @@ def _ended_by_others(opened: RepairRow, error: ProducerFencedError) -> NotFinish
         f"the transaction of repair {opened.number} was ended while it was written: {error.message}",
         remedy="Nothing is lost: run commit again. If it comes back, see who ends our transactions, or what keeps "
         f"the copy from being done within {TIMEOUT_MS / 1000:g} s",
+        load=str(opened.load),
+        attempt=opened.number,
+        transactional_id=opened.transactional_id,
+    )
+
+
+def _too_late(opened: RepairRow, error: UndecidableError) -> NotFinishedError:
+    """The writer's deadline is a repair's too, and another repair has one of its own: final it is for a writer only."""
+    return NotFinishedError(
+        f"repair {opened.number} could not begin its transaction within {DEADLINE_S} s: {error.message}",
+        remedy="Nothing is lost: look at the brokers' transaction coordinators, then run commit again",
         load=str(opened.load),
         attempt=opened.number,
         transactional_id=opened.transactional_id,

@@ -11,6 +11,8 @@ from enum import Enum
 
 from airflow_kafka_eos.load import TransactionScope
 
+ARROW, CONFLUENT = "arrow", "confluent"
+
 
 class When(str, Enum):
     """On which side of the call."""
@@ -48,6 +50,8 @@ class Step:
     """:param target: ``module:Class.method`` or ``module:function``.
     :param slide: which of the five failure points of the slides "EOS Revisited" this is.
     :param scopes: where the step exists: scope ``load`` has one EndTxn, for example.
+    :param writers: who writes. librdkafka's threads have nothing to do with the steps of ledger and commit: there it is
+        tried only where what it has written is handed over or ended.
     """
 
     name: str
@@ -58,11 +62,13 @@ class Step:
     run: Run = Run.LOAD
     slide: int | None = None
     scopes: tuple[TransactionScope, ...] = (TransactionScope.TASK, TransactionScope.LOAD)
+    writers: tuple[str, ...] = (ARROW,)
 
 
 _LEDGER = "airflow_kafka_eos.ledger.ledger:Ledger."
 _WRITER = "airflow_kafka_eos.kafka.arrow.writer:ArrowWriter."
 _SENDER = "airflow_kafka_eos.kafka.arrow.sender:Sender."
+_CONFLUENT = "airflow_kafka_eos.kafka.confluent_writer:"
 _COORDINATOR = "airflow_kafka_eos.kafka.coordinator:Coordinator."
 _PARTITIONS = "airflow_kafka_eos.kafka.partitions:Partitions."
 _LOOKED = "airflow_kafka_eos.protocol.committing:judge_decided"
@@ -71,11 +77,16 @@ _SENDING = "airflow_kafka_eos.kafka.end_txn:EndTxn.message"
 _ANSWERED = "airflow_kafka_eos.kafka.ending:meaning_of"
 _TASK = (TransactionScope.TASK,)
 _LOAD = (TransactionScope.LOAD,)
+_BOTH = (ARROW, CONFLUENT)
 BEFORE, WRITTEN, AFTER = When.BEFORE, When.WRITTEN, When.AFTER
 
 
 def _ledger(
-    method: str, phase: str, run: Run = Run.LOAD, slides: dict[When, int] | None = None
+    method: str,
+    phase: str,
+    run: Run = Run.LOAD,
+    slides: dict[When, int] | None = None,
+    writers: tuple[str, ...] = (ARROW,),
 ) -> list[Step]:
     """The three sides of one ledger transaction."""
     names = {
@@ -92,9 +103,25 @@ def _ledger(
             w,
             run=run,
             slide=(slides or {}).get(w),
+            writers=writers,
         )
         for w in When
     ]
+
+
+def _by_librdkafka(name: str, target: str, when: When, nth: int = 1, run: Run = Run.LOAD) -> Step:
+    """Where it cannot do the other scope, nor two-phase commit."""
+    phase = "prepare" if run is Run.LOAD else "prepare again"
+    return Step(
+        f"librdkafka, {phase}: {name}",
+        phase,
+        _CONFLUENT + target,
+        when,
+        nth,
+        run,
+        scopes=_TASK,
+        writers=(CONFLUENT,),
+    )
 
 
 STEPS: tuple[Step, ...] = (
@@ -115,13 +142,13 @@ STEPS: tuple[Step, ...] = (
     Step("prepare: one of two writers is prepared", "prepare", _WRITER + "prepare", AFTER),
     Step("prepare: the second writer's records are on their way", "prepare", _SENDER + "flush", BEFORE, 2),
     Step("prepare: all is prepared, nothing is reported", "prepare", _WRITER + "prepare", AFTER, 2, slide=2),
-    *_ledger("mark_prepared", "prepare"),
+    *_ledger("mark_prepared", "prepare", writers=_BOTH),
     # --- decide
     Step("decide: the brokers confirmed the manifest", "decide", _COORDINATOR + "describe", AFTER),
     *_ledger("decide_commit", "decide", slides={WRITTEN: 3, AFTER: 4}),
     # --- commit
     Step("commit: before the first EndTxn", "commit", _SENDING, BEFORE),
-    Step("commit: between two EndTxn", "commit", _SENDING, BEFORE, 2, scopes=_TASK),
+    Step("commit: between two EndTxn", "commit", _SENDING, BEFORE, 2, scopes=_TASK, writers=_BOTH),
     Step("commit: the first EndTxn's answer is lost", "commit", _ANSWERED, BEFORE),
     Step("commit: the last EndTxn's answer is lost", "commit", _ANSWERED, BEFORE, 2, scopes=_TASK),
     Step("commit: all EndTxn are answered", "commit", _COORDINATOR + "end_many", AFTER, slide=5),
@@ -137,7 +164,7 @@ STEPS: tuple[Step, ...] = (
     Step("sweep: open ids are listed", "clean", _COORDINATOR + "list_open", AFTER, run=Run.SWEEP),
     Step("sweep: they are described", "clean", _COORDINATOR + "describe", AFTER, run=Run.SWEEP),
     Step("sweep: before the first abort", "clean", _SENDING, BEFORE, run=Run.SWEEP),
-    Step("sweep: between two aborts", "clean", _SENDING, BEFORE, 2, run=Run.SWEEP, scopes=_TASK),
+    Step("sweep: between two aborts", "clean", _SENDING, BEFORE, 2, run=Run.SWEEP, scopes=_TASK, writers=_BOTH),
     Step("sweep: the first abort's answer is lost", "clean", _ANSWERED, BEFORE, run=Run.SWEEP),
     Step("sweep: all aborts are answered", "clean", _COORDINATOR + "end_many", AFTER, run=Run.SWEEP),
     *_ledger("record_swept", "clean", Run.SWEEP),
@@ -160,6 +187,16 @@ STEPS: tuple[Step, ...] = (
         run=Run.RETRY,
     ),
     *_ledger("mark_prepared", "prepare again", Run.RETRY),
+    # --- prepare, by librdkafka: its own threads send and initialise
+    _by_librdkafka("no producer is there yet", "_configuration", BEFORE),
+    _by_librdkafka("a producer is there, and has not learnt its identity", "ConfluentWriter._assigned", BEFORE),
+    _by_librdkafka("a writer is open, nothing is written", "ConfluentWriter.open", AFTER),
+    _by_librdkafka("records are on their way", "ConfluentWriter.prepare", BEFORE),
+    _by_librdkafka("records are acknowledged, not confirmed", "confirm", BEFORE),
+    _by_librdkafka("one of two writers is prepared", "ConfluentWriter.prepare", AFTER),
+    _by_librdkafka("the second writer's records are on their way", "ConfluentWriter.prepare", BEFORE, 2),
+    _by_librdkafka("all is prepared, nothing is reported", "ConfluentWriter.prepare", AFTER, 2),
+    _by_librdkafka("one of two new writers is prepared", "ConfluentWriter.prepare", AFTER, run=Run.RETRY),
 )
 
 BY_NAME = {step.name: step for step in STEPS}

@@ -1,7 +1,7 @@
 """Killed at any step, the load arrives exactly once when Airflow comes back, and nobody else's transaction is touched.
 
-CI takes each step on every Kafka version, with both databases and both scopes among the three; ``CRASHES=all`` takes
-every combination.
+CI takes each step on every Kafka version, with both databases and both scopes among the three, and librdkafka's own
+steps once; ``CRASHES=all`` takes every combination.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.crashes.crew import FOREIGN_TOPIC, Crew, Hand
 from tests.crashes.foreign import Foreigners
 from tests.crashes.recovery import Recovery, check_all_is_well, recover
-from tests.crashes.steps import STEPS, Run, Step
+from tests.crashes.steps import ARROW, CONFLUENT, STEPS, Run, Step
 from tests.crashes.victim import PARTS, Order, place
 from tests.crashes.zygote import Zygote
 
@@ -39,30 +39,44 @@ class Case(NamedTuple):
     scope: TransactionScope
     database: str
     recovery: Recovery
+    writer: str = ARROW
 
     @property
     def id(self) -> str:
-        return f"{self.version}-{self.scope.value}-{self.database}-{self.recovery.value}-{self.step.name}"
+        places = (self.version, self.scope.value, self.database, self.recovery.value)
+        return "-".join([*places, *[CONFLUENT] * (self.writer == CONFLUENT), self.step.name])
 
 
 def every_case() -> list[Case]:
     return [
-        Case(version, step, scope, database, recovery)
+        Case(version, step, scope, database, recovery, writer)
         for version in VERSIONS
         for step in STEPS
-        for scope, database, recovery in itertools.product(step.scopes, DATABASES, Recovery)
+        for writer in step.writers
+        for scope, database, recovery in itertools.product(
+            step.scopes if writer == ARROW else (TransactionScope.TASK,), DATABASES, Recovery
+        )
     ]
 
 
 def chosen_cases() -> list[Case]:
-    """Three of each step: all versions, both databases, both scopes where there are two, both ways to recover."""
+    """Three of each step: all versions, both databases, both scopes where there are two, both ways to recover.
+
+    And one of each that only librdkafka has, on one version after the other.
+    """
     chosen = []
+    ours = [step for step in STEPS if ARROW in step.writers]
+    others = [step for step in STEPS if ARROW not in step.writers]
     for at, version in enumerate(VERSIONS):
-        for number, step in enumerate(STEPS):
+        for number, step in enumerate(ours):
             scope = step.scopes[(number + at) % len(step.scopes)]
             database = DATABASES[(number // 2 + (at + 1) // 2) % 2]
             recovery = list(Recovery)[(number // 4 + at // 2) % 2]
             chosen.append(Case(version, step, scope, database, recovery))
+        for number, step in enumerate(others):
+            if number % len(VERSIONS) == at:
+                database, recovery = DATABASES[number % 2], list(Recovery)[number // 2 % 2]
+                chosen.append(Case(version, step, TransactionScope.TASK, database, recovery, CONFLUENT))
     return chosen
 
 
@@ -80,8 +94,9 @@ def kill_and_recover(hand: Hand, case: Case, folder: Path) -> None:
         topic=topic,
         key=topic,
         scope=case.scope.value,
-        two_phase=case.version == "4.4",
+        two_phase=case.version == "4.4" and case.writer == ARROW,
         folder=str(folder / topic),
+        writer=case.writer,
     )
     (folder / topic).mkdir()
     world = place(hand.session(case.database), order)
@@ -160,12 +175,20 @@ def test_the_table_names_the_five_failure_points_of_the_slides() -> None:
 
 
 def test_ci_takes_each_step_everywhere() -> None:
-    for step in STEPS:
+    for step in (s for s in STEPS if ARROW in s.writers):
         mine = [c for c in chosen_cases() if c.step == step]
         assert {c.version for c in mine} == set(VERSIONS)
         assert {c.scope for c in mine} == set(step.scopes)
         assert {c.database for c in mine} == set(DATABASES)
         assert {c.recovery for c in mine} == set(Recovery)
+
+
+def test_ci_takes_each_step_of_librdkafka_somewhere() -> None:
+    of_it = [c for c in chosen_cases() if c.writer == CONFLUENT]
+    assert {c.step for c in of_it} == {s for s in STEPS if s.writers == (CONFLUENT,)}
+    assert {c.version for c in of_it} == set(VERSIONS)
+    assert {c.database for c in of_it} == set(DATABASES)
+    assert {c.recovery for c in of_it} == set(Recovery)
 
 
 def test_names_are_unique() -> None:

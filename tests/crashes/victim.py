@@ -21,7 +21,7 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
 from airflow_kafka_eos.protocol.session import Session, connect
-from tests.crashes.steps import BY_NAME, PHASES, Step, When
+from tests.crashes.steps import ARROW, BY_NAME, CONFLUENT, PHASES, Step, When
 from tests.protocol.world import RUN, World
 
 NAMESPACE = "test"
@@ -41,6 +41,7 @@ class Order:
     scope: str
     two_phase: bool
     folder: str
+    writer: str = ARROW
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,10 +49,11 @@ class Order:
 
 @dataclass
 class Place(World):
-    """A world that writes with the default writer, and keeps manifests where another process finds them."""
+    """A world that writes with the writer that is asked for, and keeps manifests where another process finds them."""
 
     scope: TransactionScope = TransactionScope.TASK
     two_phase: bool = False
+    writer: str = ARROW
     folder: Path = field(default_factory=Path)
 
     def prepare_all(self) -> Manifest:
@@ -60,6 +62,8 @@ class Place(World):
         return self.prepare_two_phase(*PARTS) if self.two_phase else self.prepare(*PARTS)
 
     def write(self, ref: AttemptRef, values: Sequence[str], spark_partition: int = 0) -> ManifestEntry:
+        if self.writer == CONFLUENT:
+            return super().write(ref, values, spark_partition)
         self._task_attempts[0] += 1
         name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, spark_partition, self._task_attempts[0])
         return ManifestEntry(spark_partition, *self.write_arrow(name, values))
@@ -101,6 +105,7 @@ def place(session: Session, order: Order) -> Place:
         LoadIdentity(NAMESPACE, "crashes", order.key),
         scope=TransactionScope(order.scope),
         two_phase=order.two_phase,
+        writer=order.writer,
         folder=Path(order.folder),
     )
 

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from open_transactions import LEDGER, an_id, coordinator_of, settings_of, wait_ended
 
-from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.copying import Copier, read_batches
 from airflow_kafka_eos.kafka.digest import PartitionDigest
 from airflow_kafka_eos.kafka.partitions import Partitions
@@ -64,9 +64,9 @@ def write(kafka: LocalKafka, wire: Wire, topic: str, codec: str = "none", begins
     )
 
 
-def copier(wire: Wire, topic: str) -> Copier:
+def copier(wire: Wire, topic: str, left_ms: int = 60_000) -> Copier:
     name = TransactionalId(LoadIdentity("airflow", "orders", topic), LEDGER, 2, role=IdRole.LOAD)
-    return Copier(wire, name, timeout_ms=60_000, deadline_ms=int(time.time() * 1000) + 60_000)
+    return Copier(wire, name, timeout_ms=60_000, deadline_ms=int(time.time() * 1000) + left_ms)
 
 
 def ids_of(wire: Wire, topic: str) -> dict[str, str]:
@@ -122,6 +122,21 @@ def test_what_another_transaction_of_the_same_producer_wrote_is_not_taken_over(
         list(read_batches(wire, lost, wide, ids_of(wire, name)[name]))
     assert sum(b.records for b in read_batches(wire, lost, w, ids_of(wire, name)[name])) == w.records
     coordinator_of(wire).end(lost, Verdict.ABORT)
+
+
+def test_rule_5_past_its_deadline_a_copy_begins_nothing(
+    kafka: LocalKafka, wire: Wire, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    lost, w = write(kafka, wire, name)
+    coordinator_of(wire).end(lost, Verdict.ABORT)
+    copying = copier(wire, name, left_ms=-1)
+    with pytest.raises(UndecidableError, match="rule 5"):
+        copying.copy(lost, (w,), ids_of(wire, name))
+    copying.abort()
+    copying.close()
+    own = str(copying._name)
+    assert coordinator_of(wire).describe([own]) == {}
 
 
 def test_what_compaction_took_is_missed(kafka: LocalKafka, wire: Wire, topic: Callable[..., str]) -> None:

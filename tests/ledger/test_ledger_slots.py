@@ -163,6 +163,12 @@ def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id
     assert ledger.decided_states(anew[1:]) == {}
 
 
+def test_rule_5_what_was_decided_to_be_aborted_is_no_commit_that_the_ledger_knows(ledger: Ledger) -> None:
+    document = prepare(ledger)
+    assert ledger.decide_abort(document.attempt, decided_by="d", reason="refused")
+    assert ledger.decided_states(document.transactions) == {}
+
+
 def test_the_ids_to_describe_by_name_are_those_of_the_last_attempts(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,26 +27,42 @@ def model_ledger_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
+@pytest.fixture(scope="package")
+def old_kafka() -> Iterator[LocalKafka]:
+    """Transaction version 1: an end keeps the epoch."""
+    with LocalKafka(version="3.9", heap="256m") as running:
+        yield running
+
+
 @pytest.fixture
-def open_session(kafka: LocalKafka, model_ledger_url: str) -> Iterator[Callable[[], Session]]:
+def broker(request: pytest.FixtureRequest) -> LocalKafka:
+    """The session's 4.4, or 3.9 where a test's parameter asks for it."""
+    found: LocalKafka = request.getfixturevalue(
+        "old_kafka" if getattr(request, "param", "4.4") == "3.9" else "kafka"
+    )
+    return found
+
+
+@pytest.fixture
+def open_session(broker: LocalKafka, model_ledger_url: str) -> Iterator[Callable[[], Session]]:
     """A session per call, as of a process of its own."""
-    settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": broker.bootstrap_servers})
     with ExitStack() as stack:
         yield lambda: stack.enter_context(connect(settings, model_ledger_url, NAMESPACE))
 
 
 @pytest.fixture
 def new_world(
-    kafka: LocalKafka, open_session: Callable[[], Session], topic: Callable[..., str], tmp_path: Path
+    broker: LocalKafka, open_session: Callable[[], Session], tmp_path: Path
 ) -> Callable[..., Place]:
     """``new_world(scope)``: a load of its own on a topic of its own."""
 
     def create(scope: TransactionScope = TransactionScope.TASK, timeout_ms: int = 600_000) -> Place:
-        settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
-        load = LoadIdentity(NAMESPACE, "traces", f"key-{next(_numbers)}")
-        return Place(
-            open_session(), settings, topic(2), load, timeout_ms=timeout_ms, scope=scope, folder=tmp_path
-        )
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": broker.bootstrap_servers})
+        key = f"traces-{next(_numbers)}"
+        broker.create_topic(key, partitions=2)
+        load = LoadIdentity(NAMESPACE, "crashes", key)
+        return Place(open_session(), settings, key, load, timeout_ms=timeout_ms, scope=scope, folder=tmp_path)
 
     return create
 

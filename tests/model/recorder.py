@@ -2,19 +2,26 @@
 
 An event is recorded when it is over, but for an EndTxn, which is recorded before it is sent and again when it is
 answered: from the first of them on it may arrive at any moment.
+A process that will be killed keeps its events in a file: what it had written outlives it.
 """
 
 from __future__ import annotations
 
+import pickle
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from airflow_kafka_eos.kafka.arrow.writer import ArrowWriter
 from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.copying import Copier
+from airflow_kafka_eos.kafka.end_txn import EndAnswer
 from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, PreparedTxnState
 
@@ -29,15 +36,21 @@ class Event(NamedTuple):
 
 
 class Recorder:
-    """Patches our classes as long as the fixture lives; several threads may be recorded."""
+    """Patches our classes as long as ``patch`` lives; several threads may be recorded.
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    :param journal: a file that gets each event too, as it happens.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, journal: Path | None = None) -> None:
         self.events: list[Event] = []
         self._patch = patch
+        self._journal = None if journal is None else journal.open("ab", buffering=0)
+        self._deaf = False
         # what the ledger does is one step: nobody else's event comes between its doing and its record
         self._lock = threading.RLock()
         self._opened = 0
         self._wrap_ledger()
+        self._wrap_repairs()
         self._wrap_coordinator()
         self._after(
             ArrowWriter, "prepare", lambda answer, *_, **__: self._note("wrote", transaction=answer[0])
@@ -46,6 +59,24 @@ class Recorder:
     def of_kind(self, kind: str) -> list[int]:
         """Where events of a kind stand."""
         return [n for n, event in enumerate(self.events) if event.kind == kind]
+
+    def note(self, kind: str, **what: Any) -> None:
+        """An event of somebody who is none of our classes, such as a zombie."""
+        self._note(kind, **what)
+
+    def go_on_from(self, events: Iterable[Event]) -> None:
+        """What another process did before this one."""
+        self.events += events
+        self._opened = max((e.what["attempt"] for e in self.events if e.kind == "opened"), default=0)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What is done inside, by our classes too, is done by the environment: the replay is not told."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
 
     # -- ledger ----------------------------------------------------------------------------------------------------
 
@@ -96,6 +127,46 @@ class Recorder:
             self._opened = number
             self._note("opened", attempt=number)
 
+    def _wrap_repairs(self) -> None:
+        self._after(
+            Ledger,
+            "open_repair",
+            lambda row, _, __, ___, lost, **____: self._note(
+                "repair_opened", lost=lost, repair=None if row is None else row.transactional_id
+            ),
+        )
+        self._after(
+            Copier, "copy", lambda copied, *_: self._note("copied", transaction=copied[0])
+        )
+        self._after(
+            Ledger,
+            "adopt",
+            lambda row, _, __, ___, transaction, *____: self._note(
+                "adopted", transaction=transaction, done=row.state is RepairState.ADOPTED
+            ),
+        )
+        self._after(
+            Ledger,
+            "abandon_repairs",
+            lambda _, ledger, load, **__: self._repairs_undecidable(ledger.repairs(load)),
+        )
+        self._after(
+            Ledger, "abandon_repair", lambda row, *_, **__: self._repairs_undecidable([row])
+        )
+        self._after(
+            Ledger,
+            "close_repairs",
+            lambda _, ledger, load, numbers: self._note(
+                "repairs_closed",
+                repairs=[r.transactional_id for r in ledger.repairs(load) if r.number in numbers],
+            ),
+        )
+
+    def _repairs_undecidable(self, rows: Iterable[Any]) -> None:
+        over = [r.transactional_id for r in rows if r.state is RepairState.UNDECIDABLE]
+        if over:
+            self._note("repairs_undecidable", repairs=over)
+
     # -- Kafka -----------------------------------------------------------------------------------------------------
 
     def _wrap_coordinator(self) -> None:
@@ -133,6 +204,17 @@ class Recorder:
             return answers
 
         self._patch.setattr(Coordinator, "end_many", recorded)
+        end = Coordinator.end
+
+        def ended(
+            coordinator: Coordinator, transaction: PreparedTransaction, verdict: Verdict, **options: Any
+        ) -> EndAnswer:
+            self._note("sent", transaction=transaction, verdict=verdict)
+            answer = end(coordinator, transaction, verdict, **options)
+            self._note("answered", transaction=transaction, verdict=verdict, answer=answer)
+            return answer
+
+        self._patch.setattr(Coordinator, "end", ended)
 
     # -- private ---------------------------------------------------------------------------------------------------
 
@@ -153,8 +235,22 @@ class Recorder:
         self._patch.setattr(owner, name, recorded)
 
     def _note(self, kind: str, **what: Any) -> None:
+        if self._deaf:
+            return
         with self._lock:
             self.events.append(Event(kind, what))
+            if self._journal is not None:
+                # unbuffered: what the kernel has, SIGKILL does not take
+                self._journal.write(pickle.dumps((kind, what)))
+
+
+def recorded_in(journal: Path) -> list[Event]:
+    """The events of a process that was killed."""
+    found = []
+    with journal.open("rb") as file:
+        while file.peek(1):
+            found.append(Event(*pickle.load(file)))
+    return found
 
 
 def successor(transaction: PreparedTransaction) -> PreparedTransaction:

@@ -25,8 +25,10 @@ SPECIFICATION = Path(__file__).parents[2] / "docs" / "specification" / "model.py
 CODES = {
     EndAnswer.DONE: {"ok", "51"},
     EndAnswer.WRONG_STATE: {"48"},
-    EndAnswer.FENCED: {"90", "49"},
+    # behind a timeout the model says 48 and a broker 90; hints both (rule 7)
+    EndAnswer.FENCED: {"90", "49", "48"},
 }
+#: "broker times out" stands for whoever has aborted a transaction of ours, and bumped its epoch, without asking us
 _NOBODYS = {"markers", "broker times out", "EndTxn arrives", "EndTxn arrives, and again later"}
 
 Label = tuple[Any, ...]
@@ -70,6 +72,12 @@ class Replay:
         self._ids: dict[int, list[str]] = {}
         self._parts = 0
         self._attempt = 0
+        self._pool: int = world.pool
+        #: the recorded ids of the repairs, in the order in which they were opened
+        self._repairs: list[str] = []
+        self._copied: set[PreparedTransaction] = set()
+        #: those of repairs that have learnt that they do not enter the decision
+        self._late: set[PreparedTransaction] = set()
 
     def run(self, events: Sequence[Event]) -> Replay:
         """:raises Refused: naming the first event that cannot have happened."""
@@ -149,13 +157,19 @@ class Replay:
     def _found(self, k: Known, attempt: int, name: str, outcome: Outcome) -> set[Known]:
         if outcome is Outcome.OPEN:
             return {k}
-        rows = k.state.attempts[attempt - 1].rows
-        mine = [dict(k.names)[t][0] for t, _ in k.names if t.transactional_id == name]
-        at = [n for n, row in enumerate(rows) if row.x in mine]
-        if outcome is not Outcome.COMMITTED or len(at) != 1:
+        word = {Outcome.COMMITTED: "done", Outcome.LOST: "lost"}.get(outcome)
+        at = self._row(k, attempt, name)
+        if word is None or at is None:
             return set()
-        says = (f"commit {attempt - 1}", f"finds row {at[0]} done")
-        return self._once(k, lambda label: label == says) | self._if(k, rows[at[0]].st == "done")
+        says = (f"commit {attempt - 1}", f"finds row {at} {word}")
+        now = k.state.attempts[attempt - 1].rows[at].st
+        return self._once(k, lambda label: label == says) | self._if(k, now == word)
+
+    def _row(self, k: Known, attempt: int, name: str) -> int | None:
+        """Which row of the decision has that transactional id."""
+        mine = [found[0] for t, found in k.names if t.transactional_id == name]
+        at = [n for n, row in enumerate(k.state.attempts[attempt - 1].rows) if row.x in mine]
+        return at[0] if len(at) == 1 else None
 
     def committed(self, k: Known, attempt: int) -> set[Known]:
         said = (f"commit {attempt - 1}", "COMMITTED")
@@ -165,9 +179,76 @@ class Replay:
         left = any(c.st == "Ongoing" and c.lease == attempt - 1 for c in k.state.ids)
         return self._if(k, not left and k.state.attempts[attempt - 1].status != "commit")
 
+    # -- events of repairs -------------------------------------------------------------------------------------------
+
+    def repair_opened(self, k: Known, lost: str, repair: str | None) -> set[Known]:
+        """In the ledger only; the model's repairers are there from the beginning."""
+        if repair is not None and repair not in self._repairs:
+            self._repairs.append(repair)
+        at = self._row(k, self._decided(k), lost)
+        is_lost = at is not None and k.state.attempts[self._decided(k) - 1].rows[at].st == "lost"
+        return self._if(k, is_lost is (repair is not None))
+
+    def copied(self, k: Known, transaction: PreparedTransaction) -> set[Known]:
+        self._copied.add(transaction)
+        n = self._repairs.index(transaction.transactional_id)
+        if k.name(transaction) is None:
+            return self._prepares_again(k, transaction)
+        return self._if(k, k.state.repairs[n].pc != "idle")
+
+    def _prepares_again(self, k: Known, transaction: PreparedTransaction) -> set[Known]:
+        """InitProducerId and all that is copied: one step in the model, somewhere between the two events here."""
+        n = self._repairs.index(transaction.transactional_id)
+        return {
+            Known(state, k.names | {(transaction, (self._pool + n, *label[4]))}, k.arrived)
+            for label, state in self._steps(k.state)
+            if label[:2] == (f"repair {n}", "prepares again") and label[4] != "51"
+        }
+
+    def adopted(self, k: Known, transaction: PreparedTransaction, done: bool) -> set[Known]:
+        n, name = self._repairs.index(transaction.transactional_id), k.name(transaction)
+        me = f"repair {n}"
+        if done:
+            entered = self._once(
+                k,
+                lambda label: (
+                    label[:2] == (me, "enters the decision")
+                    and (label[2].x, label[2].pid, label[2].ep) == name
+                    and transaction in self._copied
+                ),
+            )
+            # that moment makes the others undecidable, which the model leaves to whoever lists them
+            return self._settle(entered, self._is_listing_repairs({*self._repairs} - {self._repairs[n]}))
+        self._late.add(transaction)
+        ends = ("is late, aborts its own", "was made undecidable")
+        listed = self._settle({k}, self._is_listing_repairs({self._repairs[n]}))
+        # the abort is sent in the model's same step, and has an event of its own here
+        return {
+            after._replace(state=after.state._replace(net=one.state.net))
+            for one in listed
+            for after in self._once(one, lambda label: label[0] == me and label[1] in ends)
+        }
+
+    def repairs_undecidable(self, k: Known, repairs: list[str]) -> set[Known]:
+        return self._settle({k}, self._is_listing_repairs(set(repairs)))
+
+    def repairs_closed(self, k: Known, repairs: list[str]) -> set[Known]:
+        ids = [k.state.ids[self._pool + self._repairs.index(name)] for name in repairs]
+        return self._if(k, not any(c.st == "Ongoing" for c in ids))
+
+    def _is_listing_repairs(self, repairs: set[str]) -> Callable[[Label], bool]:
+        leases = {("repair", self._repairs.index(name)) for name in repairs if name in self._repairs}
+        return lambda label: label[1] == "lists" and label[4] in leases
+
+    def _decided(self, k: Known) -> int:
+        """The decided attempt's number; 0 without one, whose rows are those of nobody."""
+        return next((n for n, at in enumerate(k.state.attempts, 1) if at.status == "commit"), 0)
+
     # -- events of Kafka ---------------------------------------------------------------------------------------------
 
     def initialised(self, k: Known, transaction: PreparedTransaction) -> set[Known]:
+        if transaction.transactional_id in self._repairs:
+            return {k} | self._prepares_again(k, transaction)
         ids = self._ids.setdefault(self._attempt, [])
         if transaction.transactional_id not in ids:
             ids.append(transaction.transactional_id)
@@ -179,7 +260,8 @@ class Replay:
             if label[:2] == (who, "InitProducerId") and label[3] != "51"
         }
 
-    def wrote(self, k: Known, transaction: PreparedTransaction) -> set[Known]:
+    def wrote(self, k: Known, transaction: PreparedTransaction, last: bool = True) -> set[Known]:
+        """:param last: of its batches."""
         name = k.name(transaction)
         if name is None:
             return set()
@@ -189,7 +271,9 @@ class Replay:
         return {
             after
             for one in started
-            for after in self._once(one, lambda label: label == (me, "writes", name[0], "told"))
+            for after in self._once(
+                one, lambda label: label == (me, "writes", name[0], "told" if last else "ready")
+            )
         }
 
     def described(self, k: Known, open: list[PreparedTransaction]) -> set[Known]:
@@ -197,7 +281,7 @@ class Replay:
         names = [k.name(t) for t in open]
 
         def reads(label: Label) -> bool:
-            return label[1] == "checks" or (label[1] == "describes" and label[2:5] in names)
+            return label[1] in ("checks", "leaves") or (label[1] == "describes" and label[2:5] in names)
 
         return self._settle({k}, reads)
 
@@ -206,7 +290,16 @@ class Replay:
         if name is None:
             return set()
         if verdict is Verdict.ABORT:
-            return self._once(k, lambda label: label[1] == "sends abort" and label[2:5] == name)
+            mine: set[Known] = set()
+            ways = {k}
+            if transaction in self._late:
+                mine = {k._replace(state=k.state._replace(net=k.state.net | {(*name, "abort")}))}
+            if transaction.transactional_id in self._repairs:
+                # an undecidable repair stays so: that it is, was asked before the Describe
+                ways = self._settle(ways, lambda label: label[1:5] == ("asks the ledger, may end", *name))
+            return mine.union(
+                *(self._once(w, lambda label: label[1] == "sends abort" and label[2:5] == name) for w in ways)
+            )
         request = (*name, "commit")
         # sent once more, it is a request that is delivered twice
         return self._once(k, lambda label: label[1:] == ("sends EndTxn", request)) | self._if(

@@ -10,48 +10,23 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from airflow_kafka_eos.errors import UndecidableError
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.load import TransactionScope, Verdict
 from airflow_kafka_eos.protocol.committing import commit
 from airflow_kafka_eos.protocol.opening import begin
 from airflow_kafka_eos.protocol.session import Session
-from tests.crashes.victim import ALL, Place
+from tests.crashes.victim import Place
+from tests.model.checking import check, load_all, moved, replay
 from tests.model.recorder import Event, Recorder, successor
-from tests.model.replay import Refused, Replay, specification
+from tests.model.replay import Refused
 from tests.protocol.world import RUN
 
 pytestmark = pytest.mark.broker
 
-MODEL = specification()
 SCOPES = list(TransactionScope)
-BOTH = {(0, 0), (0, 1)}
-
-
-def replay(
-    events: list[Event], scope: TransactionScope = TransactionScope.TASK, attempts: int = 1, **more: Any
-) -> Replay:
-    world = MODEL.World(
-        scope=scope.value, tasks=2, begins=(0,) * attempts, pool=2 * attempts, **({"cleaners": 2} | more)
-    )
-    return Replay(MODEL, world).run(events)
-
-
-def check(found: Replay, world: Place, attempt: int = 1) -> None:
-    """The model ends where the run ended: all that readers see is this attempt's."""
-    assert found.settled()
-    assert found.visible() == {frozenset({(attempt, 0), (attempt, 1)})}
-    assert world.visible() == ALL
-
-
-def load_all(world: Place) -> None:
-    world.decide(world.prepare_all())
-    world.commit()
-    world.clean()
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -136,19 +111,6 @@ def test_a_timeout_before_the_decision(new_world: Callable[..., Place], recorder
 def clean_trace(new_world: Callable[..., Place], recorder: Recorder) -> list[Event]:
     load_all(new_world())
     return list(recorder.events)
-
-
-def moved(events: list[Event], kind: str, before: str) -> list[Event]:
-    """The first event of a kind that says something, moved right before the first one of another."""
-    at = next(n for n, e in enumerate(events) if e.kind == kind and says_something(e))
-    to = [e.kind for e in events].index(before)
-    assert to < at
-    return [*events[:to], events[at], *events[to:at], *events[at + 1 :]]
-
-
-def says_something(event: Event) -> bool:
-    """A look at logs that have no marker yet may come at any time."""
-    return event.kind != "found" or Outcome.COMMITTED in event.what["outcomes"].values()
 
 
 @pytest.mark.parametrize(

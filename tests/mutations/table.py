@@ -8,7 +8,16 @@ from __future__ import annotations
 from tests.mutations.deciding import OF_RULES_1_TO_6
 from tests.mutations.ending import OF_RULES_7_TO_14
 from tests.mutations.mutation import Mutation
+from tests.mutations.operating import OF_OPERATING
+from tests.mutations.pooling import OF_POOLING
+from tests.mutations.repairs import OF_REPAIRS
 
 __all__ = ["MUTATIONS", "Mutation"]
 
-MUTATIONS: tuple[Mutation, ...] = (*OF_RULES_1_TO_6, *OF_RULES_7_TO_14)
+MUTATIONS: tuple[Mutation, ...] = (
+    *OF_RULES_1_TO_6,
+    *OF_RULES_7_TO_14,
+    *OF_REPAIRS,
+    *OF_POOLING,
+    *OF_OPERATING,
+)

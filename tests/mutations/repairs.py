@@ -1,0 +1,172 @@
+"""Guards around repairs (rule 12): what may be copied, what may enter the decision, what is ended."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_LEDGER = "airflow_kafka_eos/ledger/repairs.py"
+_REPAIRING = "airflow_kafka_eos/protocol/repairing.py"
+_SWEEPING = "airflow_kafka_eos/protocol/sweeping.py"
+_COPYING = "airflow_kafka_eos/kafka/copying.py"
+_TESTS = "tests/ledger/test_ledger_repairs.py::"
+_REAL = "tests/protocol/test_repairing.py::"
+_CUT_OFF = "tests/protocol/test_repair_cut_off.py::"
+
+OF_REPAIRS: tuple[Mutation, ...] = (
+    Mutation(
+        12,
+        "repaired-unlost",
+        "only what the ledger has as lost is repaired",
+        _LEDGER,
+        "    if _outcome(connection, attempt_id, lost) is not Outcome.LOST:\n        return None",
+        "    if _outcome(connection, attempt_id, lost) is Outcome.IN_DOUBT:\n        return None",
+        (_TESTS + "test_only_what_is_lost_is_repaired",),
+    ),
+    Mutation(
+        12,
+        "given-up-repairing",
+        "repairs that are under way are undecidable with the moment in which their load is given up",
+        "airflow_kafka_eos/ledger/outcomes.py",
+        '    end_open(connection, attempt_id, "the load is given up")\n',
+        "",
+        (_TESTS + "test_a_load_is_given_up_by_name_and_nothing_follows",),
+    ),
+    Mutation(
+        12,
+        "repairs-attempts-id",
+        "a repair's number, and with it its id, is no attempt's",
+        _LEDGER,
+        "    own = max(highest or 0, locked.row.newest_attempt) + 1",
+        "    own = (highest or 0) + 1",
+        (_TESTS + "test_rule_12_a_repair_is_an_attempt_of_its_own_with_an_id_of_ours",),
+    ),
+    Mutation(
+        4,
+        "anybodys-copy-adopted",
+        "only what was prepared under the repair's own id enters the decision",
+        _LEDGER,
+        "    if row.transactional_id != transaction.transactional_id or transaction.state.is_empty:",
+        "    if row is None:",
+        (_TESTS + "test_rule_4_only_the_repairs_own_transaction_is_adopted",),
+    ),
+    Mutation(
+        7,
+        "adopted-in-doubt",
+        "nothing enters the decision of a load that a person is asked about",
+        _LEDGER,
+        "    if locked.row.state is not LoadState.REPAIRING:\n        return _end(",
+        "    if locked.row is None:\n        return _end(",
+        (_TESTS + "test_rule_7_nothing_is_adopted_while_a_person_is_asked",),
+    ),
+    Mutation(
+        12,
+        "lost-mapping-kept",
+        "KIP-939's mapping names the replacement, and no more what it replaced",
+        _LEDGER,
+        "    connection.execute(delete(mapping).where(mapping.c.transactional_id == row.lost_transactional_id))\n",
+        "",
+        (_TESTS + "test_rule_12_one_ledger_transaction_replaces_the_lost_row_and_decides_the_repair",),
+    ),
+    Mutation(
+        12,
+        "adopted-abandoned",
+        "a repair that was adopted is decided: nobody makes it undecidable",
+        _LEDGER,
+        "    return _end(connection, attempt_id, row, reason) if row.state is RepairState.OPEN else row",
+        "    return _end(connection, attempt_id, row, reason)",
+        (_TESTS + "test_rule_1_a_repair_that_was_made_undecidable_never_enters_the_decision",),
+    ),
+    Mutation(
+        1,
+        "repair-swept-by-kafka-only",
+        "cleanup makes repairs undecidable in the ledger before it ends what they have open",
+        _SWEEPING,
+        '        session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")\n',
+        "",
+        (_REAL + "test_sweeping_ends_an_abandoned_repair_and_no_decided_one",),
+    ),
+    Mutation(
+        12,
+        "adopted-repair-ended",
+        "only undecidable repairs are ended",
+        _REPAIRING,
+        "if r.state is RepairState.UNDECIDABLE}\n    if not over",
+        "if r.state is not RepairState.OPEN}\n    if not over",
+        (_REAL + "test_sweeping_ends_an_abandoned_repair_and_no_decided_one",),
+    ),
+    Mutation(
+        12,
+        "straggler-forgotten",
+        "cleanup looks at closed repairs too: a straggler may have begun behind their end",
+        _SWEEPING,
+        "end_abandoned(session, load, closed_too=True)",
+        "end_abandoned(session, load)",
+        (_REAL + "test_a_straggler_whose_repair_was_closed_is_found_by_the_sweep",),
+    ),
+    Mutation(
+        1,
+        "maybe-adopted-ended",
+        "where the answer to the adoption was lost, nothing is ended before the ledger says that it was none",
+        _REPAIRING,
+        "    if row.state is RepairState.UNDECIDABLE:\n        copier.abort()",
+        "    if row is not None:\n        copier.abort()",
+        (_CUT_OFF + "test_rule_1_a_repair_whose_adoption_was_not_answered_is_not_ended",),
+    ),
+    Mutation(
+        12,
+        "overtaken-is-an-error",
+        "a repairer that another one has overtaken leaves it at that",
+        _REPAIRING,
+        "        if overtaken and isinstance(e, KafkaEosError):",
+        "        if overtaken is None:",
+        (_REAL + "test_a_repairer_that_is_overtaken_while_it_copies_leaves_it_at_that",),
+    ),
+    Mutation(
+        12,
+        "unequal-copy",
+        "only a copy with the recorded digest is let in",
+        _COPYING,
+        "        if (found.records, found.digest.hexdigest()) != (w.records, w.digest):",
+        "        if found.records != w.records:",
+        (_REAL + "test_records_that_are_not_what_was_recorded_are_not_let_in",),
+    ),
+    Mutation(
+        7,
+        "copied-beyond",
+        "a batch of another transaction of the same producer id ends the copy",
+        _COPYING,
+        "                if (batch.producer_id, batch.producer_epoch) != identity or batch.is_control:",
+        "                if batch.producer_id < 0:",
+        (
+            "tests/kafka/test_copying.py::"
+            "test_what_another_transaction_of_the_same_producer_wrote_is_not_taken_over",
+        ),
+    ),
+    Mutation(
+        7,
+        "copied-from-another-topic",
+        "a topic that was made anew has nothing to copy",
+        _COPYING,
+        "            if now[topic].topic_id != topic_id:",
+        "            if now[topic].topic_id is None:",
+        ("tests/kafka/test_copying.py::test_a_topic_that_was_made_anew_has_nothing_to_copy",),
+    ),
+    Mutation(
+        5,
+        "late-repair-is-final",
+        "a repair that could not begin in time is tried again, for the load is decided",
+        _REPAIRING,
+        "        if isinstance(e, UndecidableError):\n            raise _too_late(opened, e) from e\n",
+        "",
+        (_CUT_OFF + "test_rule_5_a_repair_that_cannot_begin_in_time_is_tried_again",),
+    ),
+    Mutation(
+        5,
+        "late-repair",
+        "a repair that has not begun by its deadline never does",
+        _COPYING,
+        "            before_sending=lambda: left_ms(self._deadline_ms, int(time.time() * 1000), str(self._name)),\n",
+        "",
+        ("tests/kafka/test_copying.py::test_rule_5_past_its_deadline_a_copy_begins_nothing",),
+    ),
+)

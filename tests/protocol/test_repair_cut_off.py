@@ -1,0 +1,85 @@
+"""A repair that is cut off between its steps: what it had open is ended, or decided, never both (rules 1, 5, 12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_eos.errors import LedgerUnavailableError, NotFinishedError
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger.rows import RepairState, TransactionRow
+from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.protocol import repairing
+from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.repairing import repair
+from airflow_kafka_eos.protocol.terminating import force_terminate
+from tests.protocol.lost import decided, lose, read, state
+from tests.protocol.world import World
+
+
+def lost_one(world: World) -> tuple[Manifest, TransactionRow]:
+    """A decided load whose one transaction was found lost."""
+    manifest = decided(world, 1)
+    lose(world, manifest.transactions[0])
+    commit_pass(world.session, world.load, 1)
+    (lost,) = world.session.ledger.transactions(world.load, 1)
+    assert lost.outcome is Outcome.LOST
+    return manifest, lost
+
+
+def test_rule_1_a_repair_whose_adoption_was_not_answered_is_not_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was adopted, and the connection broke before the answer: it is decided, and rolled forward."""
+    manifest, lost = lost_one(world)
+    adopt = type(world.session.ledger).adopt
+
+    def unanswered(*arguments: object, **named: object) -> object:
+        adopt(*arguments, **named)  # type: ignore[arg-type]
+        raise LedgerUnavailableError("the server closed the connection")
+
+    with monkeypatch.context() as m:
+        m.setattr(type(world.session.ledger), "adopt", unanswered)
+        repair(world.session, world.load, 1, lost, by="r")
+    (row,) = world.session.ledger.repairs(world.load)
+    assert (row.state, world.open_ids()) == (RepairState.ADOPTED, [row.transactional_id])
+    world.commit()
+    assert len(read(world, "read_committed")) == manifest.records
+    assert (world.open_ids(), state(world)) == ([], LoadState.COMMITTED)
+    assert len(world.session.ledger.repairs(world.load)) == 1
+
+
+def test_rule_5_a_repair_that_cannot_begin_in_time_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Final it would be for a writer. Here it is a coordinator that was away for a minute, and commit goes on."""
+    manifest, lost = lost_one(world)
+    with monkeypatch.context() as m:
+        m.setattr(repairing, "DEADLINE_S", -1)
+        with pytest.raises(NotFinishedError, match="could not begin"):
+            repair(world.session, world.load, 1, lost, by="r")
+    assert [r.state for r in world.session.ledger.repairs(world.load)] == [RepairState.UNDECIDABLE]
+    world.commit()
+    assert len(read(world, "read_committed")) == manifest.records
+    assert (world.open_ids(), state(world)) == ([], LoadState.COMMITTED)
+
+
+def test_rule_1_a_repair_that_is_force_terminated_enters_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, lost = lost_one(world)
+    adopt = type(world.session.ledger).adopt
+
+    def terminated_before(*arguments: object, **named: object) -> object:
+        (row,) = world.session.ledger.repairs(world.load)
+        ended = force_terminate(world.session, row.transactional_id, by="ada", reason="it holds readers back")
+        assert ended is not None
+        return adopt(*arguments, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as m:
+        m.setattr(type(world.session.ledger), "adopt", terminated_before)
+        assert not repair(world.session, world.load, 1, lost, by="r")
+    assert world.open_ids() == []
+    world.commit()
+    assert len(read(world, "read_committed")) == manifest.records
+    assert (world.open_ids(), state(world)) == ([], LoadState.COMMITTED)
