@@ -21,7 +21,18 @@ from airflow_kafka_eos.protocol.recovering import give_up, recover
 from airflow_kafka_eos.protocol.repreparing import Repreparation, give_back, let_in, open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.sweeping import sweep
-from tests.protocol.lost import contents, decided, delete_records, lose, of, read, rows, state, wait_until, write_rows
+from tests.protocol.lost import (
+    contents,
+    decided,
+    delete_records,
+    lose,
+    of,
+    read,
+    rows,
+    state,
+    wait_until,
+    write_rows,
+)
 from tests.protocol.world import RUN, World
 
 HOLD_MS = 600_000
