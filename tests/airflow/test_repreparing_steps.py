@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId, prefix
@@ -84,8 +87,16 @@ def test_one_lost_of_eight_is_prepared_again_and_only_that_one(
     assert "RecordsGoneError: Spark partition 3 " in text and "Clear prepare" in text
     # the whole run is cleared, or only prepare: begin opens no attempt
     assert run("begin", "eight")["attempt"] == 1
+    with pytest.raises(AirflowException):
+        run("prepare", "eight", topics=[name], sql="select nothing from nowhere")
+    with session() as opened:
+        failed = opened.ledger.repairs(identity("eight"))[-1]
+    assert (failed.state, "AirflowException" in failed.reason) == (RepairState.UNDECIDABLE, True)
     done = run("prepare", "eight", topics=[name], sql=EIGHT)
     assert (done["verdict"], done["prepared_again"], done["records"]) == ("commit", [3], 50)
+    # a repair has a timeout, also where the load has none
+    written = json.loads(Path(done["manifest"]).read_text())
+    assert (manifest.two_phase_commit, written["two_phase_commit"]) == (True, False)
     finish("eight")
     all_there_once(kafka, "eight", name, 8, VALUES)
     with session() as opened:

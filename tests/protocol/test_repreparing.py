@@ -327,18 +327,22 @@ def test_rule_7_one_that_the_broker_has_ended_meanwhile_enters_nothing(world: Wo
     assert world.session.ledger.repairs(world.load)[-1].state is RepairState.UNDECIDABLE
 
 
-def test_one_that_is_lost_behind_its_adoption_is_copied(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lost", [False, True])
+def test_one_that_dies_behind_the_adoption_is_rolled_forward_and_copied_if_it_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
-    """Its records are in the log again."""
+    """It is decided: whoever comes next ends nothing of it. And its records are in the log again."""
     lost_and_gone(world, 1, 0)
     again = opened(world)
     made = written(world, again, same(1))
     with monkeypatch.context() as m:
         m.setattr(repreparing, "_tell_kafka", lambda *_: None)
         let_in(world.session, again, made)
-    lose(world, made.transactions[0])
+    if lost:
+        lose(world, made.transactions[0])
     world.commit()
+    outcomes = [t.outcome for t in world.session.ledger.transactions(world.load, 1)]
+    assert outcomes.count(Outcome.SUPERSEDED) == (2 if lost else 1)
     assert (len(read(world, "read_committed")), world.open_ids(), state(world)) == (40, [], LoadState.COMMITTED)
 
 
