@@ -144,7 +144,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared.
 
-        Of a decided load nothing is written again (rule 9), but for what was lost since and is gone from the log.
+        Of a decided load nothing is written again (rule 9), but for what was lost since and is gone from the log
+        (docs/adr/0014): then the job runs again, and only the lost Spark partitions are written.
         """
         from airflow_kafka_eos.manifest import AttemptRef
         from airflow_kafka_eos.protocol.ids import Caps
