@@ -17,6 +17,7 @@
     │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
     │   ├── SandboxError             the sandbox's own broker could not be set up, or died
     │   └── InDoubtError             what happened cannot be told or mended by program (rule 7)
+    │       └── RecordsGoneError     lost after the decision, and gone from the log: prepare must write them again
     └── TransientError               the same call may succeed later; nothing was lost by failing now
         ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
         ├── RegistryUnavailableError no schema registry answered
@@ -47,6 +48,7 @@ __all__ = [
     "NotFinishedError",
     "ProducerFencedError",
     "RecordError",
+    "RecordsGoneError",
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
@@ -168,6 +170,13 @@ class SandboxError(TerminalError):
 
 class InDoubtError(TerminalError):
     """The log does not tell one story (rule 7). Nothing is touched; a person decides."""
+
+
+class RecordsGoneError(InDoubtError):
+    """Records of a decided load were lost, and are not in the log any more: only prepare can write them again.
+
+    The load stays REPAIRING: nothing of it is in doubt but whether the source still says the same.
+    """
 
 
 class BrokerUnavailableError(TransientError):

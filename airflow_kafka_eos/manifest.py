@@ -210,7 +210,9 @@ def dump_given_up(attempt: AttemptRef, reason: str) -> str:
 
 
 def _attempt_document(attempt: AttemptRef) -> dict[str, Any]:
-    own = {"ledger_id": attempt.ledger_id, "number": attempt.attempt, "slot": attempt.slot}
+    own: dict[str, Any] = {"ledger_id": attempt.ledger_id, "number": attempt.attempt, "slot": attempt.slot}
+    if attempt.repairs:
+        own["repairs"] = [list(pair) for pair in attempt.repairs]
     return own | asdict(attempt.load)
 
 
@@ -270,7 +272,8 @@ def load(text: str, expected: AttemptRef) -> Manifest:
 def _attempt(part: Mapping[str, Any]) -> AttemptRef:
     identity = LoadIdentity(part["namespace"], part["name"], part["key"])
     slot = part["slot"]
-    return AttemptRef(identity, part["ledger_id"], int(part["number"]), None if slot is None else int(slot))
+    repairs = tuple((int(partition), int(number)) for partition, number in part.get("repairs", ()))
+    return AttemptRef(identity, part["ledger_id"], int(part["number"]), None if slot is None else int(slot), repairs)
 
 
 def _entry(part: Mapping[str, Any]) -> ManifestEntry:

@@ -6,6 +6,8 @@ Incrementing (FLIP-511), an attempt's own, never used again:
     <namespace>.<ledger id>.<load name>.<load key>.<attempt>-load                                   scope load
     <namespace>.<ledger id>.<load name>.<load key>.<attempt>-probe                                  never written with
 
+A repair's number stands in the attempt's place: with ``-load`` for a copy of the log, else as in scope task.
+
 Pooled, of a slot that the ledger leases to one attempt after another:
 
     <namespace>.<ledger id>.<load name>.p<slot>-<spark partition>-<n>                               scope task
@@ -191,22 +193,56 @@ def parse(text: str) -> AnyId | None:
 class AttemptRef:
     """An attempt of a load in a ledger: all that Spark needs to know of where it belongs.
 
+    Or some repairs of the load that one application prepares together (rule 12): they are attempts of their own, with
+    numbers that no attempt of the load has.
+
+    :param attempt: its number; of repairs, the lowest.
     :param slot: the one that the ledger has leased to it; None: it has ids of its own (incrementing).
+    :param repairs: (Spark partition, repair number) of what is prepared again, and nothing else is written; empty: it
+        is an attempt, and writes all of them.
     """
 
     load: LoadIdentity
     ledger_id: str
     attempt: int
     slot: int | None = None
+    repairs: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.repairs:
+            return
+        numbers = [number for _, number in self.repairs]
+        if (
+            self.slot is not None
+            or self.attempt != min(numbers)
+            or len(set(numbers)) != len(numbers)
+            or len({partition for partition, _ in self.repairs}) != len(numbers)
+        ):
+            raise InvalidNameError(
+                f"repairs {self.repairs} do not fit number {self.attempt} and slot {self.slot}",
+                remedy="Pass each Spark partition and each repair once, the lowest repair as the number, and no slot",
+                load=str(self.load),
+                attempt=self.attempt,
+            )
 
     def __str__(self) -> str:
+        if self.repairs:
+            return f"{self.load} repair {', '.join(str(number) for _, number in sorted(self.repairs))}"
         return f"{self.load} attempt {self.attempt}"
+
+    def writes(self, spark_partition: int) -> bool:
+        """Whether the rows of a Spark partition are written; in repairs, only what is prepared again is."""
+        return not self.repairs or spark_partition in dict(self.repairs)
 
     def task_id(self, spark_partition: int, number: int) -> AnyId:
         """The id of a Spark task attempt.
 
         :param number: with a slot, the first that is not in use since the lease; without, Spark's ``taskAttemptId()``.
         """
+        if self.repairs:
+            # of a partition that is none of the repairs' there is no id
+            repair = dict(self.repairs).get(spark_partition, 0)
+            return TransactionalId(self.load, self.ledger_id, repair, spark_partition, number)
         if self.slot is None:
             return TransactionalId(self.load, self.ledger_id, self.attempt, spark_partition, number)
         return PooledId(
@@ -224,9 +260,11 @@ class AttemptRef:
         if isinstance(found, PooledId):
             ours = (self.load.namespace, self.ledger_id, self.load.name, self.slot)
             return (found.namespace, found.ledger_id, found.load_name, found.slot) == ours
-        return found is not None and self.slot is None and (
-            (found.load, found.ledger_id, found.attempt) == (self.load, self.ledger_id, self.attempt)
-        )
+        if found is None or self.slot is not None or (found.load, found.ledger_id) != (self.load, self.ledger_id):
+            return False
+        if self.repairs:
+            return (found.spark_partition, found.attempt) in self.repairs
+        return found.attempt == self.attempt
 
     @property
     def id_prefix(self) -> str:

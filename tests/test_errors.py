@@ -25,6 +25,7 @@ PINNED = [
     "NotFinishedError",
     "ProducerFencedError",
     "RecordError",
+    "RecordsGoneError",
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",

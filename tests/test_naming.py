@@ -280,3 +280,31 @@ def test_the_length_check_is_exact_at_its_border() -> None:
     check_length(named(fits), LEDGER)
     with pytest.raises(InvalidNameError, match="by 1 characters"):
         check_length(named(fits + 1), LEDGER)
+
+
+def test_repairs_prepared_together_have_ids_of_their_own_numbers_and_no_others() -> None:
+    """Rules 5 and 12: each Spark task attempt of each repair has its own, and an attempt's are none of theirs."""
+    again = AttemptRef(LOAD, LEDGER, 7, None, ((3, 8), (0, 7)))
+    assert [again.writes(n) for n in range(4)] == [True, False, False, True]
+    ids = [again.task_id(0, 1), again.task_id(3, 1), again.task_id(3, 2)]
+    assert [str(i).rpartition(".")[2] for i in ids] == ["7-0-1", "8-3-1", "8-3-2"]
+    assert all(again.owns(i) for i in ids)
+    foreign = [(7, 3), (8, 0), (7, 1), (1, 3)]
+    assert not any(again.owns(TransactionalId(LOAD, LEDGER, n, p, 1)) for n, p in foreign)
+    assert not again.owns(TransactionalId(LOAD, LEDGER, 7, role=IdRole.LOAD))
+    with pytest.raises(InvalidNameError):
+        again.task_id(1, 1)
+    plain = AttemptRef(LOAD, LEDGER, 7)
+    assert [plain.writes(n) for n in range(2)] == [True, True]
+    assert plain.owns(TransactionalId(LOAD, LEDGER, 7, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "slot", "pairs"),
+    [(8, None, ((3, 8), (0, 7))), (7, 0, ((0, 7),)), (7, None, ((0, 7), (1, 7))), (7, None, ((0, 7), (0, 8)))],
+)
+def test_repairs_that_do_not_fit_together_are_refused(
+    number: int, slot: int | None, pairs: tuple[tuple[int, int], ...]
+) -> None:
+    with pytest.raises(InvalidNameError, match="do not fit"):
+        AttemptRef(LOAD, LEDGER, number, slot, pairs)

@@ -16,7 +16,7 @@ from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
+    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
 
 #: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
 WARN_AFTER_MS = 86_400_000
@@ -79,17 +79,19 @@ def _show(arguments: argparse.Namespace) -> int:
             raise unknown(ledger, load)
         attempts = ledger.attempts(load)
         transactions = [(a.number, t) for a in attempts for t in ledger.transactions(load, a.number)]
+        repairs = ledger.repairs(load)
     shown: dict[str, Any] = {
         "load": as_row(row, attempts[-1] if attempts else None),
         "attempts": [_attempt(a) for a in attempts],
         "transactions": [_transaction(number, t) for number, t in transactions],
+        "repairs": [_repair(r) for r in repairs],
     }
     _warn([shown["load"]])
     if arguments.output == "json":
         print(as_json(shown))
         return 0
     print(as_lines(_for_people(shown["load"])))
-    for title in ("attempts", "transactions"):
+    for title in ("attempts", "transactions", "repairs"):
         if shown[title]:
             print(f"\n{title}\n{as_table(shown[title])}")
     return 0
@@ -181,4 +183,17 @@ def _transaction(attempt: int, row: TransactionRow) -> dict[str, Any]:
         "topic_partitions": len(row.writes),
         "records": row.records,
         "outcome": None if row.outcome is None else row.outcome.value,
+    }
+
+
+def _repair(row: RepairRow) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "lost_transactional_id": row.lost_transactional_id,
+        "transactional_id": row.transactional_id,
+        "state": row.state.value,
+        "opened_at": row.opened_at,
+        "opened_by": row.opened_by,
+        "ended_at": row.ended_at,
+        "reason": row.reason,
     }

@@ -13,7 +13,13 @@ from dataclasses import replace
 
 from kafka.protocol.consumer.fetch import FetchRequest
 
-from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, InDoubtError, TopicError
+from airflow_kafka_eos.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    InDoubtError,
+    RecordsGoneError,
+    TopicError,
+)
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.arrow.enrolling import Enrolment
 from airflow_kafka_eos.kafka.arrow.sender import Sender
@@ -68,7 +74,8 @@ class Copier:
         :param writes: as they were recorded: where its records are, how many, and their digests.
         :param topic_ids: topic -> topic id, as recorded.
         :returns: the new transaction, and its writes: the recorded ones at other offsets.
-        :raises InDoubtError: not all of the records are in the log any more, or they are not what was recorded.
+        :raises RecordsGoneError: not all of the records are in the log any more.
+        :raises InDoubtError: they are not what was recorded, or their topic is gone.
         :raises KafkaEosError: reading or writing did not succeed; trying again may.
         """
         self._refuse_changed(topic_ids)
@@ -141,12 +148,12 @@ class Copier:
             found.records += batch.records
             sender.put(sealed)
         if (found.records, found.digest.hexdigest()) != (w.records, w.digest):
-            raise unusable(
-                lost,
-                w,
+            what = (
                 f"it holds {found.records} records with digest {found.digest.hexdigest()}, recorded were {w.records} "
-                f"with digest {w.digest}",
+                f"with digest {w.digest}"
             )
+            # a compaction takes whole batches too
+            raise gone(lost, w, what) if found.records < w.records else unusable(lost, w, what)
 
     def _refuse_changed(self, topic_ids: Mapping[str, str]) -> None:
         try:
@@ -177,7 +184,8 @@ def read_batches(
 ) -> Iterator[StoredBatch]:
     """The data batches of one transaction in one partition, in the log's order, whatever became of it.
 
-    :raises InDoubtError: the log does not have all of them as they were written.
+    :raises RecordsGoneError: the log does not have all of them any more.
+    :raises InDoubtError: it has others in their place.
     """
     identity = (lost.state.producer_id, lost.state.producer_epoch)
     offset = w.first_offset
@@ -192,7 +200,7 @@ def read_batches(
                 if (batch.producer_id, batch.producer_epoch) != identity or batch.is_control:
                     raise unusable(lost, w, f"offset {batch.base_offset} is of another transaction of its producer")
                 if not batch.is_whole:
-                    raise unusable(lost, w, f"compaction took records from offset {batch.base_offset} on")
+                    raise gone(lost, w, f"compaction took records from offset {batch.base_offset} on")
                 yield batch
             offset = batch.last_offset + 1
 
@@ -207,7 +215,7 @@ def _fetch(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_id: 
         retry.check(answer.error_code, operation="READ", resource="Cluster")
         (row,) = [p for t in answer.responses for p in t.partitions]
         if row.error_code == OFFSET_OUT_OF_RANGE:
-            raise unusable(lost, w, f"the log has no offset {offset} (any more)")
+            raise gone(lost, w, f"the log has no offset {offset} (any more)")
         if row.error_code in _GONE and time.monotonic() >= believe_gone_at:
             raise unusable(lost, w, "the topic is not there any more")
         if row.error_code:
@@ -244,9 +252,17 @@ _REMEDY = "The load can only be mended from its source, or given up"
 
 def unusable(lost: PreparedTransaction, w: PartitionWrites, why: str) -> InDoubtError:
     """The records cannot be copied out of a partition's log."""
-    return InDoubtError(
+    return InDoubtError(_not_copied(w, why), remedy=_REMEDY, transactional_id=lost.transactional_id)
+
+
+def gone(lost: PreparedTransaction, w: PartitionWrites, why: str) -> RecordsGoneError:
+    """Retention, compaction or DeleteRecords took them."""
+    remedy = "Only prepare can write them again"
+    return RecordsGoneError(_not_copied(w, why), remedy=remedy, transactional_id=lost.transactional_id)
+
+
+def _not_copied(w: PartitionWrites, why: str) -> str:
+    return (
         f"the {w.records} records of the lost transaction in {w.topic_partition}, offsets {w.first_offset} to "
-        f"{w.last_offset}, cannot be copied: {why}",
-        remedy=_REMEDY,
-        transactional_id=lost.transactional_id,
+        f"{w.last_offset}, cannot be copied: {why}"
     )

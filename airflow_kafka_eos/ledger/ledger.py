@@ -228,12 +228,13 @@ class Ledger:
         """
         return self._write(lambda c: outcomes.record_in_doubt(c, load, number, reason))
 
-    def record_repairing(self, load: LoadIdentity, number: int, reason: str) -> None:
-        """The load is REPAIRING: transactions of it are lost, none is in doubt. COMMITTED stays as it is.
+    def record_repairing(self, load: LoadIdentity, number: int, reason: str, *, newer: bool = False) -> bool:
+        """The load is REPAIRING: transactions of it are lost, none is in doubt. False: it is COMMITTED, and stays so.
 
+        :param newer: take the reason also when it is REPAIRING already.
         :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
         """
-        self._write(lambda c: outcomes.record_repairing(c, load, number, reason))
+        return self._write(lambda c: outcomes.record_repairing(c, load, number, reason, newer))
 
     def record_given_up(self, load: LoadIdentity, *, by: str, reason: str) -> None:
         """A person leaves a decided, unfinished load as it is: GIVEN_UP. Empties its part of
@@ -269,7 +270,7 @@ class Ledger:
 
         Returns the repair: ADOPTED, or UNDECIDABLE when another one was first or cleanup took it for a dead one.
 
-        :raises ConfigurationError: the transaction is not the repair's own.
+        :raises ConfigurationError: the transaction is not the repair's own, or has other records than the lost one.
         """
         return self._write(lambda c: repairs.adopt(c, load, repair, transaction, writes))
 

@@ -88,14 +88,22 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     return replace(attempt, closed_at=moment)
 
 
-def record_repairing(connection: Connection, load: LoadIdentity, number: int, reason: str) -> None:
+def record_repairing(
+    connection: Connection, load: LoadIdentity, number: int, reason: str, newer: bool = False
+) -> bool:
     """Transactions of it are lost, and the others tell one story: it is to be repaired.
 
-    Nothing changes when it is, or when somebody else has repaired all of it since the look: COMMITTED is final.
+    Nothing changes when it is, unless the reason is a newer one. False, and nothing changes, when somebody else has
+    repaired all of it since the look: COMMITTED is final.
     """
     locked, _, _ = _committing(connection, load, number)
-    if locked.row.state not in (LoadState.REPAIRING, LoadState.COMMITTED):
+    if locked.row.state is LoadState.COMMITTED:
+        return False
+    if locked.row.state is not LoadState.REPAIRING:
         move(connection, locked, LoadState.REPAIRING, reason=for_reason(reason))
+    elif newer:
+        _renew_reason(connection, locked, reason)
+    return True
 
 
 def record_given_up(connection: Connection, load: LoadIdentity, by: str, reason: str) -> None:
@@ -120,11 +128,15 @@ def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, rea
     if locked.row.state is LoadState.COMMITTED:
         return False
     if locked.row.state is LoadState.IN_DOUBT:
-        values = {"reason": for_reason(reason), "updated_at": now()}
-        connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
+        _renew_reason(connection, locked, reason)
     else:
         move(connection, locked, LoadState.IN_DOUBT, reason=for_reason(reason))
     return True
+
+
+def _renew_reason(connection: Connection, locked: Locked, reason: str) -> None:
+    values = {"reason": for_reason(reason), "updated_at": now()}
+    connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
 
 
 def _empty_mapping(connection: Connection, attempt_id: int) -> None:

@@ -80,7 +80,7 @@ def adopt(
     """
     locked = must_lock(connection, load)
     attempt_id, row = _repair(connection, locked, number)
-    if row.transactional_id != transaction.transactional_id or transaction.state.is_empty:
+    if not _is_of(row, transaction.transactional_id) or transaction.state.is_empty:
         raise ConfigurationError(
             f"{transaction} is not the transaction of repair {number}, {row.transactional_id}",
             remedy="Adopt what was prepared under the repair's own transactional id (rule 4)",
@@ -97,6 +97,7 @@ def adopt(
     c, moment = t.transactions.c, now()
     of_lost = (c.attempt_id == attempt_id, c.transactional_id == row.lost_transactional_id)
     lost = connection.execute(select(t.transactions).where(*of_lost)).one()
+    _refuse_other_records(row, lost, transaction.transactional_id, writes)
     connection.execute(
         update(t.transactions).where(*of_lost).values(outcome=Outcome.SUPERSEDED.value, outcome_at=moment)
     )
@@ -119,9 +120,10 @@ def adopt(
             transactional_id=transaction.transactional_id, prepared_transaction_state=str(transaction.state)
         )
     )
-    _set(connection, attempt_id, [number], state=RepairState.ADOPTED.value, ended_at=moment)
+    own, state = transaction.transactional_id, RepairState.ADOPTED
+    _set(connection, attempt_id, [number], state=state.value, ended_at=moment, transactional_id=own)
     end_open(connection, attempt_id, f"repair {number} was adopted", lost=row.lost_transactional_id)
-    return replace(row, state=RepairState.ADOPTED, ended_at=moment)
+    return replace(row, state=state, ended_at=moment, transactional_id=own)
 
 
 def abandon(connection: Connection, load: LoadIdentity, number: int, reason: str) -> RepairRow:
@@ -166,6 +168,32 @@ def repair_rows(connection: Connection, load: LoadIdentity) -> list[RepairRow]:
         .order_by(_R.number)
     )
     return [_row(load, row.attempt_number, row) for row in connection.execute(query)]
+
+
+def _is_of(row: RepairRow, name: str) -> bool:
+    """Whether an id is a repair's: the copy's, or that of a Spark task attempt which has prepared it again."""
+    own, found = TransactionalId.parse(row.transactional_id), TransactionalId.parse(name)
+    if own is None or found is None or row.state is RepairState.ADOPTED:
+        return row.transactional_id == name
+    return found == own or (
+        (found.load, found.ledger_id, found.attempt) == (own.load, own.ledger_id, row.number)
+        and found.role is IdRole.TASK
+    )
+
+
+def _refuse_other_records(row: RepairRow, lost: Row[Any], name: str, writes: Sequence[PartitionWrites]) -> None:
+    """Whoever repairs has compared before, and says it better: a second line for what may never enter."""
+    parsed = TransactionalId.parse(name)
+    partition = lost.spark_partition if parsed is None or parsed.spark_partition is None else parsed.spark_partition
+    before = {(w["topic"], w["partition"], w["records"], w["digest"]) for w in json.loads(lost.writes)}
+    if partition != lost.spark_partition or {(w.topic, w.partition, w.records, w.digest) for w in writes} != before:
+        raise ConfigurationError(
+            f"what {name} has written is not what {row.lost_transactional_id} had",
+            remedy="Adopt only what has the same Spark partition, counts and digests (rule 12)",
+            load=str(row.load),
+            attempt=row.number,
+            transactional_id=name,
+        )
 
 
 def _outcome(connection: Connection, attempt_id: int, transactional_id: str) -> Outcome | None:

@@ -158,6 +158,8 @@ class RepairRow:
     """An attempt to replace one lost transaction of a decided attempt (rule 12).
 
     :param attempt: the decided attempt's number. ``number`` is the repair's own.
+    :param transactional_id: that of a copy, until another one is adopted: Spark's task attempts that prepare it again
+        have ids of their own with its number.
     :param reason: why it is undecidable.
     :param closed_at: undecidable, and nothing of it was open.
     """

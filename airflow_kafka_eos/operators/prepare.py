@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, RecordError
+from airflow_kafka_eos.errors import (
+    AccessError,
+    BrokerTooOldError,
+    ConfigurationError,
+    KafkaEosError,
+    RecordError,
+)
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, registry_settings
 from airflow_kafka_eos.load import TransactionNaming, TransactionScope, TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import (
@@ -28,7 +35,9 @@ from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, Registry
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_kafka_eos.hooks.kafka_eos import Resolved
     from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.protocol.repreparing import Repreparation
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 DEFAULT_HOLD_TIME = timedelta(minutes=15)
@@ -133,10 +142,15 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.scope, self.two_phase_commit, self.writer, self.transaction_naming = (c.value for c in choices)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Take an attempt, run Spark, and tell the ledger that it is prepared."""
+        """Take an attempt, run Spark, and tell the ledger that it is prepared.
+
+        Of a decided load nothing is written again (rule 9), but for what was lost since and is gone from the log
+        (docs/adr/0014): then the job runs again, and only the lost Spark partitions are written.
+        """
         from airflow_kafka_eos.manifest import AttemptRef
         from airflow_kafka_eos.protocol.ids import Caps
         from airflow_kafka_eos.protocol.opening import prepared, reference, submit
+        from airflow_kafka_eos.protocol.repreparing import open_repreparation
 
         with no_retry_of_terminal_errors():
             resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
@@ -157,13 +171,22 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     caps=caps,
                 )
                 refuse_siblings(row, context)
-                if row.verdict is Verdict.COMMIT:
-                    return {"load": str(row.load), "attempt": row.number, "verdict": row.verdict.value}
+                decided = row.verdict is Verdict.COMMIT
+                again = None
+                if decided:
+                    again = open_repreparation(session, row, by=owner_of(context), hold_time_ms=self._hold_time_ms)
                 ref = reference(session, row)
+
+            def run_spark(spec_text: str) -> None:
+                self._application(spec_text)
+                with _environment(resolved.settings, registry, self._is_local()), _own_error_first():
+                    SparkSubmitOperator.execute(self, context)
+
+            if decided:
+                done = {"load": str(row.load), "attempt": row.number, "verdict": Verdict.COMMIT.value}
+                return done if again is None else done | self._prepare_again(again, resolved, store, spec, run_spark)
             self.log.info("load %s attempt %d: submitting to Spark", row.load, row.number)
-            self._application(spec(ref))
-            with _environment(resolved.settings, registry, self._is_local()), _own_error_first():
-                SparkSubmitOperator.execute(self, context)
+            run_spark(spec(ref))
             manifest = store.read(ref)
             with resolved.session(self.namespace) as session:
                 prepared(session, manifest, writers_left=store.writers_left(manifest))
@@ -180,26 +203,69 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             "manifest": str(store.path(ref)),
         }
 
+    def _prepare_again(
+        self,
+        again: Repreparation,
+        resolved: Resolved,
+        store: ManifestStore,
+        spec: Callable[..., str],
+        run_spark: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """Write the lost Spark partitions once more: they enter the decision, or nothing of them stays open."""
+        from airflow_kafka_eos.protocol.repreparing import give_back, let_in
+
+        partitions = [part.spark_partition for part in again.parts]
+        self.log.warning("%s: preparing Spark partitions %s again", again.ref, partitions)
+        wrote = again.attempt.writer  # it places rows without a key
+        known = {writer.value for writer in WriterName}
+        try:
+            run_spark(
+                spec(
+                    again.ref,
+                    transaction_timeout_ms=again.timeout_ms,
+                    two_phase_commit=TwoPhaseCommit.OFF.value,
+                    writer=wrote if wrote in known else self.writer,
+                )
+            )
+            manifest = store.read(again.ref)
+        except BaseException as e:
+            # the ledger first, then Kafka; without a manifest nobody can decide it
+            try:
+                with resolved.session(self.namespace) as session:
+                    give_back(session, again, f"{type(e).__name__}: {e}")
+            except KafkaEosError as left:
+                self.log.warning("what %s has open is left to cleanup: %s", again.ref, left)
+            raise
+        with resolved.session(self.namespace) as session:
+            let_in(session, again, manifest)
+        return {"prepared_again": partitions, "records": manifest.records, "manifest": store.path(again.ref)}
+
+    @property
+    def _hold_time_ms(self) -> int:
+        return int(self.hold_time.total_seconds() * 1000)
+
     def _spec(self, store: ManifestStore, deadline_ms: int) -> Any:
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
         _refuse_text(self.topics)
 
-        def of(ref: Any) -> str:
-            return ApplicationSpec(
+        def of(ref: Any, **changes: Any) -> str:
+            spec = ApplicationSpec(
                 attempt=ref,
                 manifest_dir=store.base,
                 topics=tuple(self.topics),
                 job=self.job,
                 sql=self.sql,
                 job_args=dict(self.job_args or {}),
-                transaction_timeout_ms=int(self.hold_time.total_seconds() * 1000),
+                transaction_timeout_ms=self._hold_time_ms,
                 deadline_ms=deadline_ms,
-                scope=self.scope,
+                # a repair is of the attempt's scope, whatever the DAG says by now
+                scope=TransactionScope.TASK.value if ref.repairs else self.scope,
                 two_phase_commit=self.two_phase_commit,
                 writer=self.writer,
                 value_format=ValueFormat.of(self.value_format),
-            ).to_json()
+            )
+            return replace(spec, **changes).to_json()
 
         return of
 

@@ -16,6 +16,7 @@ from airflow_kafka_eos.errors import (
     InDoubtError,
     KafkaEosError,
     NotFinishedError,
+    RecordsGoneError,
     TransientError,
     UndecidableError,
 )
@@ -69,6 +70,8 @@ def commit(
 
     :param deadline_s: seconds until it gives up waiting; nothing is lost by that.
     :param by: who asks, for the ledger; None: whoever is responsible for the attempt.
+    :raises RecordsGoneError: what was lost is not in the log any more, the rest is committed; terminal, prepare has to
+        write it again.
     :raises InDoubtError: a transaction's log does not tell one story, or what was lost cannot be repaired; terminal,
         a person decides.
     :raises UndecidableError: there is no commit decision, or the load was given up.
@@ -77,15 +80,21 @@ def commit(
     row = decided_attempt(session, load)
     give_up = time.monotonic() + deadline_s
     wait = poll_s
+    first = True
+    gone: dict[str, RecordsGoneError] = {}
     while True:
         try:
-            end_abandoned(session, load)
+            end_abandoned(session, load, closed_too=first)
+            first = False
             result = commit_pass(session, load, row.number)
             if result.is_done:
                 return session.ledger.attempt(load, row.number) or row
-            if result.lost:
-                _repair_all(session, row, result.lost, by or row.responsible, give_up)
+            todo = [name for name in result.lost if name not in gone]
+            if todo:
+                gone |= _repair_all(session, row, todo, by or row.responsible, give_up)
                 wait = poll_s  # on to commit them, with what is left of the time
+            elif result.lost and not result.open:  # only now: what could be copied has a timeout
+                raise _first_of([gone[name] for name in result.lost])
             problem: KafkaEosError = _unfinished(row, result, deadline_s)
         except TransientError as e:
             problem = e
@@ -96,12 +105,27 @@ def commit(
         wait = min(wait * 1.5, 2.0)
 
 
-def _repair_all(session: Session, row: AttemptRow, lost: list[str], by: str, give_up: float) -> None:
+def _repair_all(
+    session: Session, row: AttemptRow, lost: list[str], by: str, give_up: float
+) -> dict[str, RecordsGoneError]:
+    """Copy each that can be copied; the others, by transactional id."""
     known = {t.transaction.transactional_id: t for t in session.ledger.transactions(row.load, row.number)}
+    gone: dict[str, RecordsGoneError] = {}
     for name in lost:
-        repair(session, row.load, row.number, known[name], by=by)
+        try:
+            repair(session, row.load, row.number, known[name], by=by)
+        except RecordsGoneError as e:
+            gone[name] = e
         if time.monotonic() >= give_up:
-            return  # the next run goes on: what is adopted is recorded
+            break  # the next run goes on: what is adopted is recorded
+    return gone
+
+
+def _first_of(gone: list[RecordsGoneError]) -> RecordsGoneError:
+    error = gone[0]
+    if len(gone) > 1:
+        error.message += f"; and so with {len(gone) - 1} more: {', '.join(str(e.transactional_id) for e in gone[1:6])}"
+    return error
 
 
 def _unfinished(row: AttemptRow, result: CommitPass, deadline_s: float) -> NotFinishedError:

@@ -122,7 +122,7 @@ def decide(
     # asked last, so that a check that takes long does not eat the margin
     asked_s = time.time()
     try:
-        seen = _observe(session, manifest, margin_s)
+        seen = observe(session, manifest, margin_s)
     except TopicError as e:  # final, and nobody but cleanup would look again
         found = [e.message]
     else:
@@ -171,7 +171,11 @@ def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
     log.warning("%s is decided: abort (%s)", ref, reason)
 
 
-def _observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
+def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
+    """Ask the brokers what :func:`~airflow_kafka_eos.protocol.confirming.problems` goes by.
+
+    :raises TopicError: a topic is gone.
+    """
     ids = [t.transactional_id for t in manifest.transactions]
     partitions = sorted({w.topic_partition for p in manifest.prepared for w in p.writes})
     topics = sorted(manifest.topics)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from airflow_kafka_eos.errors import (
     InDoubtError,
     KafkaEosError,
     NotFinishedError,
     ProducerFencedError,
+    RecordsGoneError,
     UndecidableError,
 )
 from airflow_kafka_eos.kafka.copying import Copier
@@ -33,6 +35,14 @@ log = logging.getLogger(__name__)
 TIMEOUT_MS = 900_000
 #: A repair that has not begun by then never does (rule 5).
 DEADLINE_S = 60
+PREPARE_AGAIN = (
+    "Clear prepare of the load's run, with what is downstream: it runs the job again, writes only the Spark partitions "
+    "that are lost, and lets them in if their digests are equal"
+)
+GIVE_UP = (
+    "Or write what is missing from the source by hand, and close this load by `airflow-kafka-eos loads give-up`; "
+    "`loads show` names it"
+)
 
 
 def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionRow, *, by: str) -> bool:
@@ -40,7 +50,10 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
 
     :param by: who repairs, for the ledger.
     :returns: False when somebody else was first; nothing of ours is left open then.
-    :raises InDoubtError: not all of its records are in the log any more. The load is IN_DOUBT.
+    :raises RecordsGoneError: not all of its records are in the log any more. The load stays REPAIRING: prepare can
+        write them again (:mod:`.repreparing`).
+    :raises InDoubtError: what is in the log is not what was written, or in scope ``load`` is not there any more. The
+        load is IN_DOUBT.
     :raises KafkaEosError: it did not succeed this time. Nothing of it is left to be decided.
     """
     name = lost.transaction.transactional_id
@@ -53,7 +66,7 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
     copier = Copier(
         session.partitions.wire,
         own,
-        timeout_ms=_timeout_ms(session),
+        timeout_ms=timeout_ms(session, TIMEOUT_MS),
         deadline_ms=int((time.time() + DEADLINE_S) * 1000),
     )
     try:
@@ -67,10 +80,12 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
         if overtaken and isinstance(e, KafkaEosError):
             return False  # by the one that was adopted, which has ended ours
         if isinstance(e, InDoubtError):
-            doubt = _in_doubt(session, load, number, lost, e)
-            if doubt is None:
+            # in scope load nothing is prepared again
+            final = _gone if isinstance(e, RecordsGoneError) and lost.spark_partition is not None else _in_doubt
+            problem = final(session, load, number, lost, e)
+            if problem is None:
                 return False
-            raise doubt from e
+            raise problem from e
         if isinstance(e, ProducerFencedError):
             raise _ended_by_others(opened, e) from e
         if isinstance(e, UndecidableError):
@@ -120,12 +135,30 @@ def _too_late(opened: RepairRow, error: UndecidableError) -> NotFinishedError:
     )
 
 
+def _gone(
+    session: Session, load: LoadIdentity, number: int, lost: TransactionRow, error: InDoubtError
+) -> RecordsGoneError | None:
+    """None when the load is COMMITTED: another repair was behind ours, and is done."""
+    name = lost.transaction.transactional_id
+    what = (
+        f"Spark partition {lost.spark_partition} ({name}) was aborted although the decision was commit, and its "
+        f"records are gone from the log: {error.message}"
+    )
+    if not session.ledger.record_repairing(load, number, f"{what}. {PREPARE_AGAIN}", newer=True):
+        return None
+    return RecordsGoneError(
+        what, remedy=f"{PREPARE_AGAIN}. {GIVE_UP}", load=str(load), attempt=number, transactional_id=name
+    )
+
+
 def _in_doubt(
     session: Session, load: LoadIdentity, number: int, lost: TransactionRow, error: InDoubtError
 ) -> InDoubtError | None:
     """None when the load is COMMITTED: another repair was behind ours, and is done."""
     name = lost.transaction.transactional_id
     what = f"transaction {name} was aborted although the decision was commit, and {error.message}"
+    if isinstance(error, RecordsGoneError):
+        what += ". Scope load is not prepared again: its rows come through a shuffle, in another order each time"
     if not session.ledger.record_in_doubt(load, number, what):
         return None
     return InDoubtError(
@@ -139,37 +172,58 @@ def _in_doubt(
     )
 
 
-def end_abandoned(session: Session, load: LoadIdentity, *, closed_too: bool = False) -> list[str]:
-    """End what undecidable repairs of a load have open; the transactional ids that were ended.
+def end_abandoned(
+    session: Session, load: LoadIdentity, *, closed_too: bool = False, known: Iterable[str] = ()
+) -> list[str]:
+    """End what repairs of a load have open and nobody decides any more; the transactional ids that were ended.
 
-    :param closed_too: look for stragglers of repairs that had nothing open when they were closed.
+    That is all of an undecidable repair, and of an adopted one whatever Spark's other task attempts have left.
 
-    Rule 11's order: the ledger has made them undecidable for good, then Kafka describes their ids, and exactly the
-    described identities are ended.
+    :param closed_too: look for stragglers: of adopted repairs, and of those that had nothing open when closed.
+    :param known: ids of them that the caller knows by name, for a listing may hide some (rule 11).
+
+    Rule 11's order: the ledger has said for good what is decided of a repair that is not open any more, then Kafka
+    describes their ids, and exactly the described identities are ended.
     """
-    over = {r.transactional_id: r for r in session.ledger.repairs(load) if r.state is RepairState.UNDECIDABLE}
-    if not over or not (closed_too or any(r.closed_at is None for r in over.values())):
+    over = {r.number: r for r in session.ledger.repairs(load) if r.state is not RepairState.OPEN}
+    unclosed = {n: r for n, r in over.items() if r.state is RepairState.UNDECIDABLE and r.closed_at is None}
+    if not (unclosed or (over and closed_too)):
         return []
+    before = session.coordinator.places()
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
-    asked = {name for name, r in over.items() if r.closed_at is None or name in listed}
-    described = session.coordinator.describe(sorted(asked))
+    hidden = before is None or before != session.coordinator.places()
+    numbers = {name: n for name in (*listed, *known) if (n := _number(session, load, name)) in over}
+    # a copy's only id is known by name; those of Spark's task attempts are not, where none was adopted
+    numbers |= {r.transactional_id: n for n, r in unclosed.items()}
+    described = session.coordinator.describe(sorted(numbers))
     lingering = [
-        PreparedTransaction(name, d.state)
+        identity
         for name, d in described.items()
         if d.coordinator_state is CoordinatorState.ONGOING
+        and not session.ledger.is_decided_commit(identity := PreparedTransaction(name, d.state))
     ]
     if lingering:
         log.info("ending abandoned repairs of %s: %s", load, ", ".join(map(str, lingering)))
         session.coordinator.end_many(lingering, Verdict.ABORT)
-    still_open = {name for name, d in described.items() if d.is_open}
-    session.ledger.close_repairs(load, [over[name].number for name in asked - still_open])
+    still_open = {numbers[name] for name, d in described.items() if d.is_open}
+    if not hidden:
+        session.ledger.close_repairs(load, set(unclosed) - still_open)
     return [t.transactional_id for t in lingering]
 
 
-def _timeout_ms(session: Session) -> int:
+def timeout_ms(session: Session, most: int) -> int:
+    """The timeout of a repair's transactions: no more than ``most`` milliseconds, and than any broker allows."""
     limits = [
         int(found[MAX_TIMEOUT])
         for found in session.partitions.broker_configs([MAX_TIMEOUT]).values()
         if MAX_TIMEOUT in found
     ]
-    return min([TIMEOUT_MS, *limits])
+    return min([most, *limits])
+
+
+def _number(session: Session, load: LoadIdentity, name: str) -> int | None:
+    """The number of the attempt or repair of the load that an id is of."""
+    parsed = TransactionalId.parse(name)
+    if parsed is None or (parsed.load, parsed.ledger_id) != (load, session.ledger.ledger_id):
+        return None
+    return parsed.attempt

@@ -128,8 +128,11 @@ def _session(spec: ApplicationSpec) -> SparkSession:
 
 def write_options(spec: ApplicationSpec, claimant: str) -> dict[str, str]:
     """The options of the data source for a specification."""
-    load, slot = spec.attempt.load, spec.attempt.slot
-    return ({} if slot is None else {"load.slot": str(slot)}) | {
+    load, slot, repairs = spec.attempt.load, spec.attempt.slot, spec.attempt.repairs
+    some = {} if slot is None else {"load.slot": str(slot)}
+    if repairs:
+        some["load.repairs"] = ",".join(f"{partition}={number}" for partition, number in repairs)
+    return some | {
         "topics": ",".join(spec.topics),
         "load.namespace": load.namespace,
         "load.name": load.name,

@@ -173,11 +173,15 @@ class KafkaEosWriter(DataSourceArrowWriter):
     # -- on executors ----------------------------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PreparedPartition:
-        """Prepare one Spark partition; an empty one makes no transaction."""
+        """Prepare one Spark partition; an empty one makes no transaction, nor does one that is not to be repaired."""
         context = TaskContext.get()
         if context is None:
             raise TerminalError("kafka_eos writes only inside a Spark task", remedy="Use df.write")
         partition, number = context.partitionId(), context.attemptNumber()
+        if not self.options.attempt.writes(partition):
+            for _ in iterator:
+                pass  # to its end: a cut input fails the task
+            return PreparedPartition(ManifestEntry(partition, None, ()), number)
         check = self._check_of_rows(context)
         refuse_second_attempt(number, self.options, partition)
         first_choice = True

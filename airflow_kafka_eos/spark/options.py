@@ -11,6 +11,7 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 | ``load.namespace``, ``load.name``, ``load.key`` | the load's identity (namespace defaults to ``airflow``) |
 | ``load.attempt``, ``ledger.id`` | the attempt that the ledger opened |
 | ``load.slot`` | the slot of pooled transactional ids that it has leased; without, its ids are never used again |
+| ``load.repairs`` | ``<Spark partition>=<repair>``, separated by commas: only these are written, under these numbers |
 | ``load.claim`` | the claimant under which the application has claimed the attempt; without it, the write claims it |
 | ``manifest.dir`` | folder of claims and manifests |
 | ``transaction.timeout.ms`` | the hold time: how long the transactions may stay open |
@@ -23,6 +24,7 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,6 +58,7 @@ _KNOWN = (
     "load.namespace",
     "load.claim",
     "load.slot",
+    "load.repairs",
     "transaction.scope",
     "transaction.tasks",
     "transaction.two.phase.commit",
@@ -109,7 +112,9 @@ class WriteOptions:
                 "topic", "is missing, and topics too", "Name the topic, or all topics that rows may go to"
             )
         return cls(
-            attempt=AttemptRef(load, given["ledger.id"], _positive(given, "load.attempt"), _slot(given)),
+            attempt=AttemptRef(
+                load, given["ledger.id"], _positive(given, "load.attempt"), _slot(given), _repairs(given)
+            ),
             topics=tuple(topics),
             default_topic=default,
             kafka=tuple(sorted(kafka.items())),
@@ -180,6 +185,18 @@ def _slot(given: Mapping[str, str]) -> int | None:
     if text and not (text.isascii() and text.isdigit()):
         raise _wrong("load.slot", f"is {text!r}", "Set it to the slot that the ledger has leased, or leave it out")
     return int(text) if text else None
+
+
+def _repairs(given: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
+    text = given.get("load.repairs", "")
+    found = re.findall(r"(?:^|,)([0-9]{1,9})=([0-9]{1,9})(?=,|$)", text, re.ASCII)
+    if len(found) != (text.count(",") + 1 if text else 0):
+        raise _wrong(
+            "load.repairs",
+            f"is {text!r}",
+            "Set it to <Spark partition>=<repair>, separated by commas, as the packaged application does",
+        )
+    return tuple((int(partition), int(number)) for partition, number in found)
 
 
 def _positive(given: Mapping[str, str], key: str) -> int:

@@ -13,7 +13,7 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.formats.settings import ValueFormat
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 #: The environment variable of the Spark driver with the Kafka settings and their secrets (``KafkaSettings.to_json``).
 SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
 #: The function that is called in a job file or module that names none.
@@ -22,7 +22,7 @@ DEFAULT_FUNCTION = "load"
 
 @dataclass(frozen=True)
 class ApplicationSpec:
-    """One prepare.
+    """One prepare: of an attempt, or again of what a decided one has lost.
 
     :param topics: all topics that rows may go to; a single one is the default topic too.
     :param job: ``file.py``, ``file.py:function`` or ``module:function``; called as ``function(spark, **job_args)``
@@ -70,7 +70,9 @@ class ApplicationSpec:
                 f"is {self.transaction_timeout_ms}",
                 f"Ask for a hold time of less than {TWO_PHASE_TIMEOUT_MS} ms (24 days); two-phase commit has no limit",
             )
-        TransactionScope.read("the application's scope", self.scope)
+        scope = TransactionScope.read("the application's scope", self.scope)
+        if self.attempt.repairs and scope is TransactionScope.LOAD:
+            raise _wrong("scope", "is 'load', and it has repairs", "Prepare single Spark partitions in scope task")
         TwoPhaseCommit.read("the application's two_phase_commit", self.two_phase_commit)
         WriterName.read("the application's writer", self.writer)
         if not all(isinstance(k, str) for k in self.job_args):
@@ -113,8 +115,9 @@ class ApplicationSpec:
         try:
             attempt = document.pop("attempt")
             load, slot = LoadIdentity(**attempt["load"]), attempt["slot"]
+            repairs = tuple((int(partition), int(number)) for partition, number in attempt["repairs"])
             ref = AttemptRef(
-                load, attempt["ledger_id"], int(attempt["attempt"]), None if slot is None else int(slot)
+                load, attempt["ledger_id"], int(attempt["attempt"]), None if slot is None else int(slot), repairs
             )
             topics = document.pop("topics")
             if not isinstance(topics, list) or not isinstance(document.get("job_args", {}), dict):

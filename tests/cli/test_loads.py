@@ -132,6 +132,23 @@ def test_one_load_is_shown_with_its_attempts_and_transactions(ledger: Ledger, ru
     assert "state            COMMITTING" in text and "a task failed" in text and name in text
 
 
+def test_what_is_gone_is_shown_with_what_to_do(ledger: Ledger, run: Run) -> None:
+    commit(ledger)
+    lost = ledger.transactions(LOAD, 1)[0].transaction.transactional_id
+    ledger.record_outcomes(LOAD, 1, {lost: Outcome.LOST})
+    opened = ledger.open_repair(LOAD, 1, lost, opened_by="ada")
+    assert opened is not None
+    ledger.abandon_repair(LOAD, opened.number, reason="the log has no offset 3 (any more)")
+    ledger.record_repairing(LOAD, 1, "Spark partition 0 is gone from the log. Clear prepare", newer=True)
+    arguments = ("loads", "show", LOAD.name, LOAD.key, "--namespace", "team")
+    shown = json.loads(run(*arguments, "--output", "json"))
+    assert shown["load"]["reason"] == "Spark partition 0 is gone from the log. Clear prepare"
+    (repair,) = shown["repairs"]
+    assert (repair["number"], repair["lost_transactional_id"], repair["state"]) == (2, lost, "undecidable")
+    assert (repair["opened_by"], repair["reason"]) == ("ada", "the log has no offset 3 (any more)")
+    assert "Clear prepare" in run(*arguments) and "the log has no offset 3" in run(*arguments)
+
+
 @pytest.mark.parametrize(
     ("name", "key", "remedy"),
     [

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    InDoubtError,
+    NotFinishedError,
+    RecordsGoneError,
+    UndecidableError,
+)
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.kafka.arrow.sender import Sender
 from airflow_kafka_eos.kafka.settings import KafkaSettings
@@ -104,23 +110,23 @@ def test_a_repair_that_is_lost_is_repaired_in_turn(world: World) -> None:
     assert [r.state for r in world.session.ledger.repairs(world.load)] == [RepairState.ADOPTED] * 2
 
 
-def test_records_that_are_gone_leave_the_load_in_doubt_and_nothing_doubled(world: World) -> None:
+def test_records_that_are_gone_leave_the_load_repairing_and_nothing_doubled(world: World) -> None:
     manifest = decided(world, 2)
     lose(world, manifest.transactions[1])
     lost_pass(world)
     first = manifest.entries[1].writes[0]
     delete_records(world, first.partition, first.first_offset + 1)
     before = [m for m in read(world, "read_committed") if m[0] != first.partition]
-    with pytest.raises(InDoubtError) as caught:
+    with pytest.raises(RecordsGoneError) as caught:
         world.commit()
     said = str(caught.value)
     assert f"{first.records} records" in said and f"offsets {first.first_offset} to {first.last_offset}" in said
-    assert "give-up" in said and "recover" in said
-    assert (world.open_ids(), state(world)) == ([], LoadState.IN_DOUBT)
+    assert "give-up" in said and "Clear prepare" in said
+    assert (world.open_ids(), state(world)) == ([], LoadState.REPAIRING)
     assert [m for m in read(world, "read_committed") if m[0] != first.partition] == before
     (row,) = world.session.ledger.repairs(world.load)
     assert row.state is RepairState.UNDECIDABLE
-    with pytest.raises(InDoubtError):
+    with pytest.raises(RecordsGoneError):
         recover(world.session, world.load, by="ada", deadline_s=30)  # still gone
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,8 +24,16 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 _TOPIC = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
-_REF = st.builds(
-    AttemptRef, st.builds(LoadIdentity, _TEXT, _TEXT, _TEXT), st.just("0123456789"), st.integers(1, 10**8)
+_LOAD = st.builds(LoadIdentity, _TEXT, _TEXT, _TEXT)
+_REF = st.builds(AttemptRef, _LOAD, st.just("0123456789"), st.integers(1, 10**8))
+_REPAIRS = st.dictionaries(st.integers(0, 10**8), st.integers(1, 10**8), min_size=1, max_size=4).filter(
+    lambda numbers: len(set(numbers.values())) == len(numbers)
+)
+#: a decided attempt's lost Spark partitions
+_AGAIN = st.builds(
+    lambda load, numbers: AttemptRef(load, "0123456789", min(numbers.values()), None, tuple(numbers.items())),
+    _LOAD,
+    _REPAIRS,
 )
 _SPEC = st.builds(
     ApplicationSpec,
@@ -52,12 +61,15 @@ GIVEN = {
 }
 
 
-@given(_SPEC)
+_SPEC_AGAIN = st.builds(replace, _SPEC, attempt=_AGAIN, scope=st.just("task"))
+
+
+@given(_SPEC | _SPEC_AGAIN)
 def test_a_specification_reads_back_as_it_was(spec):
     assert ApplicationSpec.from_json(spec.to_json()) == spec
 
 
-@given(_SPEC)
+@given(_SPEC | _SPEC_AGAIN)
 def test_the_data_source_reads_what_the_application_says(spec):
     options = WriteOptions.parse(write_options(spec, "me"))
     assert (options.attempt, options.topics, options.claim) == (spec.attempt, spec.topics, "me")
@@ -176,3 +188,18 @@ def test_no_settings_at_all_says_where_to_put_them():
     options = WriteOptions.parse({k: v for k, v in GIVEN.items() if not k.startswith("kafka.")})
     with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA is not set"):
         options.settings(None)
+
+
+@pytest.mark.parametrize("text", ["3", "3=", "=5", "3=5,", ",3=5", "3=5;4=6", "3=5 ,4=6", "-3=5", "3=5,3=6", "3=5,4=5"])
+def test_repairs_that_do_not_fit_are_refused(text):
+    with pytest.raises(ConfigurationError):
+        WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": text})
+
+
+def test_repairs_are_numbered_by_the_lowest_and_have_no_slot_and_no_shared_transaction():
+    for change in ({"load.attempt": "4"}, {"load.slot": "0"}):
+        with pytest.raises(ConfigurationError, match="do not fit"):
+            WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=5,4=6"} | change)
+    ref = WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=6,4=5"}).attempt
+    with pytest.raises(ConfigurationError, match="scope is 'load', and it has repairs"):
+        ApplicationSpec(ref, "/m", ("t",), 1, 1, sql="select 1", scope="load")

@@ -1,0 +1,231 @@
+"""What is lost and gone from the log comes back through Spark, by the operators and the packaged application."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient
+
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.ledger.rows import RepairState
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.deciding import Checks, decide
+from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from tests.airflow.repreparing_process import STEPS
+from tests.airflow.steps import LOAD, OWNER, connection, open_ids, refused, run, session, state
+from tests.kafka.open_transactions import wait_until
+from tests.reading import committed_values
+
+pytestmark = pytest.mark.spark
+
+#: 8 Spark partitions of 50 rows, each into a Kafka partition of its own
+EIGHT = (
+    "select cast(id as string) key, 'v' || id value, cast(id div 50 as int) partition from range(0, 400, 1, 8)"
+)
+VALUES = sorted(f"v{n}" for n in range(400))
+
+
+def identity(key: str) -> LoadIdentity:
+    return LoadIdentity("airflow", LOAD, key)
+
+
+def prepared(home: Path, key: str, **arguments: Any) -> Manifest:
+    run("begin", key)
+    run("prepare", key, **arguments)
+    with session() as opened:
+        (row,) = opened.ledger.attempts(identity(key))
+        return ManifestStore(str(home / "kafka_eos_manifests")).read(reference(opened, row))
+
+
+def lose(kafka: LocalKafka, key: str, manifest: Manifest, *lost: int) -> None:
+    """Decided, and some Spark partitions' transactions aborted before Kafka is told; then DeleteRecords takes them."""
+    with session() as opened:
+        decide(opened, manifest, Checks(), owner=OWNER, margin_s=20)
+        for n in lost:
+            opened.coordinator.end(manifest.transactions[n], Verdict.ABORT)
+        wait_until(lambda: not commit_pass(opened, identity(key), 1).open, "the commit of the others")
+    ends: dict[tuple[str, int], int] = {}
+    for w in (w for n in lost for w in manifest.entries[n].writes):
+        ends[w.topic, w.partition] = max(w.last_offset + 1, ends.get((w.topic, w.partition), 0))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for done in admin.delete_records([ConfluentPartition(*tp, end) for tp, end in ends.items()]).values():
+        done.result(30)
+
+
+def all_there_once(kafka: LocalKafka, key: str, topic: str, partitions: int, values: list[str]) -> None:
+    wait_until(lambda: open_ids(key) == [], "the end of what is open")
+    assert committed_values(kafka.bootstrap_servers, topic, partitions) == values
+    assert state(key) is LoadState.COMMITTED
+
+
+def finish(key: str) -> None:
+    run("decide", key)
+    run("commit", key)
+
+
+def test_one_lost_of_eight_is_prepared_again_and_only_that_one(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    name = topic(8)
+    manifest = prepared(home, "eight", topics=[name], sql=EIGHT)
+    lose(kafka, "eight", manifest, 3)
+    text = refused("commit", "eight")
+    assert "RecordsGoneError: Spark partition 3 " in text and "Clear prepare" in text
+    # the whole run is cleared, or only prepare: begin opens no attempt
+    assert run("begin", "eight")["attempt"] == 1
+    with pytest.raises(AirflowException):
+        run("prepare", "eight", topics=[name], sql="select nothing from nowhere")
+    with session() as opened:
+        failed = opened.ledger.repairs(identity("eight"))[-1]
+    assert (failed.state, "AirflowException" in failed.reason) == (RepairState.UNDECIDABLE, True)
+    done = run("prepare", "eight", topics=[name], sql=EIGHT)
+    assert (done["verdict"], done["prepared_again"], done["records"]) == ("commit", [3], 50)
+    # a repair has a timeout, also where the load has none
+    written = json.loads(Path(done["manifest"]).read_text())
+    assert (manifest.two_phase_commit, written["two_phase_commit"]) == (True, False)
+    finish("eight")
+    all_there_once(kafka, "eight", name, 8, VALUES)
+    with session() as opened:
+        rows = opened.ledger.transactions(identity("eight"), 1)
+        assert len(opened.ledger.attempts(identity("eight"))) == 1
+    outcomes = [row.outcome for row in rows]
+    assert (outcomes.count(Outcome.COMMITTED), outcomes.count(Outcome.SUPERSEDED)) == (8, 1)
+    # what is committed already stays where it was written first
+    (again,) = [row for row in rows if row.transaction not in manifest.transactions]
+    assert again.spark_partition == 3
+    assert run("prepare", "eight", topics=[name], sql=EIGHT) == {
+        "load": str(identity("eight")), "attempt": 1, "verdict": "commit",
+    }  # fmt: skip
+
+
+def test_rows_without_a_key_go_where_they_went(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> None:
+    """Their places come of the Spark partition's number and of Arrow's batches; also with pooled ids."""
+    name, sql = topic(3), "select 'v' || id value from range(0, 400, 1, 2)"
+    manifest = prepared(home, "no keys", topics=[name], sql=sql, transaction_naming="pooling")
+    lose(kafka, "no keys", manifest, 0, 1)
+    done = run("prepare", "no keys", topics=[name], sql=sql, transaction_naming="pooling")
+    assert done["prepared_again"] == [0, 1]
+    finish("no keys")
+    all_there_once(kafka, "no keys", name, 3, VALUES)
+
+
+def test_a_changed_source_stops_with_both_digests_and_nothing_of_it_is_visible(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    name = topic(8)
+    manifest = prepared(home, "changed", topics=[name], sql=EIGHT)
+    lose(kafka, "changed", manifest, 3)
+    before = committed_values(kafka.bootstrap_servers, name, 8)
+    changed = EIGHT.replace("'v' || id", "if(id = 177, 'w', 'v') || id")
+    text = refused("prepare", "changed", topics=[name], sql=changed)
+    (w,) = manifest.entries[3].writes
+    told = re.search(
+        rf"Spark partition 3 had 50 records with digest {w.digest} in {name}-3, and has 50 records with digest "
+        r"([0-9a-f]{32}) now",
+        text,
+    )
+    assert told is not None and told[1] != w.digest, text
+    assert "InDoubtError" in text and "give-up" in text
+    wait_until(lambda: open_ids("changed") == [], "the end of the repair")
+    assert state("changed") is LoadState.IN_DOUBT
+    assert committed_values(kafka.bootstrap_servers, name, 8) == before
+    assert len(before) == 350
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_when(home: Path, kafka: LocalKafka, topic: Callable[..., str], step: str) -> None:
+    name = topic(8)
+    manifest = prepared(home, "killed", topics=[name], sql=EIGHT)
+    lose(kafka, "killed", manifest, 5)
+    # commit finds that it is gone, so that the load is REPAIRING
+    refused("commit", "killed")
+    died = _process("killed", name, step)
+    assert died.wait(180) == -9
+    left = open_ids("killed")
+    assert len(left) == (0 if step == "its repairs are open" else 1)
+    run("cleanup", "killed")
+    wait_until(lambda: open_ids("killed") == [], "what cleanup ends, or rolls forward")
+    done = run("prepare", "killed", topics=[name], sql=EIGHT)
+    assert done.get("prepared_again") == (None if step == "it is adopted" else [5])
+    finish("killed")
+    all_there_once(kafka, "killed", name, 8, VALUES)
+
+
+def test_rule_12_of_two_prepares_at_once_one_is_adopted(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    name = topic(8)
+    manifest = prepared(home, "two", topics=[name], sql=EIGHT)
+    lose(kafka, "two", manifest, 5)
+    slow = _process("two", name, "waits: Spark has written it")
+    wait_until(lambda: Path("waits").exists() or slow.poll() is not None, "the other one's Spark", 180)
+    assert slow.poll() is None and len(open_ids("two")) == 1
+    assert run("prepare", "two", topics=[name], sql=EIGHT)["prepared_again"] == [5]
+    Path("go").touch()
+    assert slow.wait(120) == 0  # late, and no error: all of it is there
+    finish("two")
+    all_there_once(kafka, "two", name, 8, VALUES)
+
+
+def _process(key: str, topic: str, step: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.airflow.repreparing_process", key, topic, EIGHT, step]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+FAILING = """
+def load(spark, fail):
+    plain = spark.sql("select cast(id as string) key, 'v' || id || repeat('.', 9000) value from range(0, 300, 1, 2)")
+
+    def once(batches):
+        import os, time
+
+        from pyspark import TaskContext
+
+        for number, batch in enumerate(batches):
+            if number == 2 and fail and TaskContext.get().partitionId() == 1 and not os.path.exists(fail):
+                open(fail, "w").close()
+                time.sleep(1)
+                raise ValueError("the first attempt of the task fails")
+            yield batch
+
+    return plain.mapInArrow(once, plain.schema)
+"""
+
+
+def test_rule_5_a_task_that_is_retried_in_a_repair_has_an_id_of_its_own(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection(monkeypatch, "spark_default", "spark", host="local[2,2]", extra={"deploy-mode": "client"})
+    (home / "job.py").write_text(FAILING)
+    job: dict[str, Any] = {
+        "topics": [topic(2)],
+        "job": str(home / "job.py"),
+        "conf": {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"},
+    }
+    manifest = prepared(home, "retried", job_args={"fail": ""}, **job)
+    lose(kafka, "retried", manifest, 0, 1)
+    done = run("prepare", "retried", job_args={"fail": str(home / "failed")}, **job)
+    assert ((home / "failed").exists(), done["prepared_again"]) == (True, [0, 1])
+    with session() as opened:
+        listed = opened.coordinator.list_known(prefix(identity("retried"), opened.ledger.ledger_id))
+        adopted = {r.transactional_id: r.number for r in opened.ledger.repairs(identity("retried"))}
+    number = next(n for i, n in adopted.items() if i not in manifest.transactions and f".{n}-1-" in i)
+    tried = [i for i in listed if (p := TransactionalId.parse(i)) and (p.attempt, p.spark_partition) == (number, 1)]
+    assert len(tried) == 2, listed
+    finish("retried")
+    values = sorted(f"v{n}" + "." * 9000 for n in range(300))
+    all_there_once(kafka, "retried", job["topics"][0], 2, values)
