@@ -25,8 +25,8 @@ class SweepLeftoversOperator(BaseOperator):
     """What cleanup does for a run, for the runs that are gone: deleted, skipped whole, or of a DAG that is no more.
 
     Per namespace: undecided attempts without a sign of life are made undecidable and what they have open is ended;
-    decided loads are rolled forward. Attempts at work, and transactions of others, are left alone. Then it measures,
-    and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
+    decided loads are rolled forward. Attempts at work, loads in doubt and transactions of others are left alone. Then
+    it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
 
     :param namespaces: of the loads. (templated)
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
@@ -117,10 +117,13 @@ class SweepLeftoversOperator(BaseOperator):
         from airflow_kafka_eos.protocol.leftovers import clean, find
         from airflow_kafka_eos.protocol.strangers import strangers
 
+        loads = session.ledger.loads(session.namespace)
+        in_doubt = {r.load for r in loads if r.state is LoadState.IN_DOUBT}
         left = find(session, abandoned_after=self.abandoned_after)
         swept = clean(
             session,
-            left.loads,
+            # a person has it (rule 7): another look would only hide why
+            {load: up_to for load, up_to in left.loads.items() if load not in in_doubt},
             by=by,
             quiet_s=self.quiet_period.total_seconds(),
             deadline_s=self.sweep_timeout.total_seconds(),
@@ -133,11 +136,15 @@ class SweepLeftoversOperator(BaseOperator):
                 passing.append(str(one.error))
             elif one.error is not None:
                 problems.append(str(one.error))
-        told = {str(s.load) for s in swept if s.error is not None}
-        found["in_doubt"] = [
-            str(r.load) for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT
+        told = {s.load for s in swept if s.error is not None}
+        in_doubt |= {
+            r.load for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT
+        }
+        found["in_doubt"] = sorted(map(str, in_doubt))
+        problems += [
+            f"load {load} is IN_DOUBT: `airflow-kafka-eos loads show` says why"
+            for load in sorted(in_doubt - told, key=str)
         ]
-        problems += [f"load {name} is IN_DOUBT" for name in found["in_doubt"] if name not in told]
         found["unknown"] = list(left.unknown)
         problems += [
             f"{name} is open, of this ledger, and unknown to it (restored from a backup?)" for name in left.unknown
