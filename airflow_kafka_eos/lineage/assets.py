@@ -37,7 +37,7 @@ def server_of(bootstrap_servers: str) -> str:
     """
     first = bootstrap_servers.split(",")[0].strip().rpartition("://")[2]
     has_port = ":" in first.rpartition("]")[2]
-    return (first if has_port else f"{first}:{DEFAULT_PORT}").lower()
+    return first if has_port else f"{first}:{DEFAULT_PORT}"
 
 
 def refuse_server(server: str | None) -> None:

@@ -74,7 +74,7 @@ def examples(
             running.world(session, "left_behind", STUCK.name, STUCK.key).prepare(["stuck"])
         for dag in sorted(DAGS - {"kafka_eos_maintenance"}):
             running.unpause(dag)
-        running.trigger("hourly_partitioned_load", "by hand", partition_key="2026-01-01T10")
+        running.trigger("hourly_partitioned_load", "one_hour", partition_key="2026-01-01T10")
         for run_id, count in (("approved", 100), ("rejected", 100), ("usual", 10)):
             running.trigger("approve_outsized", run_id, conf={"count": count})
         yield running
@@ -119,7 +119,7 @@ def _counts(examples: Examples, topic: str) -> dict[str, int]:
 
 
 def test_an_hour_wakes_its_partitioned_reader_once_and_no_plain_one(examples: Examples) -> None:
-    assert examples.ended("hourly_partitioned_load", "by hand")["state"] == "success"
+    assert examples.ended("hourly_partitioned_load", "one_hour")["state"] == "success"
     assert examples.visible("clicks") == sorted(f"click {n} of 2026-01-01T10" for n in range(60))
     woken = examples.ended("hourly_partitioned_reader")
     assert (woken["state"], woken["partition_key"]) == ("success", "2026-01-01T10")
