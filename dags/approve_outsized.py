@@ -29,6 +29,7 @@ with DAG(
     "approve_outsized",
     schedule=None,
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    default_args={"retries": 2},
     params={"count": 100},
     tags=["kafka", "exactly-once"],
 ):

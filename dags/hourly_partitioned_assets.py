@@ -19,6 +19,7 @@ with DAG(
     schedule=CronPartitionTimetable("5 * * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%dT%H"),
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
+    default_args={"retries": 2},
     tags=["kafka", "exactly-once"],
 ):
     ExactlyOnceLoad(

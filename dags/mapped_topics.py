@@ -14,6 +14,7 @@ with DAG(
     schedule="@daily",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
+    default_args={"retries": 2},
     tags=["kafka", "exactly-once"],
 ):
 

@@ -11,6 +11,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import read
 from tests.protocol.world import World
 from tests.reading import committed_values
 
@@ -76,6 +77,13 @@ class Examples:
 
     def visible(self, topic: str) -> list[str]:
         return committed_values(self.bootstrap, topic, 2)
+
+    def spans(self, topic: str) -> dict[str, list[int]]:
+        """The first and the last offset that readers see, by partition."""
+        with self.session() as session:
+            seen = read(self.world(session, topic, "any", "any"), "read_committed")
+        offsets = {p: [m[1] for m in seen if m[0] == p] for p in sorted({m[0] for m in seen})}
+        return {str(p): [min(of), max(of)] for p, of in offsets.items()}
 
     def ledger(self) -> Ledger:
         return Ledger.open(self.ledger_url)
