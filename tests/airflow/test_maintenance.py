@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,10 @@ from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.deciding import Checks, decide
 from airflow_kafka_eos.protocol.recovering import recover
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.airflow.steps import CONTEXT, OWNER
 from tests.protocol.lost import delete_records, lose
 from tests.protocol.world import World, foreign_transaction
 
@@ -159,50 +162,94 @@ def test_what_is_lost_and_what_is_in_doubt_is_named(left: Callable[[str], World]
     assert (found["swept"], state(world)) == ([], LoadState.IN_DOUBT), "it stays what a person has to judge"
 
 
-def test_brokers_that_do_not_answer_are_tried_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_namespace_whose_brokers_do_not_answer_keeps_no_other_and_is_tried_again(
+    left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
     from airflow_kafka_eos.errors import BrokerUnavailableError
     from airflow_kafka_eos.hooks.kafka_eos import Resolved
 
-    def away(*_: Any, **__: Any) -> Any:
-        raise BrokerUnavailableError("no broker answers", remedy="wait")
+    world = left("decided")
+    world.decide(world.prepare(["a"]))
+    real = Resolved.session
+
+    def away(self: Resolved, namespace: str, **arguments: Any) -> Any:
+        if namespace == "away":
+            raise BrokerUnavailableError("no broker answers", remedy="wait")
+        return real(self, namespace, **arguments)
 
     monkeypatch.setattr(Resolved, "session", away)
-    operator, _, context = sweep("airflow")
+    operator, ti, context = sweep("away", namespaces=["away", world.load.namespace])
     with pytest.raises(AirflowException, match="no broker answers") as caught:
         operator.execute(context)
     assert not isinstance(caught.value, AirflowFailException)
+    assert len(ti.pushed["return_value"][world.load.namespace]["swept"]) == 1
+    assert state(world) is LoadState.COMMITTED
 
 
-def test_the_numbers_reach_a_statsd(left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[set[str]], None]]:
+    """A listener that Airflow's Stats send to, as a task's process sets them up; what it gives waits for datagrams."""
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics import stats_utils
 
-    world = left("decided")
-    world.prepare(["open"])
-    namespace = world.load.namespace
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener, monkeypatch.context() as settings:
         listener.bind(("127.0.0.1", 0))
         listener.settimeout(10)
-        for name, value in {"ON": "True", "HOST": "127.0.0.1", "PORT": str(listener.getsockname()[1])}.items():
-            monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{name}", value)
-        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
-        # as a task's process does it when it starts
+        port = str(listener.getsockname()[1])
+        for name, value in {"ON": "True", "HOST": "127.0.0.1", "PORT": port, "INFLUXDB_ENABLED": "True"}.items():
+            settings.setenv(f"AIRFLOW__METRICS__STATSD_{name}", value)
         stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
-        try:
-            found_by(namespace)
-        finally:
-            monkeypatch.undo()
-            stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
-        heard: set[str] = set()
-        wanted = {
-            f"airflow.kafka_eos.open_transactions,namespace={namespace}:1|g",
-            f"airflow.kafka_eos.{namespace}.open_transactions:1|g",
-            f"airflow.kafka_eos.in_doubt_loads,namespace={namespace}:0|g",
-        }
-        while not wanted <= heard:
-            heard.add(listener.recv(4096).decode())
+
+        def wait_for(wanted: set[str]) -> None:
+            heard: set[str] = set()
+            while not wanted <= heard:
+                heard.add(listener.recv(4096).decode())
+
+        yield wait_for
+    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
+
+
+def test_the_numbers_of_a_namespace_reach_a_statsd(
+    left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = left("open")
+    world.prepare(["open"])
+    namespace = world.load.namespace
+    with statsd(monkeypatch) as wait_for:
+        found_by(namespace)
+        wait_for(
+            {
+                f"airflow.kafka_eos.open_transactions,namespace={namespace}:1|g",
+                f"airflow.kafka_eos.{namespace}.open_transactions:1|g",
+                f"airflow.kafka_eos.in_doubt_loads,namespace={namespace}:0|g",
+            }
+        )
+
+
+def test_a_load_that_a_run_has_written_is_counted_by_that_run(
+    left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_kafka_eos.sensors.loaded import LoadedSensor
+
+    world = left("counted")
+    manifest = world.prepare(["a", "b"], owner=OWNER)
+    decide(world.session, manifest, Checks(), owner=OWNER, margin_s=20)
+    world.commit()
+    load = world.load
+    sensor = LoadedSensor(
+        task_id="loaded", load_name=load.name, load_key=load.key, namespace=load.namespace, deferrable=False
+    )
+    with statsd(monkeypatch) as wait_for:
+        assert sensor.execute(CONTEXT)["records"] == 2
+        wait_for(
+            {
+                f"airflow.kafka_eos.loads,namespace={load.namespace}:1|c",
+                f"airflow.kafka_eos.{load.namespace}.records:2|c",
+                f"airflow.kafka_eos.attempts,namespace={load.namespace}:1|c",
+            }
+        )
 
 
 @pytest.mark.parametrize(
