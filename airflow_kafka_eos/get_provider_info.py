@@ -26,7 +26,8 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Kafka exactly-once loads",
                 "python-modules": [
-                    f"airflow_kafka_eos.operators.{name}" for name in ("begin", "prepare", "decide", "commit")
+                    f"airflow_kafka_eos.operators.{name}"
+                    for name in ("begin", "prepare", "decide", "commit", "maintenance")
                 ],
             }
         ],

@@ -289,6 +289,11 @@ def name_prefix(namespace: str, ledger_id: str, load_name: str) -> str:
     return f"{namespace_prefix(namespace, ledger_id)}{_encode(load_name)}."
 
 
+def prefix_of_all_ledgers(namespace: str) -> str:
+    """Prefix of the namespace's ids, whatever ledger has handed them out."""
+    return f"{_encode(namespace)}."
+
+
 def namespace_prefix(namespace: str, ledger_id: str) -> str:
     """What every transactional id of a namespace of a ledger starts with."""
     return f"{_encode(namespace)}.{ledger_id}."

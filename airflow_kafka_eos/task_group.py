@@ -74,7 +74,9 @@ class ExactlyOnceLoad(TaskGroup):
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param manifest_dir: a folder that workers and Spark drivers share. (templated)
     :param deferrable: let cleanup and loaded wait in the triggerer.
-    :param outlets: assets that a visible load updates.
+    :param outlets: further assets that a visible load updates.
+    :param asset_events: a visible load updates the assets ``kafka://<asset_server>/<topic>`` too (docs/assets.md).
+    :param asset_server: one ``host:port`` or a name of the cluster; None: the connection's first bootstrap server.
     :param spark_args: further keyword arguments of SparkSubmitOperator, such as ``conf`` or ``driver_memory``.
     :param group_args: further keyword arguments of TaskGroup, such as ``tooltip`` or ``default_args``.
     """
@@ -112,6 +114,8 @@ class ExactlyOnceLoad(TaskGroup):
         manifest_dir: str | None = None,
         deferrable: bool = True,
         outlets: Sequence[Any] = (),
+        asset_events: bool = True,
+        asset_server: str | None = None,
         spark_args: Mapping[str, Any] | None = None,
         **group_args: Any,
     ) -> None:
@@ -175,7 +179,13 @@ class ExactlyOnceLoad(TaskGroup):
                 task_id="cleanup", quiet_period=quiet_period, deferrable=deferrable, **load
             )
             self.loaded = LoadedSensor(
-                task_id="loaded", deferrable=deferrable, outlets=list(outlets), **after
+                task_id="loaded",
+                deferrable=deferrable,
+                topics=topics,
+                outlets=list(outlets),
+                asset_events=asset_events,
+                asset_server=asset_server,
+                **after,
             )
         self.begin >> self.prepare >> self.decide >> self.commit >> [self.cleanup, self.loaded]
         self.cleanup.as_teardown(setups=self.begin, on_failure_fail_dagrun=True)

@@ -166,12 +166,17 @@ def ledger_url(connection: Any) -> str:
         for k, v in connection.extra_dejson.items()
         if k.startswith(("ssl", "connect_", "application_"))
     }
+    host, port = connection.host, connection.port
+    if host and host.startswith("/") and connection.conn_type.startswith("postgres"):
+        query["host"], host = host, None  # a Unix socket's directory: no URL has it in a host's place
+        if port:
+            query["port"], port = str(port), None
     return URL.create(
         dialect,
         username=connection.login,
         password=connection.password,
-        host=connection.host,
-        port=connection.port,
+        host=host,
+        port=port,
         database=connection.schema,
         query=query,
     ).render_as_string(hide_password=False)

@@ -11,7 +11,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.sweeping import finish, needs_quiet_period, sweep
-from airflow_kafka_eos.protocol.visibility import lags
+from airflow_kafka_eos.protocol.visibility import arrival_of, lags
 
 
 class Poll(Protocol):
@@ -108,15 +108,18 @@ class VisiblePoll:
 
     def __init__(self, load: LoadIdentity) -> None:
         self.load = load
+        self._arrival: dict[str, Any] = {"load": str(load)}
 
     def __call__(self, session: Session) -> str | None:
         waiting = lags(session, self.load)
         if not waiting:
+            self._arrival = arrival_of(session, self.load)
             return None
         return f"load {self.load} is committed, readers are held back: {'; '.join(map(str, waiting[:5]))}"
 
     def summary(self) -> dict[str, Any]:
-        return {"load": str(self.load)}
+        """See :func:`~airflow_kafka_eos.protocol.visibility.arrival_of`."""
+        return self._arrival
 
 
 def own_number(rows: list[AttemptRow], owner: str) -> int:

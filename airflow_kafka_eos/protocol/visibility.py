@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
+from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.kafka.partitions import Holder
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.committing import decided_attempt
@@ -71,3 +73,36 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         for tp, offset in sorted(needed.items())
         if stable[tp] < offset
     ]
+
+
+def arrival_of(session: Session, load: LoadIdentity) -> dict[str, Any]:
+    """What a committed load has put into its topics, as the ledger has it; JSON values.
+
+    What a repair has replaced does not count. Offsets are the first and the last of the load in a partition; records of
+    others, markers and aborted records may lie between them.
+
+    :returns: ``load``, ``attempt``, ``by`` (who prepared it), ``decided_at``, ``records``, ``repaired`` (transactions
+        that replace lost ones), and by topic ``topics``: ``records``, ``bytes`` (before compression), ``offsets``
+        (partition, as a text: [first, last]).
+    :raises UndecidableError: the load has no commit decision.
+    """
+    row = decided_attempt(session, load)
+    topics: dict[str, dict[str, Any]] = {}
+    transactions = session.ledger.transactions(load, row.number)
+    standing = [t for t in transactions if t.outcome is not Outcome.SUPERSEDED]
+    for t in standing:
+        for w in t.writes:
+            found = topics.setdefault(w.topic, {"records": 0, "bytes": 0, "offsets": {}})
+            found["records"] += w.records
+            found["bytes"] += w.bytes
+            first, last = found["offsets"].get(str(w.partition), (w.first_offset, w.last_offset))
+            found["offsets"][str(w.partition)] = [min(first, w.first_offset), max(last, w.last_offset)]
+    return {
+        "load": str(load),
+        "attempt": row.number,
+        "by": row.responsible,
+        "decided_at": row.decided_at,
+        "records": row.records,
+        "repaired": len(transactions) - len(standing),
+        "topics": dict(sorted(topics.items())),
+    }

@@ -164,6 +164,10 @@ class LocalAirflow:
         """POST of the public REST API, ``/api/v2`` left out."""
         return self._call("POST", path, json=dict(body))
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """PATCH of the public REST API, ``/api/v2`` left out."""
+        return self._call("PATCH", path, json=dict(body))
+
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         if self._client is None:
             token = httpx.get(f"{self.url}/auth/token", timeout=30).raise_for_status().json()["access_token"]

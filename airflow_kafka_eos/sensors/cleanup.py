@@ -11,6 +11,8 @@ from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.polling import Poll
 
@@ -64,7 +66,7 @@ class CleanupLoadSensor(PollingLoadSensor):
             self.load_identity, up_to=self._up_to, by=owner, quiet_s=self.quiet_period.total_seconds()
         )
 
-    def done(self, summary: dict[str, Any]) -> dict[str, Any]:
+    def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
         if summary.get("problem"):
             self.log.warning("NOT CLEAN, and no sweep will make it so: %s", summary["problem"])
         return summary

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
+from airflow_kafka_eos.lineage.metrics import count_arrival
+from airflow_kafka_eos.operators.base import LoadOperator, owner_of
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.loaded import LoadedTrigger
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
     from airflow_kafka_eos.protocol.polling import Poll
 
 
 class LoadedSensor(PollingLoadSensor):
-    """Waits until the last stable offset has passed the load's last record; names whoever holds it back."""
+    """Waits until the last stable offset has passed the load's last record; names whoever holds it back.
+
+    Then it tells of the load, once: an asset event for each topic and each outlet (docs/assets.md).
+
+    :param topics: the load's; those that it wrote nothing to are told of too. (templated)
+    :param asset_events: tell of the topics; False: of ``outlets`` alone.
+    :param asset_server: the authority of the topics' assets, ``kafka://<here>/<topic>``: one ``host:port``, or a name
+        of the cluster. None: the first bootstrap server of the Kafka connection.
+    """
+
+    template_fields: Sequence[str] = (*LoadOperator.template_fields, "topics")
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] = (),
+        asset_events: bool = True,
+        asset_server: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        refuse_server(asset_server)
+        # rendered names are known too late for an outlet
+        name = kwargs.get("load_name")
+        is_literal = isinstance(name, str) and "{{" not in name
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.asset_server = asset_server
+        self._alias = alias_of(name if name and is_literal else self.task_id) if asset_events and topics else None
+        if self._alias is not None:
+            self.outlets = [*self.outlets, self._alias]
+        self._arrival: dict[str, Any] | None = None
+        self._wrote = False
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import VisiblePoll
@@ -21,3 +60,35 @@ class LoadedSensor(PollingLoadSensor):
 
     def new_trigger(self, owner: str) -> LoadedTrigger:
         return LoadedTrigger(**self.trigger_fields())
+
+    def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
+        self._arrival = summary
+        self._wrote = summary["by"] == owner_of(context)
+        if self._wrote:
+            count_arrival(self.load_identity, summary, datetime.now(UTC))
+        if self.outlets:
+            told = announce(
+                context,
+                self.outlets,
+                summary,
+                alias=self._alias,
+                topics=self._topics(summary),
+                server=self._server(),
+            )
+            self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
+            news = ", ".join(told.events) or "nobody: it was told of before"
+            self.log.info("load %s is told of to %s", summary["load"], news)
+        return summary
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """OpenLineage's hook: the topics with their rows."""
+        from airflow_kafka_eos.lineage.openlineage import lineage_of
+
+        topics = self._topics(self._arrival) if self._arrival else ()
+        return lineage_of(self._arrival, topics=topics, server=self._server(), wrote=self._wrote)
+
+    def _topics(self, arrival: dict[str, Any]) -> list[str]:
+        return sorted({*self.topics, *arrival["topics"]})
+
+    def _server(self) -> str:
+        return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

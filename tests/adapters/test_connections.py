@@ -48,6 +48,10 @@ NAMES = {
             ),
             "postgresql+psycopg2://h/d?sslmode=require",
         ),
+        (
+            Connection(conn_id="c", conn_type="postgres", host="/run/pg", port=5433, login="u", schema="d"),
+            "postgresql+psycopg2://u@/d?host=%2Frun%2Fpg&port=5433",
+        ),
     ],
 )
 def test_a_ledger_connection_becomes_a_url(connection: Connection, url: str) -> None:

@@ -1,0 +1,1 @@
+"""What a visible load tells others: asset events, OpenLineage datasets."""

@@ -1,0 +1,153 @@
+"""Asset events of a load that readers see: one for each topic, once per load (docs/assets.md).
+
+Airflow registers the events of a task together with its success, so what it has registered is what was told: before
+anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of a committed load wakes nobody again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from airflow_kafka_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 9092
+#: The event of a load follows its decision; so many of other loads are looked through for it.
+MAX_EVENTS = 1000
+
+
+def server_of(bootstrap_servers: str) -> str:
+    """The authority of a cluster's assets: the first ``host:port`` that the connection names.
+
+    The first, as OpenLineage has it too. A list that is reordered makes other assets: then name ``asset_server``.
+
+    :param bootstrap_servers: librdkafka's list; a protocol in front of a host is left out.
+    """
+    first = bootstrap_servers.split(",")[0].strip().rpartition("://")[2]
+    has_port = ":" in first.rpartition("]")[2]
+    return first if has_port else f"{first}:{DEFAULT_PORT}"
+
+
+def refuse_server(server: str | None) -> None:
+    """
+    :raises ConfigurationError: it is no authority of a URI.
+    """
+    if server is not None and (not server or any(c in server for c in "/@?# ,")):
+        raise ConfigurationError(
+            f"asset_server={server!r} is not the authority of an asset's URI",
+            remedy="Set it to one host:port or to a name of the cluster, as it stands in kafka://<here>/topic",
+        )
+
+
+def topic_uri(server: str, topic: str) -> str:
+    """As the Kafka provider's asset scheme has it."""
+    return f"kafka://{server}/{topic}"
+
+
+def alias_of(load_name: str) -> AssetAlias:
+    """The outlet of a load whose connection is not known when its DAG is parsed; events come through it.
+
+    Its name is the load's, in ASCII: databases of Airflow's may keep no other.
+    """
+    return AssetAlias(load_name if load_name.isascii() else quote(load_name))
+
+
+@dataclass
+class Told:
+    """What a task's success tells.
+
+    :param outlets: the task's, without the assets that this load was told of before.
+    :param events: URIs of the assets that are told of, but for those that Airflow resolves by itself.
+    """
+
+    outlets: list[Any] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+
+def announce(
+    context: Context,
+    outlets: Iterable[Any],
+    arrival: Mapping[str, Any],
+    *,
+    alias: AssetAlias | None,
+    topics: Iterable[str],
+    server: str,
+) -> Told:
+    """Note for this task's success what there is to tell, with its extra.
+
+    :param outlets: the task's own, ``alias`` among them.
+    :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
+    :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
+    """
+    accessors: Any = context["outlet_events"]
+    told = Told()
+    named = set()
+    for outlet in outlets:
+        if isinstance(outlet, Asset | AssetRef):
+            try:
+                accessor = accessors[outlet]
+            except AirflowRuntimeError:  # a reference to what is no asset: Airflow warns of it
+                continue
+            named.add(accessor.key.uri)
+            if _was_told(accessor.key, arrival):
+                continue
+            accessor.extra.update(_extra(arrival, _topic_of(accessor.key.uri, server)))
+            told.events.append(accessor.key.uri)
+        told.outlets.append(outlet)
+    for topic in topics if alias is not None else ():
+        uri = topic_uri(server, topic)
+        if uri in named:
+            continue
+        key = _key_of(accessors, uri)
+        if not _was_told(key, arrival):
+            accessors[alias].add(key.to_asset(), extra=_extra(arrival, topic))
+            told.events.append(uri)
+    return told
+
+
+def _key_of(accessors: Any, uri: str) -> AssetUniqueKey:
+    """The asset that DAGs know under this URI, whatever name they gave it."""
+    try:
+        key: AssetUniqueKey = accessors[Asset.ref(uri=uri)].key
+    except AirflowRuntimeError:
+        return AssetUniqueKey.from_asset(Asset(uri=uri))
+    return key
+
+
+def _topic_of(uri: str, server: str) -> str | None:
+    prefix = topic_uri(server, "")
+    return uri[len(prefix) :] if uri.startswith(prefix) else None
+
+
+def _extra(arrival: Mapping[str, Any], topic: str | None) -> dict[str, Any]:
+    """What an event carries: of its topic alone, or of the whole load for an outlet that is no topic of it."""
+    common = {name: arrival[name] for name in ("load", "attempt", "decided_at")}
+    if topic is None:
+        return common | {"records": arrival["records"]}
+    of_topic = arrival["topics"].get(topic, {"records": 0, "offsets": {}})
+    return common | {"records": of_topic["records"], "offsets": of_topic["offsets"]}
+
+
+def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
+    from airflow.sdk.execution_time.context import InletEventsAccessor
+
+    past = InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
+    try:
+        events = list(past.after(arrival["decided_at"]).limit(MAX_EVENTS))
+    except AirflowRuntimeError as e:
+        # twice is better than never
+        log.warning("the events of %s cannot be read, this load is told of: %s", key.uri, e)
+        return False
+    return any((event.extra or {}).get("load") == arrival["load"] for event in events)

@@ -1,0 +1,181 @@
+"""Maintenance: sweep what no run is left to sweep, and say what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TransientError
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
+from airflow_kafka_eos.lineage.metrics import count, send_gauges
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadState
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kafka_eos.protocol.leftovers import Swept
+    from airflow_kafka_eos.protocol.session import Session
+
+
+class SweepLeftoversOperator(BaseOperator):
+    """What cleanup does for a run, for the runs that are gone: deleted, skipped whole, or of a DAG that is no more.
+
+    Per namespace: undecided attempts without a sign of life are made undecidable and what they have open is ended;
+    decided loads are rolled forward. Attempts at work, loads in doubt and transactions of others are left alone. Then
+    it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
+
+    :param namespaces: of the loads. (templated)
+    :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
+    :param ledger_conn_id: connection of the metadata DB; None for the embedded SQLite file beside Airflow's home.
+    :param abandoned_after: an undecided attempt without a sign of life for so long is nobody's any more. More than any
+        run of a load takes from begin to decide, retries included: it cannot be committed any more.
+    :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
+    :param sweep_timeout: how long one namespace may take.
+    :param fail_on_problems: fail, without retries, when something needs a person; False: warn, and succeed.
+    """
+
+    template_fields: Sequence[str] = ("namespaces",)
+
+    def __init__(
+        self,
+        *,
+        namespaces: Sequence[str] = (DEFAULT_NAMESPACE,),
+        kafka_conn_id: str = "kafka_default",
+        ledger_conn_id: str | None = None,
+        abandoned_after: timedelta = timedelta(days=1),
+        quiet_period: timedelta = timedelta(seconds=10),
+        sweep_timeout: timedelta = timedelta(minutes=10),
+        fail_on_problems: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(namespaces, str):
+            raise ConfigurationError(
+                f"namespaces={namespaces!r} is a text", remedy=f"Pass a list: namespaces=[{namespaces!r}]"
+            )
+        if abandoned_after <= timedelta(0):
+            raise ConfigurationError(
+                f"abandoned_after={abandoned_after} would end the attempts of runs that are at work",
+                remedy="Set it to more than a load takes from begin to decide, retries included",
+            )
+        super().__init__(**kwargs)
+        self.namespaces = namespaces
+        self.kafka_conn_id = kafka_conn_id
+        self.ledger_conn_id = ledger_conn_id
+        self.abandoned_after = abandoned_after
+        self.quiet_period = quiet_period
+        self.sweep_timeout = sweep_timeout
+        self.fail_on_problems = fail_on_problems
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Sweep and measure each namespace; returns what was found, by namespace.
+
+        ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``unknown``: open ids of this ledger that it
+        does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``in_doubt``: loads.
+        ``numbers``: what went to Stats. ``problems``: what needs a person, as texts.
+
+        :raises AirflowFailException: something needs a person.
+        :raises AirflowException: a broker or the ledger did not answer, or a wait passed its deadline: try again.
+        """
+        ti = context["ti"]
+        by = f"{ti.dag_id}/{ti.run_id}"
+        resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
+        found: dict[str, Any] = {}
+        passing: list[str] = []
+        for namespace in self.namespaces:
+            found[namespace] = self._namespace(resolved, namespace, by, passing)
+        problems = [text for of in found.values() for text in of["problems"]]
+        for text in problems:
+            self.log.warning("NEEDS A PERSON: %s", text)
+        if problems and self.fail_on_problems:
+            ti.xcom_push("return_value", found)  # a task that fails returns nothing
+            raise AirflowFailException(f"{len(problems)} things need a person: {'; '.join(problems[:5])}")
+        if passing:
+            ti.xcom_push("return_value", found)
+            raise AirflowException(f"not done, try again: {'; '.join(passing[:5])}")
+        return found
+
+    def _namespace(self, resolved: Resolved, namespace: str, by: str, passing: list[str]) -> dict[str, Any]:
+        """One namespace; an error in it keeps no other from being swept."""
+        found: dict[str, Any] = {
+            "swept": [], "unknown": [], "strangers": [], "in_doubt": [], "numbers": {}, "problems": [],
+        }  # fmt: skip
+        try:
+            with resolved.session(namespace) as session:
+                self._sweep(session, by, found, passing)
+                self._measure(session, found)
+        except TransientError as e:
+            passing.append(f"namespace {namespace}: {type(e).__name__}: {e}")
+        except KafkaEosError as e:
+            found["problems"].append(f"namespace {namespace}: {type(e).__name__}: {e}")
+        return found
+
+    def _sweep(self, session: Session, by: str, found: dict[str, Any], passing: list[str]) -> None:
+        from airflow_kafka_eos.protocol.leftovers import clean, find
+        from airflow_kafka_eos.protocol.strangers import strangers
+
+        loads = session.ledger.loads(session.namespace)
+        in_doubt = {r.load for r in loads if r.state is LoadState.IN_DOUBT}
+        left = find(session, abandoned_after=self.abandoned_after)
+        swept = clean(
+            session,
+            # a person has it (rule 7): another look would only hide why
+            {load: up_to for load, up_to in left.loads.items() if load not in in_doubt},
+            by=by,
+            quiet_s=self.quiet_period.total_seconds(),
+            deadline_s=self.sweep_timeout.total_seconds(),
+        )
+        problems = found["problems"]
+        for one in swept:
+            found["swept"].append(_row(one))
+            self.log.info("swept %s", found["swept"][-1])
+            if isinstance(one.error, TransientError):
+                passing.append(str(one.error))
+            elif one.error is not None:
+                problems.append(str(one.error))
+        told = {s.load for s in swept if s.error is not None}
+        in_doubt |= {
+            r.load for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT
+        }
+        found["in_doubt"] = sorted(map(str, in_doubt))
+        problems += [
+            f"load {load} is IN_DOUBT: `airflow-kafka-eos loads show` says why"
+            for load in sorted(in_doubt - told, key=str)
+        ]
+        found["unknown"] = list(left.unknown)
+        problems += [
+            f"{name} is open, of this ledger, and unknown to it (restored from a backup?)" for name in left.unknown
+        ]
+        found["strangers"] = strangers(session, longer_than=self.abandoned_after)
+        problems += [
+            f"{name} is open for more than {self.abandoned_after}, and of another ledger (a deployment that is gone?)"
+            for name in found["strangers"]
+        ]
+        count(session.namespace, "swept_transactions", sum(len(s.aborted) for s in swept))
+
+    def _measure(self, session: Session, found: dict[str, Any]) -> None:
+        from airflow_kafka_eos.protocol.metrics import measure
+
+        numbers = {
+            "in_doubt_loads": len(found["in_doubt"]),
+            "unknown_transactions": len(found["unknown"]),
+            "stranger_transactions": len(found["strangers"]),
+            "problems": len(found["problems"]),
+        }
+        # sent first: what needs a person is known, whatever measuring meets
+        send_gauges(session.namespace, numbers)
+        measured = measure(session).numbers()
+        send_gauges(session.namespace, measured)
+        found["numbers"] = numbers | measured
+
+
+def _row(swept: Swept) -> dict[str, Any]:
+    return {
+        "load": str(swept.load),
+        "up_to_attempt": swept.up_to,
+        "aborted": list(swept.aborted),
+        "error": None if swept.error is None else str(swept.error),
+    }

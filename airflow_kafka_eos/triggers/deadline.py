@@ -1,0 +1,60 @@
+"""For Airflow's DeadlineAlert: which loads are not done yet, and what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadState
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+#: What waits for nobody any more.
+_ENDED = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
+
+
+async def report_unfinished_loads(
+    namespace: str = DEFAULT_NAMESPACE,
+    load_name: str | None = None,
+    kafka_conn_id: str = "kafka_default",
+    ledger_conn_id: str | None = None,
+) -> list[dict[str, Any]]:
+    """A callback for ``AsyncCallback``: the triggerer calls it when a run has missed its deadline, and logs it.
+
+    Only looks. Wrap it in a function of your own to page somebody.
+
+    :param load_name: only loads of that name; None: of the whole namespace.
+    :returns: ``load``, ``state``, ``attempt``, ``reason``, ``updated_at`` of each load that is neither committed,
+        aborted nor given up; oldest first.
+    :raises LedgerUnavailableError: the metadata DB does not answer.
+    """
+    resolved = await KafkaEosHook(kafka_conn_id, ledger_conn_id).aresolve()
+
+    def look() -> list[dict[str, Any]]:
+        with resolved.ledger() as ledger:
+            return unfinished_loads(ledger, namespace, load_name)
+
+    found = await asyncio.to_thread(look)
+    for row in found:
+        log.error("DEADLINE MISSED: load %(load)s is %(state)s since %(updated_at)s: %(reason)s", row)
+    return found
+
+
+def unfinished_loads(ledger: Ledger, namespace: str, load_name: str | None) -> list[dict[str, Any]]:
+    """See :func:`report_unfinished_loads`."""
+    return [
+        {
+            "load": str(row.load),
+            "state": row.state.value,
+            "attempt": row.newest_attempt,
+            "reason": row.reason,
+            "updated_at": row.updated_at,
+        }
+        for row in ledger.loads(namespace, load_name)
+        if row.state not in _ENDED
+    ]

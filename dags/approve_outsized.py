@@ -1,0 +1,48 @@
+"""A person approves a load of unusual size, between prepare and decide: its records are written, and nobody sees them.
+
+Approved, it is committed as it stands. Rejected, decide does not run, cleanup ends it, and the run fails.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pendulum
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG
+
+from airflow_kafka_eos import ExactlyOnceLoad
+
+USUAL = 50  # records
+
+
+class ApproveOutsized(ApprovalOperator):
+    """Asks only when there is something to ask."""
+
+    def execute(self, context):
+        prepared = context["ti"].xcom_pull(task_ids="load_orders.prepare")
+        if prepared.get("records", 0) > USUAL:  # a load that is committed already was not prepared again
+            super().execute(context)
+
+
+with DAG(
+    "approve_outsized",
+    schedule=None,
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    default_args={"retries": 2},
+    params={"count": 100},
+    tags=["kafka", "exactly-once"],
+):
+    with ExactlyOnceLoad(
+        "load_orders",
+        sql="SELECT concat('order ', id, ' of {{ run_id }}') AS value FROM range({{ params.count }})",
+        topics=["approved_orders"],
+        two_phase_commit="required",  # people take their time: without it, less than hold_time
+    ) as load:
+        approve = ApproveOutsized(
+            task_id="approve",
+            subject="Load of {{ ti.xcom_pull(task_ids='load_orders.prepare')['records'] }} records: commit it?",
+            response_timeout=timedelta(hours=12),
+            fail_on_reject=True,
+        )
+    load.prepare >> approve >> load.decide

@@ -1,0 +1,33 @@
+"""A load that is not done an hour after its run was queued: Airflow's deadline alert says in what state it is."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pendulum
+from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference
+
+from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos.triggers.deadline import report_unfinished_loads
+
+DEADLINE = timedelta(seconds=int(os.environ.get("LOAD_DEADLINE_S", "3600")))
+
+with DAG(
+    "deadline_alert",
+    schedule="@daily",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    default_args={"retries": 2},
+    deadline=DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=DEADLINE,
+        callback=AsyncCallback(report_unfinished_loads, kwargs={"load_name": "deadline_alert.load_events"}),
+    ),
+    tags=["kafka", "exactly-once"],
+):
+    ExactlyOnceLoad(
+        "load_events",
+        sql="SELECT concat('event ', id, ' of {{ ds }}') AS value FROM range(10)",
+        topics=["events"],
+    )

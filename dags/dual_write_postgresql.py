@@ -1,0 +1,32 @@
+"""Rows in PostgreSQL and records in Kafka become true together: the ledger lives in the warehouse (docs/dual-write.md).
+
+Needs a connection ``warehouse`` of type postgres, `airflow-kafka-eos ledger upgrade --conn-id warehouse` once, and a
+broker that grants two-phase commit.
+"""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.sdk import DAG
+
+from airflow_kafka_eos import ExactlyOnceLoad
+
+with DAG(
+    "dual_write_postgresql",
+    schedule="@daily",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    default_args={"retries": 2},
+    tags=["kafka", "exactly-once"],
+):
+    ExactlyOnceLoad(
+        "load_orders",
+        sql="SELECT CAST(id AS STRING) AS key, concat('order ', id, ' of {{ ds }}') AS value FROM range(100)",
+        topics=["orders"],
+        ledger_conn_id="warehouse",
+        two_phase_commit="required",
+        also_sql=[
+            "CREATE TABLE IF NOT EXISTS loaded_days (day DATE PRIMARY KEY, records BIGINT NOT NULL)",
+            ("INSERT INTO loaded_days VALUES (:day, :records)", {"day": "{{ ds }}"}),
+        ],
+    )

@@ -1,0 +1,28 @@
+"""Hourly: sweep what no run is left to sweep, send the numbers, and fail when something needs a person.
+
+One per ledger. What each finding means, and what to do: docs/howto-on-call.md.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pendulum
+from airflow.sdk import DAG
+
+from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
+
+with DAG(
+    "kafka_eos_maintenance",
+    schedule="@hourly",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
+    tags=["kafka", "exactly-once"],
+):
+    SweepLeftoversOperator(
+        task_id="sweep",
+        namespaces=["airflow"],
+        abandoned_after=timedelta(days=1),  # longer than any run takes from begin to decide, retries included
+    )

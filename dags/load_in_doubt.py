@@ -1,0 +1,47 @@
+"""A person decides about a load in doubt, from Airflow's own inbox (Required Actions). Triggered by hand, by its name.
+
+To recover looks at everything anew, rolls it forward and repairs what was lost; to give up leaves it as it is for good.
+Who answered, and why, is kept in the ledger.
+"""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import DAG, Param, task
+
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+
+with DAG(
+    "load_in_doubt",
+    schedule=None,
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    params={"namespace": "airflow", "name": Param(type="string"), "key": Param(type="string")},
+    tags=["kafka", "exactly-once"],
+):
+    ask = HITLOperator(
+        task_id="ask",
+        subject="Load {{ params.namespace }}/{{ params.name }}/{{ params.key }} is not committed: what is to be done?",
+        body="`airflow-kafka-eos loads show` says what became of each of its transactions.",
+        options=["Recover", "Give up", "Leave it"],
+        defaults="Leave it",
+        params={"reason": Param("", type="string")},
+    )
+
+    @task
+    def act(answer, params=None):
+        """The same as `airflow-kafka-eos loads recover` and `loads give-up`."""
+        from airflow_kafka_eos.load import LoadIdentity
+        from airflow_kafka_eos.protocol.recovering import give_up, recover
+
+        load = LoadIdentity(params["namespace"], params["name"], params["key"])
+        person, (choice,) = answer["responded_by_user"] or {}, answer["chosen_options"]
+        by = person.get("name") or "nobody"
+        with KafkaEosHook().resolve().session(load.namespace) as session:
+            if choice == "Recover":
+                return recover(session, load, by=by, deadline_s=300).state.value
+            if choice == "Give up":
+                return give_up(session, load, by=by, reason=answer["params_input"]["reason"]).state.value
+            return session.ledger.load(load).state.value
+
+    act(ask.output)

@@ -1,0 +1,98 @@
+"""The example DAGs in a real Airflow of their own: what runs there, and what a person does by its REST API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_kafka_eos.hooks.kafka_eos import Resolved
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.sandbox.airflow import LocalAirflow
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import read
+from tests.protocol.world import World
+from tests.reading import committed_values
+
+ENDED = ("success", "failed")
+#: seconds; everything runs at once, on machines with two cores
+PATIENCE = 200
+
+
+@dataclass(frozen=True)
+class Examples:
+    airflow: LocalAirflow
+    bootstrap: str
+
+    @property
+    def ledger_url(self) -> str:
+        return f"sqlite:///{self.airflow.home}/kafka_eos_ledger.db"
+
+    def unpause(self, dag: str) -> None:
+        self.airflow.patch(f"/dags/{dag}", {"is_paused": False})
+
+    def trigger(self, dag: str, run_id: str, **body: Any) -> None:
+        self.airflow.post(f"/dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None} | body)
+
+    def runs(self, dag: str) -> dict[str, dict[str, Any]]:
+        return {r["dag_run_id"]: r for r in self.airflow.get(f"/dags/{dag}/dagRuns")["dag_runs"]}
+
+    def ended(self, dag: str, run_id: str | None = None) -> dict[str, Any]:
+        """The run, or the only run, of a DAG once it has ended."""
+
+        def run() -> dict[str, Any]:
+            runs = self.runs(dag)
+            return next(iter(runs.values()), {}) if run_id is None else runs.get(run_id, {})
+
+        wait_until(lambda: run().get("state") in ENDED, f"the end of {dag} {run_id or ''}", PATIENCE)
+        if run_id is None:
+            assert len(self.runs(dag)) == 1, self.runs(dag)
+        return run()
+
+    def states(self, dag: str, run_id: str) -> dict[str, str]:
+        path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances"
+        return {t["task_id"]: t["state"] for t in self.airflow.get(path)["task_instances"]}
+
+    def returned(self, dag: str, run_id: str, task: str) -> Any:
+        path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/xcomEntries/return_value"
+        return self.airflow.get(path, deserialize=True, stringify=False)["value"]
+
+    def clear(self, dag: str, run_id: str, *tasks: str) -> None:
+        """With all that is behind them."""
+        body = {"dry_run": False, "only_failed": False, "dag_run_id": run_id, "task_ids": list(tasks)}
+        self.airflow.post(f"/dags/{dag}/clearTaskInstances", body | {"include_downstream": True})
+
+    def answer(self, dag: str, run_id: str, task: str, choice: str, **params: str) -> None:
+        """In Required Actions, as soon as it is asked."""
+        states = lambda: self.states(dag, run_id)  # noqa: E731
+        wait_until(lambda: states().get(task) == "awaiting_input", f"{task} of {dag} to ask", PATIENCE)
+        path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/-1/hitlDetails"
+        self.airflow.patch(path, {"chosen_options": [choice], "params_input": params})
+
+    def asset_events(self, dag: str) -> list[dict[str, Any]]:
+        """That a DAG's tasks have made."""
+        found: list[dict[str, Any]] = self.airflow.get("/assets/events", source_dag_id=dag)["asset_events"]
+        return found
+
+    def visible(self, topic: str) -> list[str]:
+        return committed_values(self.bootstrap, topic, 2)
+
+    def spans(self, topic: str) -> dict[str, list[int]]:
+        """The first and the last offset that readers see, by partition."""
+        with self.session() as session:
+            seen = read(self.world(session, topic, "any", "any"), "read_committed")
+        offsets = {p: [m[1] for m in seen if m[0] == p] for p in sorted({m[0] for m in seen})}
+        return {str(p): [min(of), max(of)] for p, of in offsets.items()}
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.ledger_url)
+
+    def world(self, session: Any, topic: str, name: str, key: str) -> World:
+        """A load of this Airflow's ledger, written by the test."""
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": self.bootstrap})
+        return World(session, settings, topic, LoadIdentity("airflow", name, key))
+
+    def session(self) -> Any:
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": self.bootstrap})
+        return Resolved(settings, self.ledger_url).session("airflow")

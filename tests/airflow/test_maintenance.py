@@ -1,0 +1,264 @@
+"""The sweep for runs that are gone: what it ends, what it rolls forward, what it leaves alone, what it says."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.protocol.deciding import Checks, decide
+from airflow_kafka_eos.protocol.recovering import recover
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.airflow.steps import CONTEXT, OWNER
+from tests.protocol.lost import delete_records, lose
+from tests.protocol.world import World, foreign_transaction
+
+#: by which the ledger is made to look older
+TWO_DAYS = timedelta(days=2)
+
+
+class TaskInstance(SimpleNamespace):
+    """As far as the operator asks it."""
+
+    def __init__(self) -> None:
+        super().__init__(dag_id="kafka_eos_maintenance", run_id="hourly", pushed={})
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+def sweep(namespace: str, **arguments: Any) -> Any:
+    from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
+
+    arguments = {"namespaces": [namespace], "quiet_period": timedelta(seconds=0)} | arguments
+    ti = TaskInstance()
+    operator = SweepLeftoversOperator(task_id="sweep", **arguments)
+    return operator, ti, {"ti": ti}
+
+
+def found_by(namespace: str, **arguments: Any) -> dict[str, Any]:
+    operator, _, context = sweep(namespace, **arguments)
+    found: dict[str, Any] = operator.execute(context)[namespace]
+    return found
+
+
+@pytest.fixture
+def left(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> Iterator[Callable[[str], World]]:
+    """A factory of loads in the embedded ledger, as runs would leave them; each test has a namespace of its own."""
+    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
+    name = topic(partitions=2)
+    with KafkaEosHook().resolve().session(name, timeout_s=20) as own:
+        yield lambda key: World(own, settings, name, LoadIdentity(name, "a.load", key))
+
+
+def two_days_ago(home: Path, load: LoadIdentity) -> None:
+    """Its attempts have shown no life since."""
+    then = (datetime.now(UTC) - TWO_DAYS).isoformat(timespec="microseconds")
+    with sqlite3.connect(home / "kafka_eos_ledger.db") as db:
+        changed = db.execute(
+            "UPDATE kafka_eos_attempts SET opened_at = :then, submitted_at = :then, prepared_at = :then WHERE load_id ="
+            " (SELECT id FROM kafka_eos_loads WHERE load_key = :key AND namespace = :namespace)",
+            {"then": then, "key": load.key, "namespace": load.namespace},
+        )
+        assert changed.rowcount == 1
+
+
+def state(world: World) -> LoadState:
+    row = world.session.ledger.load(world.load)
+    assert row is not None
+    return row.state
+
+
+def test_what_deleted_runs_left_is_ended_or_rolled_forward_and_nothing_else_is_touched(
+    home: Path, left: Callable[[str], World]
+) -> None:
+    """Rules 1, 6, 9: undecided and abandoned is aborted, decided is committed, the living and strangers stay."""
+    deleted, decided, running = left("deleted"), left("decided"), left("running")
+    gone = deleted.prepare(["never"]).transactions[0].transactional_id
+    two_days_ago(home, deleted.load)
+    decided.decide(decided.prepare(["decided"]))
+    living = running.prepare(["running"])
+    stranger = foreign_transaction(running, f"a-service-{running.topic}")
+    found = found_by(deleted.load.namespace)
+    assert {s["load"]: (s["aborted"], s["error"]) for s in found["swept"]} == {
+        str(deleted.load): ([gone], None),
+        str(decided.load): ([], None),
+    }
+    assert (state(deleted), state(decided)) == (LoadState.ABORTED, LoadState.COMMITTED)
+    assert running.open_ids() == sorted(
+        [living.transactions[0].transactional_id, f"a-service-{running.topic}"]
+    )
+    stranger.abort_transaction(30)
+    running.decide(living)
+    running.commit()
+    assert running.visible() == ["decided", "running"]
+    again = found_by(deleted.load.namespace)
+    assert (again["swept"], again["problems"], again["numbers"]["open_transactions"]) == ([], [], 0)
+
+
+def test_what_only_a_person_can_judge_fails_it_without_retries_and_is_in_xcom(left: Callable[[str], World]) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    world, other = left("doubtful"), left("other")
+    other.prepare(["never"])
+    namespace = world.load.namespace
+    forgotten = str(TransactionalId(LoadIdentity(namespace, "lost", "1"), world.session.ledger.ledger_id, 1, 0, 0))
+    dead = str(TransactionalId(LoadIdentity(namespace, "dead", "1"), "0123456789", 1, 0, 0))
+    producers = [foreign_transaction(world, name) for name in (forgotten, dead)]
+    moment = {"abandoned_after": timedelta(milliseconds=1)}
+    operator, ti, context = sweep(namespace, **moment)
+    with pytest.raises(AirflowFailException, match="2 things need a person"):
+        operator.execute(context)
+    found = ti.pushed["return_value"][namespace]
+    assert (found["unknown"], found["strangers"]) == ([forgotten], [dead])
+    assert [s["load"] for s in found["swept"]] == [str(other.load)], "one finding keeps no other from being swept"
+    assert world.open_ids() == sorted([forgotten, dead]), "it ends neither"
+    warned = found_by(namespace, fail_on_problems=False, **moment)
+    assert len(warned["problems"]) == 2 and warned["numbers"]["unknown_transactions"] == 1
+    for producer in producers:
+        producer.abort_transaction(30)
+
+
+def test_a_stranger_that_is_young_may_be_another_deployments_work(left: Callable[[str], World]) -> None:
+    world = left("none")
+    theirs = str(TransactionalId(world.load, "0123456789", 1, 0, 0))
+    producer = foreign_transaction(world, theirs)
+    assert found_by(world.load.namespace)["strangers"] == []
+    producer.abort_transaction(30)
+
+
+def test_what_is_lost_and_what_is_in_doubt_is_named(left: Callable[[str], World]) -> None:
+    """Decided and aborted by a hand: commit, or a person, repairs it; without its records nobody can."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    world = left("lost")
+    manifest = world.prepare(["a", "b", "c"])
+    world.decide(manifest)
+    lose(world, manifest.transactions[0])
+    operator, ti, context = sweep(world.load.namespace)
+    with pytest.raises(AirflowFailException, match=r"were lost.*loads recover"):
+        operator.execute(context)
+    assert ti.pushed["return_value"][world.load.namespace]["in_doubt"] == []
+    for partition in range(2):
+        delete_records(world, partition, -1)
+    with pytest.raises(InDoubtError):
+        recover(world.session, world.load, by="a person", deadline_s=30)
+    found = found_by(world.load.namespace, fail_on_problems=False)
+    assert (found["in_doubt"], found["numbers"]["in_doubt_loads"]) == ([str(world.load)], 1)
+    assert len(found["problems"]) == 1 and str(world.load) in found["problems"][0]
+    assert (found["swept"], state(world)) == ([], LoadState.IN_DOUBT), "it stays what a person has to judge"
+
+
+def test_a_namespace_whose_brokers_do_not_answer_keeps_no_other_and_is_tried_again(
+    left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from airflow_kafka_eos.errors import BrokerUnavailableError
+    from airflow_kafka_eos.hooks.kafka_eos import Resolved
+
+    world = left("decided")
+    world.decide(world.prepare(["a"]))
+    real = Resolved.session
+
+    def away(self: Resolved, namespace: str, **arguments: Any) -> Any:
+        if namespace == "away":
+            raise BrokerUnavailableError("no broker answers", remedy="wait")
+        return real(self, namespace, **arguments)
+
+    monkeypatch.setattr(Resolved, "session", away)
+    operator, ti, context = sweep("away", namespaces=["away", world.load.namespace])
+    with pytest.raises(AirflowException, match="no broker answers") as caught:
+        operator.execute(context)
+    assert not isinstance(caught.value, AirflowFailException)
+    assert len(ti.pushed["return_value"][world.load.namespace]["swept"]) == 1
+    assert state(world) is LoadState.COMMITTED
+
+
+@contextmanager
+def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[set[str]], None]]:
+    """A listener that Airflow's Stats send to, as a task's process sets them up; what it gives waits for datagrams."""
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics import stats_utils
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener, monkeypatch.context() as settings:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(10)
+        port = str(listener.getsockname()[1])
+        for name, value in {"ON": "True", "HOST": "127.0.0.1", "PORT": port, "INFLUXDB_ENABLED": "True"}.items():
+            settings.setenv(f"AIRFLOW__METRICS__STATSD_{name}", value)
+        stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
+
+        def wait_for(wanted: set[str]) -> None:
+            heard: set[str] = set()
+            while not wanted <= heard:
+                heard.add(listener.recv(4096).decode())
+
+        yield wait_for
+    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
+
+
+def test_the_numbers_of_a_namespace_reach_a_statsd(
+    left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = left("open")
+    world.prepare(["open"])
+    namespace = world.load.namespace
+    with statsd(monkeypatch) as wait_for:
+        found_by(namespace)
+        wait_for(
+            {
+                f"airflow.kafka_eos.open_transactions,namespace={namespace}:1|g",
+                f"airflow.kafka_eos.{namespace}.open_transactions:1|g",
+                f"airflow.kafka_eos.in_doubt_loads,namespace={namespace}:0|g",
+            }
+        )
+
+
+def test_a_load_that_a_run_has_written_is_counted_by_that_run(
+    left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_kafka_eos.sensors.loaded import LoadedSensor
+
+    world = left("counted")
+    manifest = world.prepare(["a", "b"], owner=OWNER)
+    decide(world.session, manifest, Checks(), owner=OWNER, margin_s=20)
+    world.commit()
+    load = world.load
+    sensor = LoadedSensor(
+        task_id="loaded", load_name=load.name, load_key=load.key, namespace=load.namespace, deferrable=False
+    )
+    with statsd(monkeypatch) as wait_for:
+        assert sensor.execute(CONTEXT)["records"] == 2
+        wait_for(
+            {
+                f"airflow.kafka_eos.loads,namespace={load.namespace}:1|c",
+                f"airflow.kafka_eos.{load.namespace}.records:2|c",
+                f"airflow.kafka_eos.attempts,namespace={load.namespace}:1|c",
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"namespaces": "airflow"}, r"namespaces='airflow' is a text"),
+        ({"abandoned_after": timedelta(0)}, "would end the attempts of runs that are at work"),
+    ],
+)
+def test_what_would_sweep_the_living_is_refused_at_parse(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        sweep("airflow", **wrong)
