@@ -52,7 +52,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def new_trigger(self, owner: str) -> PollingTrigger:
         """The trigger that repeats the same poll in the triggerer."""
 
-    def done(self, summary: dict[str, Any]) -> dict[str, Any]:
+    def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
         """What the task returns, of what the poll found."""
         return summary
 
@@ -83,7 +83,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                 raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}")
             time.sleep(self.poke_interval)
         else:
-            return self.done(poll.summary())
+            return self.done(poll.summary(), context)
         self.defer(
             trigger=self.new_trigger(owner),
             method_name="execute_complete",
@@ -100,7 +100,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """What the trigger found."""
         if event and event.get("status") == "done":
-            return self.done(event["summary"])
+            return self.done(event["summary"], context)
         error = str((event or {}).get("error", "the trigger ended without an event"))
         raise AirflowFailException(error) if event and event.get("final") else AirflowException(error)
 
@@ -117,5 +117,5 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
             except (KafkaEosError, AirflowFailException) as look:
                 raise AirflowSensorTimeout(f"after {self.timeout:g} s: {look}") from e
             if waiting_for is None:
-                return self.done(poll.summary())
+                return self.done(poll.summary(), context)
             raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e
