@@ -200,18 +200,22 @@ def page(figures: Figures, *, records: int, at_a_time: int, kafka_version: str) 
     ]
     lines = [
         "# What exactly-once costs in Airflow", "",
-        "Made by `python -m bench.airflow_cost`: `airflow standalone` on SQLite with LocalExecutor, one broker of Kafka",
-        f"{kafka_version}, Spark local[2], all on {cores} cores; loads of {records:,} records. Beside it the same rows by",
-        "one bare SparkSubmitOperator, whose tasks write with an idempotent producer: at least once.", "",
+        "Made by `python -m bench.airflow_cost`: `airflow standalone` on SQLite with LocalExecutor, one broker of",
+        f"Kafka {kafka_version}, Spark local[2], all on {cores} cores; loads of {records:,} records. Beside it the",
+        "same rows by one bare SparkSubmitOperator, whose tasks write with an idempotent producer: at least once.",
+        "",
         "## One load", "",
-        f"Seconds from queueing the run to its end; {len(singles['exactly_once'])} of each, in turn.", "",
-        *table(["", "median s", "fastest", "slowest"], load_rows), "",
-        f"Exactly once takes {more:.1f} s more ({_verdict(more <= MORE_SECONDS)} the {MORE_SECONDS:g} s that were set).",
+        f"Seconds from queueing the run to its end; {len(singles['exactly_once'])} of each, in turn.",
+        "",
+        *table(["", "median s", "fastest", "slowest"], load_rows),
+        "",
+        f"Exactly once takes {more:.1f} s more ({_verdict(more <= MORE_SECONDS)} the {MORE_SECONDS:g} that were set).",
         "",
         "## Where it goes", "",
         "Medians, in seconds. *Waiting*: from the end of the task before it until it began: Airflow's scheduler, its",
         "executor, and the start of a process. `cleanup` and `loaded` run side by side.", "",
-        *table(["task", "waiting", "running"], [r for kind in KINDS for r in _steps(kind, figures.steps[kind])]), "",
+        *table(["task", "waiting", "running"], [row for kind in KINDS for row in _steps(kind, figures.steps[kind])]),
+        "",
     ]  # fmt: skip
     if figures.backfills:
         times = figures.backfills["exactly_once"] / figures.backfills["at_least_once"]

@@ -86,10 +86,6 @@ def kill_supervisor(run: Held, moment: str) -> None:
     assert task.is_running()
 
 
-FAILED = Leg("failed", whole=False)
-CLEARED = Leg("success", whole=True, click=clear_from("prepare"))
-
-
 def _clears_after() -> Scenario:
     """A committed load: nothing is written again, whatever is cleared."""
     clicks = [*([task] for task in TASKS), list(TASKS)]
@@ -101,12 +97,12 @@ def _marked_failed(task: str, moment: str, first: Callable[[Held], None], whole:
     return Leg("failed", whole, (At(moment, told(mark(task, "failed"))),), click=first)
 
 
-def _run_marked(name: str, state: str, moment: str, whole: bool, again: str) -> Scenario:
-    """Marked by hand, it never shows as done what is not; cleared, it is loaded."""
-    marked = Leg("failed", whole, (At(moment, told(mark_run(state))),))
-    return Scenario(name, (marked, Leg("success", whole=True, click=clear_from(again))))
+def _run_marked(state: str, moment: str, first: Callable[[Held], None], whole: bool = False) -> Leg:
+    """Marked by hand, whatever as: it never shows as done what is not, and never hides that it was marked failed."""
+    return Leg("failed", whole, (At(moment, told(mark_run(state))),), click=first)
 
 
+#: A scenario costs as many Spark applications as it prepares loads: those that can follow each other in one run do.
 SCENARIOS = (
     _clears_after(),
     Scenario(
@@ -119,7 +115,8 @@ SCENARIOS = (
                     At("before-begin", told(clear("begin"))),
                     At("writing", told(clear("prepare"))),
                     At("before-decide", told(clear("decide"))),
-                    At("checking", told(clear("decide"))),
+                    # decide is shown the prepared attempt of before, all others what they did
+                    At("checking", told(clear(*TASKS))),
                     At("before-commit", told(clear("commit"))),
                     At("before-cleanup", told(clear("cleanup"))),
                     At("before-loaded", told(clear("loaded"))),
@@ -128,17 +125,10 @@ SCENARIOS = (
         ),
     ),
     Scenario(
-        "clears-all-writing",
-        (Leg("success", whole=True, at=(At("writing", told(clear(*TASKS))),)),),
-    ),
-    Scenario(
-        "marks-prepare-done",
-        (Leg("failed", whole=False, at=(At("writing", told(mark("prepare", "success"))),)), CLEARED),
-    ),
-    Scenario(
         "marks-done",
         (
-            Leg("failed", whole=False, at=(At("before-decide", told(mark("decide", "success"))),)),
+            Leg("failed", whole=False, at=(At("writing", told(mark("prepare", "success"))),)),
+            Leg("failed", False, (At("before-decide", told(mark("decide", "success"))),), clear_from("prepare")),
             Leg(
                 "success",
                 whole=True,
@@ -164,13 +154,18 @@ SCENARIOS = (
             Leg("success", whole=True, click=clear("cleanup")),
         ),
     ),
-    _run_marked("run-failed-beginning", "failed", "before-begin", whole=False, again="begin"),
-    _run_marked("run-failed-writing", "failed", "writing", whole=False, again="prepare"),
-    _run_marked("run-failed-deciding", "failed", "before-decide", whole=False, again="begin"),
-    _run_marked("run-failed-committing", "failed", "before-commit", whole=True, again="commit"),
-    _run_marked("run-success-writing", "success", "writing", whole=False, again="prepare"),
     Scenario(
-        "kills",
+        "marks-run",
+        (
+            _run_marked("failed", "before-begin", Held.start),
+            _run_marked("failed", "writing", clear_from("begin")),
+            _run_marked("success", "checking", clear_from("prepare")),
+            _run_marked("failed", "before-commit", clear_from("begin"), whole=True),
+            Leg("success", whole=True, click=clear_from("commit")),
+        ),
+    ),
+    Scenario(
+        "kills-tasks",
         (
             Leg(
                 "success",
@@ -197,14 +192,17 @@ SCENARIOS = (
         ),
         dag="whole",
     ),
-    Scenario("kills-jvm", (Leg("success", whole=True, at=(At("writing", kill_jvm),)),)),
     Scenario(
-        "kills-supervisors",
+        "kills-others",
         (
             Leg(
                 "success",
                 whole=True,
-                at=(At("writing", kill_supervisor), At("before-commit", kill_supervisor)),
+                at=(
+                    At("writing", kill_jvm),
+                    At("after-prepare", kill_supervisor),
+                    At("before-commit", kill_supervisor),
+                ),
             ),
         ),
     ),

@@ -32,7 +32,7 @@ def test_the_page_says_whether_it_is_within_what_was_set() -> None:
         days=30,
     )
     text = page(figures, records=1000, at_a_time=4, kafka_version="4.4.0")
-    assert "Exactly once takes 5.5 s more (MORE than the 5 s that were set)" in text
+    assert "Exactly once takes 5.5 s more (MORE than the 5 that were set)" in text
     assert "1.29 times as long (within the 1.3 that were set)" in text
     assert "| exactly once: begin" in text
     assert "backfill" not in page(
