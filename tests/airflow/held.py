@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -73,6 +75,16 @@ class Held(Run):
 
     def held_back(self) -> list[str]:
         return held_back(self.place.bootstrap, self.id)
+
+    def sweep(self) -> None:
+        """The command that a person runs for one load."""
+        command = ["cleanup", self.load.name, self.load.key, "--yes", "--quiet", "2s", "--deadline", "60"]
+        code = "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command],
+            env=self.airflow.env, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def count(self, *, whole: bool) -> Count:
         """Against all of the load, or nothing of it."""

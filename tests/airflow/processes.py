@@ -25,14 +25,13 @@ def _of(airflow: LocalAirflow) -> Iterator[psutil.Process]:
                 yield process
 
 
-def component(airflow: LocalAirflow, name: str) -> list[psutil.Process]:
-    """``airflow <name>``, with the workers and subprocesses of its own, children last."""
+def component(airflow: LocalAirflow, name: str) -> psutil.Process:
+    """``airflow <name>``; of several of that name the first, whose children the others are."""
     for process in _of(airflow):
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            titled = " ".join(line).startswith(f"airflow {name}")
-            if titled or (line[-1:] == [name] and any(Path(part).name == "airflow" for part in line[:-1])):
-                return [process, *process.children(recursive=True)]
+            if line[-1:] == [name] and any(Path(part).name == "airflow" for part in line[:-1]):
+                return process
     raise AssertionError(f"no airflow {name} of {airflow.home}")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 
 from airflow_kafka_eos.errors import SandboxError
@@ -13,16 +11,6 @@ from tests.airflow.counting import PARTITIONS, count, open_ids
 from tests.airflow.held import RECORDS, Held, right, wait_gone
 from tests.airflow.processes import kill, python_driver_of
 from tests.airflow.rest import Run, wait_for
-
-
-def cleanup(run: Held) -> None:
-    """The command that a person runs for one load."""
-    command = ["cleanup", run.load.name, run.load.key, "--yes", "--quiet", "2s", "--deadline", "60"]
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())", *command],
-        env=run.airflow.env, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def deleted_when_done(place: Place) -> None:
@@ -59,39 +47,6 @@ def deleted_when_marked_failed(place: Place) -> None:
     assert run.count(whole=True) == right(whole=True)
 
 
-def deleted_while_running(place: Place) -> None:
-    """By way of "queued": Airflow has no task left that would clean up.
-
-    What is prepared stays open until the load is begun again, somebody runs ``cleanup``, or its ``hold_time``.
-    """
-    run = Held(place, "deleted-running")
-    run.hold("writing")
-    run.start()
-    run.reached("writing")
-    task = run.process("writing")
-    wait_for(lambda: _deleted_as_queued(run), lambda: f"a moment in which {run.id} is queued")
-    wait_gone(task)
-    run.go("writing")
-    left = run.count(whole=False)
-    assert left.seen == 0
-    assert left.open, "nothing was left to clean up: this tests nothing"
-    cleanup(run)
-    assert run.count(whole=False) == right(whole=False)
-    run.start()
-    assert run.wait() == "success", run.tasks()
-    assert run.count(whole=True) == right(whole=True)
-
-
-def _deleted_as_queued(run: Held) -> bool:
-    run.mark_run("queued")
-    try:
-        run.delete()
-    except SandboxError as e:  # the scheduler was quicker, it runs again
-        assert "409" in str(e)
-        return False
-    return True
-
-
 def zombie_spark(place: Place) -> None:
     """A Spark application whose task was killed goes on writing when another attempt has been committed.
 
@@ -123,7 +78,7 @@ def zombie_spark(place: Place) -> None:
     finally:
         kill(jvm, driver, *workers)
     # two-phase commit: no timeout of the broker ends it, a sweep does
-    cleanup(run)
+    run.sweep()
     assert run.count(whole=True) == right(whole=True)
 
 
@@ -152,7 +107,6 @@ def three_race_for_one_load(place: Place) -> None:
 STORIES: Mapping[str, Callable[[Place], None]] = {
     "deleted-when-done": deleted_when_done,
     "deleted-when-failed": deleted_when_marked_failed,
-    "deleted-running": deleted_while_running,
     "zombie": zombie_spark,
     "race": three_race_for_one_load,
 }
