@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 ENDED = ("success", "failed")
 TASKS = ("begin", "prepare", "decide", "commit", "cleanup", "loaded")
 PATIENCE_SECONDS = 240.0
+#: Set when nobody waits for the answer any more: a test has failed, and the session ends.
+GIVEN_UP = threading.Event()
 
 
 def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> Any:
@@ -19,6 +22,7 @@ def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = 
     until = time.monotonic() + seconds
     while not (found := done()):
         assert time.monotonic() < until, f"not within {seconds:g} s: {what()}"
+        assert not GIVEN_UP.is_set()
         time.sleep(0.2)
     return found
 

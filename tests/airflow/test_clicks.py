@@ -15,7 +15,7 @@ import pytest
 from airflow_kafka_eos.load import LoadState
 from tests.airflow.conftest import Place
 from tests.airflow.held import Held, right
-from tests.airflow.rest import wait_for_dag
+from tests.airflow.rest import GIVEN_UP, wait_for_dag
 from tests.airflow.scenarios import SCENARIOS, Scenario
 from tests.airflow.stories import STORIES
 
@@ -53,8 +53,12 @@ def played(place: Place, request: pytest.FixtureRequest) -> Iterator[Mapping[str
     wanted = [name for item in request.session.items if (name := _play_of(item)) is not None]
     wait_for_dag(place.airflow, "clicks")
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        yield {name: pool.submit(PLAYS[name], place) for name in wanted}
-        pool.shutdown(cancel_futures=True)
+        try:
+            yield {name: pool.submit(PLAYS[name], place) for name in wanted}
+        finally:
+            GIVEN_UP.set()
+            pool.shutdown(cancel_futures=True)
+            GIVEN_UP.clear()
 
 
 def _play_of(item: pytest.Item) -> str | None:
