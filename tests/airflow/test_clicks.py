@@ -6,6 +6,7 @@ The scenarios are played side by side, as many at a time as the machine can take
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -42,6 +43,7 @@ def play(scenario: Scenario, place: Place) -> None:
         assert committed == leg.whole, f"{said}: {row}"
         assert committed or ended != "success", f"{said}: a load that is not there shows as a successful run"
         assert leg.attempts in (None, run.attempts()), said
+        print(f"{time.strftime('%X')} {said}: {run.tasks()}, {run.attempts()} attempts", flush=True)
 
 
 PLAYS: Mapping[str, Callable[[Place], None]] = {s.name: partial(play, s) for s in SCENARIOS} | STORIES
