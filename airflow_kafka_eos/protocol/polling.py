@@ -62,6 +62,7 @@ class CleanPoll:
         self._aborted: set[str] = set()
         #: once it is done: what no further sweep would end; None for a load that is clean
         self.problem: InDoubtError | None = None
+        self._state: str | None = None
 
     def __call__(self, session: Session) -> str | None:
         waiting_for, left_s = self._look(session)
@@ -96,11 +97,14 @@ class CleanPoll:
             return f"load {self.load}: nothing open since {quiet:.1f} of {quiet_s:g} s", max(0.0, quiet_s - quiet)
         finish(session, self.load, up_to=self.up_to)
         self.problem = report.problem(self.load)
+        row = session.ledger.load(self.load)
+        self._state = None if row is None else row.state.value
         return None, 0
 
     def summary(self) -> dict[str, Any]:
         problem = None if self.problem is None else str(self.problem)
-        return {"load": str(self.load), "aborted": sorted(self._aborted), "problem": problem}
+        aborted = sorted(self._aborted)
+        return {"load": str(self.load), "aborted": aborted, "problem": problem, "state": self._state}
 
 
 class VisiblePoll:

@@ -24,7 +24,6 @@ from airflow_kafka_eos.sandbox.process import WATCH
 
 READY_SECONDS = 120.0
 STOP_SECONDS = 5.0
-_LOCKED = 503
 _LOCKED_SECONDS = 30.0
 
 
@@ -70,6 +69,7 @@ class LocalAirflow:
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{self.port}",
             "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API__EXPOSE_STACKTRACE": "True",  # so that an error says that its database was locked
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(log_port),
             "AIRFLOW__TRIGGERER__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
@@ -168,15 +168,21 @@ class LocalAirflow:
         """PATCH of the public REST API, ``/api/v2`` left out."""
         return self._call("PATCH", path, json=dict(body))
 
+    def delete(self, path: str) -> None:
+        """DELETE of the public REST API, ``/api/v2`` left out."""
+        self._call("DELETE", path)
+
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         if self._client is None:
             token = httpx.get(f"{self.url}/auth/token", timeout=30).raise_for_status().json()["access_token"]
             self._client = httpx.Client(
-                base_url=f"{self.url}/api/v2", headers={"Authorization": f"Bearer {token}"}, timeout=30
+                base_url=f"{self.url}/api/v2",
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=2 * _LOCKED_SECONDS,
             )
         until = time.monotonic() + _LOCKED_SECONDS
         # its SQLite is locked by another process at this moment, nothing was done (seen: POST /backfills)
-        while (answer := self._client.request(method, path, **kwargs)).status_code == _LOCKED:
+        while _was_locked(answer := self._client.request(method, path, **kwargs)):
             if time.monotonic() > until:
                 break
             time.sleep(0.5)
@@ -185,7 +191,7 @@ class LocalAirflow:
                 f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:500]}",
                 remedy=f"See {self.log_file}",
             )
-        return answer.json()
+        return answer.json() if answer.content else None
 
     def _processes(self) -> list[psutil.Process]:
         """Every process that has this Airflow's home in its environment, but for ourselves."""
@@ -203,6 +209,10 @@ class LocalAirflow:
             return False
         wanted = ("metadatabase", "scheduler", "triggerer", "dag_processor")
         return all((parts.get(name) or {}).get("status") == "healthy" for name in wanted)
+
+
+def _was_locked(answer: httpx.Response) -> bool:
+    return answer.status_code == 503 or (answer.status_code == 500 and "database is locked" in answer.text)
 
 
 def free_ports(count: int) -> list[int]:

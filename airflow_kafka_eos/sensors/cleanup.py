@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.operators.base import are_siblings, no_retry_of_terminal_errors
+from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.operators.base import are_siblings, no_retry_of_terminal_errors, owner_index
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
 
@@ -67,11 +71,47 @@ class CleanupLoadSensor(PollingLoadSensor):
         )
 
     def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
+        """
+        :raises AirflowFailException: see :func:`hidden_failure`.
+        """
         if summary.get("problem"):
             self.log.warning("NOT CLEAN, and no sweep will make it so: %s", summary["problem"])
+        hidden = hidden_failure(summary.get("state"), _states_of_group(context))
+        if hidden is not None:
+            raise AirflowFailException(f"load {summary['load']}, cleaned up: {hidden}")
         return summary
 
     def new_trigger(self, owner: str) -> CleanupTrigger:
         return CleanupTrigger(
             **self.trigger_fields(), owner=owner, up_to=self._up_to, quiet_s=self.quiet_period.total_seconds()
         )
+
+
+def hidden_failure(load: str | None, tasks: Mapping[str, str | None]) -> str | None:
+    """Why Airflow would show the run as successful although it is not, or None. No I/O.
+
+    Marking a run failed (Airflow 3.3.2) skips all of its tasks that have not begun, but for teardowns; when those are
+    through, it judges the run by its leaves, for which skipped is as good as success. So a load's leaf must not be
+    skipped behind a begin that has succeeded, whoever skips it: a person, or a check that raises AirflowSkipException.
+
+    :param load: the load's state in the ledger.
+    :param tasks: task id -> state, the tasks of the load's group.
+    """
+    skipped = sorted(task for task, state in tasks.items() if state == "skipped")
+    failed = sorted(task for task, state in tasks.items() if state == "failed")
+    if not skipped or (load == LoadState.COMMITTED.value and not failed):
+        return None
+    return (
+        f"it is {load}, {', '.join(skipped)} skipped and {', '.join(failed) or 'none'} failed. Airflow would show the "
+        "run as successful. Clear what was skipped to go on"
+    )
+
+
+def _states_of_group(context: Any) -> dict[str, str | None]:
+    """Of the tasks of this cleanup's group and map index, but for itself."""
+    ti = context["ti"]
+    group = ti.task_id.rpartition(".")[0]
+    wanted = [t for t in context["dag"].task_ids if t.rpartition(".")[0] == group and t != ti.task_id]
+    index = owner_index(context)
+    found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=wanted, map_index=index)
+    return {task: None if state is None else str(state) for task, state in found.get(ti.run_id, {}).items()}

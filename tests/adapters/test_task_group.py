@@ -248,10 +248,14 @@ def test_cleanup_warns_of_what_no_sweep_can_end_and_does_not_fail(capfd: pytest.
     sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")
     summary = {"load": "airflow/l/k", "aborted": [], "problem": "1 of its transactions were lost"}
     done = {"status": "done", "summary": summary}
-    assert sensor.execute_complete({}, done) == summary
+    ti = SimpleNamespace(
+        dag_id="dag", run_id="run", map_index=-1, task_id="load.cleanup", get_task_states=lambda **_: {}
+    )
+    context: Any = {"ti": ti, "dag": SimpleNamespace(task_ids=["load.loaded"])}
+    assert sensor.execute_complete(context, done) == summary
     said = "".join(capfd.readouterr())
     assert "NOT CLEAN" in said and "were lost" in said
-    sensor.execute_complete({}, {"status": "done", "summary": summary | {"problem": None}})
+    sensor.execute_complete(context, {"status": "done", "summary": summary | {"problem": None}})
     assert "NOT CLEAN" not in "".join(capfd.readouterr())
 
 

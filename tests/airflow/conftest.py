@@ -17,7 +17,18 @@ from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.steps import connection
 
 SECRET = "hunter2-correct-horse"
-TOPICS = ("plain", "refused", "killed", "in_worker")
+TOPICS = ("plain", "refused", "in_worker")
+#: Airflow notices within seconds what it else notices within minutes: a cleared task that runs, a dead supervisor, a
+#: dead scheduler. A task that a test holds takes a slot.
+EAGER = {
+    "AIRFLOW__CORE__PARALLELISM": "8",
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,7 @@ class Place:
     ledger: Ledger
     switches: Path
     bootstrap: str
+    kafka: LocalKafka
 
 
 @pytest.fixture(scope="session")
@@ -48,14 +60,14 @@ def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
         },
     }
-    settings = quick_settings(home / "spark") | {"TEST_SWITCHES": str(switches)}
+    settings = quick_settings(home / "spark") | EAGER | {"TEST_SWITCHES": str(switches)}
     with (
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,
         LocalAirflow(
             home, Path(__file__).parent / "dags", connections=connections, settings=settings
         ) as airflow,
     ):
-        yield Place(airflow, ledger, switches, kafka.bootstrap_servers)
+        yield Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka)
 
 
 @pytest.fixture

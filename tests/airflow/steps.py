@@ -21,7 +21,9 @@ from airflow_kafka_eos.spark.manifest_store import ManifestStore
 OWNER = "dag/run#group=load"
 CONTEXT: Any = {
     "dag": SimpleNamespace(task_ids=["load.step", "another.step"]),
-    "ti": SimpleNamespace(dag_id="dag", run_id="run", map_index=-1, task_id="load.step"),
+    "ti": SimpleNamespace(
+        dag_id="dag", run_id="run", map_index=-1, task_id="load.step", get_task_states=lambda **_: {}
+    ),
     "dag_run": SimpleNamespace(logical_date=None, data_interval_start=None, data_interval_end=None),
 }
 LOAD = "a.b/ü %"

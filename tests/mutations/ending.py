@@ -99,6 +99,18 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/protocol/test_committing.py::test_rule_10_loaded_names_who_holds_readers_back",),
     ),
     Mutation(
+        10,
+        "hidden-failure",
+        "a run whose load was skipped by hand ends as failed, where Airflow would show it as successful",
+        "airflow_kafka_eos/sensors/cleanup.py",
+        "        if hidden is not None:",
+        "        if hidden == summary:",
+        (
+            "tests/adapters/test_hidden_failures.py::"
+            "test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good",
+        ),
+    ),
+    Mutation(
         11,
         "newer-attempt-swept",
         "cleanup ends attempts up to its own number only",

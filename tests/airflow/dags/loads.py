@@ -39,5 +39,4 @@ def load_dag(name: str, **arguments):
 
 plain = load_dag("plain")
 refused = load_dag("refused", check=not_refused)
-killed = load_dag("killed")
 in_worker = load_dag("in_worker", deferrable=False, min_records=200, max_records=200)

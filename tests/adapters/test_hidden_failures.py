@@ -1,0 +1,53 @@
+"""A failed load never shows a successful run, also where Airflow itself would show one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor, hidden_failure
+
+DONE = {"begin": "success", "prepare": "success", "decide": "success", "commit": "success", "loaded": None}
+MARKED = DONE | {"prepare": "failed", "decide": "skipped", "commit": "skipped", "loaded": "skipped"}
+
+
+@pytest.mark.parametrize(
+    ("load", "tasks", "hidden"),
+    [
+        ("COMMITTED", DONE, False),
+        # what fails by itself needs no help, its leaf fails with it
+        ("ABORTED", DONE | {"decide": "failed", "commit": "upstream_failed", "loaded": "upstream_failed"}, False),
+        ("ABORTED", MARKED, True),
+        # marked between two tasks, or as successful: nothing has failed
+        ("ABORTED", MARKED | {"prepare": "success"}, True),
+        (None, MARKED, True),
+        # a run that was marked failed is to show it, although commit cannot be taken back
+        ("COMMITTED", DONE | {"commit": "failed", "loaded": "skipped"}, True),
+        # marked as successful, and so it is
+        ("COMMITTED", DONE | {"loaded": "skipped"}, False),
+        ("COMMITTING", DONE | {"commit": "success", "loaded": "skipped"}, True),
+    ],
+)
+def test_a_leaf_that_was_skipped_hides_a_failure(load: str | None, tasks: dict[str, str | None], hidden: bool) -> None:
+    assert (hidden_failure(load, tasks) is not None) == hidden
+
+
+def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good() -> None:
+    asked: dict[str, Any] = {}
+
+    def get_task_states(**arguments: Any) -> dict[str, dict[str, str]]:
+        asked.update(arguments)
+        return {"run": {"load.decide_1": "failed", "load.loaded_1": "skipped"}}
+
+    ti = SimpleNamespace(
+        dag_id="dag", run_id="run", map_index=1, task_id="load.cleanup", get_task_states=get_task_states
+    )
+    context: Any = {"ti": ti, "dag": SimpleNamespace(task_ids=["load.cleanup", "load.loaded", "other.loaded", "x"])}
+    sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")
+    done = {"status": "done", "summary": {"load": "airflow/l/k", "aborted": [], "problem": None, "state": "ABORTED"}}
+    with pytest.raises(AirflowFailException, match="skipped"):
+        sensor.execute_complete(context, done)
+    assert asked == {"dag_id": "dag", "run_ids": ["run"], "task_ids": ["load.loaded"], "map_index": 1}

@@ -1,0 +1,88 @@
+"""Loads that stop at a moment until the test lets them go on: what a test does there, it does to a running task.
+
+A moment is a file in ``$TEST_SWITCHES/<run id>/``: who comes by and finds ``<moment>.hold`` renames it to ``.here`` (so
+one process stops there, once) and waits for ``<moment>.go``. The moments: ``before-<task>`` and ``after-<task>`` its
+``execute``, ``checking`` inside decide, and ``writing`` inside Spark, with one of its two partitions written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from airflow_kafka_eos import ExactlyOnceLoad
+
+HERE = Path(__file__).parent
+SWITCHES = os.environ.get("TEST_SWITCHES", "/nonexistent")
+HELD_SECONDS = 240.0
+RECORDS = 200
+
+
+def stop_at(run_id, moment):
+    here = Path(SWITCHES, run_id, moment)
+    try:
+        here.with_suffix(".hold").rename(here.with_suffix(".here"))
+    except FileNotFoundError:
+        return
+    here.with_suffix(".here").write_text(str(os.getpid()))
+    until = time.monotonic() + HELD_SECONDS
+    while not here.with_suffix(".go").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def before(context):
+    stop_at(context["run_id"], f"before-{context['ti'].task_id.rpartition('.')[2]}")
+
+
+def after(context, result=None):
+    stop_at(context["run_id"], f"after-{context['ti'].task_id.rpartition('.')[2]}")
+
+
+def check(manifest):
+    stop_at(manifest.attempt.load.key, "checking")
+    if Path(SWITCHES, manifest.attempt.load.key, "refuse").exists():
+        return "the switch is set"
+
+
+def load_dag(name, topic="{{ run_id }}", prefix="{{ run_id }}", schedule=None, hooks=True, **arguments):
+    default_args = {"retries": 4, "retry_delay": timedelta(seconds=1)}
+    if hooks:
+        default_args |= {"pre_execute": before, "post_execute": after}
+    with DAG(
+        name,
+        schedule=schedule,
+        start_date=datetime(2025, 1, 1),
+        # no run of the scheduler's own
+        end_date=datetime(2025, 12, 31),
+        catchup=False,
+        default_args=default_args,
+    ) as dag:
+        ExactlyOnceLoad(
+            "load",
+            job=f"{HERE}/jobs/held.py",
+            job_args={"prefix": prefix, "count": RECORDS, "switches": f"{SWITCHES}/{{{{ run_id }}}}"},
+            topics=[topic],
+            check=check,
+            quiet_period=timedelta(seconds=2),
+            **arguments,
+        )
+    return dag
+
+
+clicks = load_dag("clicks")
+# one transaction for all of it
+whole = load_dag("whole", scope="load")
+days = load_dag("days", topic="days", prefix="{{ ds }}", schedule="@daily", hooks=False)
+if "on_committed" in inspect.signature(ExactlyOnceLoad).parameters:
+    again = {"on_committed": "reload", "topic": "days_again"}
+    days_again = load_dag("days_again", prefix="{{ ds }}", schedule="@daily", hooks=False, **again)
+# three who load the very same
+racers = [
+    load_dag(name, topic="race", prefix="race", load_name="race", load_key="the one")
+    for name in ("racer_one", "racer_two")
+]

@@ -1,0 +1,71 @@
+"""The processes of one Airflow, found by its home and by what they were started with; ended by their ids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.sandbox.airflow import LocalAirflow
+from airflow_kafka_eos.sandbox.demo.mishaps import spark_submit_of
+
+GONE_SECONDS = 10.0
+
+
+def _of(airflow: LocalAirflow) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get("AIRFLOW_HOME") == str(airflow.home):
+                yield process
+
+
+def component(airflow: LocalAirflow, name: str) -> psutil.Process:
+    """``airflow <name>``; of several of that name the first, whose children the others are."""
+    for process in _of(airflow):
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if line[-1:] == [name] and any(Path(part).name == "airflow" for part in line[:-1]):
+                return process
+    raise AssertionError(f"no airflow {name} of {airflow.home}")
+
+
+def restart(airflow: LocalAirflow, name: str) -> None:
+    """Start a component beside the others, as an init would; it ends with them."""
+    with (airflow.home / f"{name}-again.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "airflow", name],
+            env=airflow.env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def kill(*processes: psutil.Process) -> None:
+    """SIGKILL, and wait until they are gone."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    # a child of somebody who never waits for it stays behind as a zombie: that is dead enough
+    _, alive = psutil.wait_procs(processes, timeout=GONE_SECONDS)
+    assert all(p.status() == psutil.STATUS_ZOMBIE for p in alive if p.is_running()), alive
+
+
+def submit_of(ref: AttemptRef) -> psutil.Process:
+    """The spark-submit JVM of an attempt."""
+    found = spark_submit_of(ref)
+    assert found is not None, ref
+    return found
+
+
+def python_driver_of(jvm: psutil.Process) -> psutil.Process:
+    """The Python process that runs the packaged application."""
+    (found,) = [p for p in jvm.children() if any("application.py" in part for part in p.cmdline())]
+    return found

@@ -1,0 +1,86 @@
+"""What a person clicks in Airflow, as calls of its REST API."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from airflow_kafka_eos.sandbox.airflow import LocalAirflow
+
+ENDED = ("success", "failed")
+TASKS = ("begin", "prepare", "decide", "commit", "cleanup", "loaded")
+PATIENCE_SECONDS = 240.0
+#: Set when nobody waits for the answer any more: a test has failed, and the session ends.
+GIVEN_UP = threading.Event()
+
+
+def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> Any:
+    """What ``done`` answers, once that is true."""
+    until = time.monotonic() + seconds
+    while not (found := done()):
+        assert time.monotonic() < until, f"not within {seconds:g} s: {what()}"
+        assert not GIVEN_UP.is_set()
+        time.sleep(0.2)
+    return found
+
+
+class Run:
+    """One DAG run, started or not; its load is the task group ``load``."""
+
+    def __init__(self, airflow: LocalAirflow, dag: str, run_id: str) -> None:
+        self.airflow = airflow
+        self.dag = dag
+        self.id = run_id
+        self._path = f"/dags/{dag}/dagRuns/{quote(run_id)}"
+
+    def start(self) -> None:
+        wait_for_dag(self.airflow, self.dag)
+        self.airflow.post(f"/dags/{self.dag}/dagRuns", {"dag_run_id": self.id, "logical_date": None})
+
+    def state(self) -> str:
+        return str(self.airflow.get(self._path)["state"])
+
+    def wait(self) -> str:
+        """The state in which it ends."""
+        wait_for(lambda: self.state() in ENDED, lambda: f"end of {self.dag} {self.id}: {self.tasks()}")
+        return self.state()
+
+    def tasks(self) -> dict[str, tuple[str, int]]:
+        """State and try number of each."""
+        tasks = self.airflow.get(f"{self._path}/taskInstances")["task_instances"]
+        return {t["task_id"].removeprefix("load."): (t["state"], t["try_number"]) for t in tasks}
+
+    def wait_task(self, task: str, *states: str) -> None:
+        wait_for(lambda: self.tasks()[task][0] in states, lambda: f"{task} in {states}: {self.tasks()}")
+
+    def clear(self, *tasks: str, downstream: bool = False) -> None:
+        body = {
+            "dry_run": False,
+            "only_failed": False,
+            "dag_run_id": self.id,
+            "task_ids": [f"load.{task}" for task in tasks],
+            "include_downstream": downstream,
+        }
+        cleared = self.airflow.post(f"/dags/{self.dag}/clearTaskInstances", body)["task_instances"]
+        assert {f"load.{task}" for task in tasks} <= {t["task_id"] for t in cleared}
+
+    def mark(self, task: str, state: str) -> None:
+        self.airflow.patch(f"{self._path}/taskInstances/load.{task}", {"new_state": state})
+
+    def mark_run(self, state: str) -> None:
+        self.airflow.patch(self._path, {"state": state})
+
+    def delete(self) -> None:
+        self.airflow.delete(self._path)
+
+
+def wait_for_dag(airflow: LocalAirflow, dag: str) -> None:
+    def there() -> bool:
+        errors = airflow.get("/importErrors")["import_errors"]
+        assert not errors, errors
+        return any(d["dag_id"] == dag for d in airflow.get("/dags")["dags"])
+
+    wait_for(there, lambda: f"DAG {dag}", seconds=90)
