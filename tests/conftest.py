@@ -11,7 +11,6 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.postgresql import PostgreSQL, postgresql_server
 from tests.secured import Secured, secured_broker
 
-
 #: Retention takes what is older than its topic keeps, in a round every five minutes: records of 1970, say, while a
 #: test reads them. No such round comes here; a test about retention deletes records itself.
 NO_RETENTION_ROUNDS = {"log.initial.task.delay.ms": "1000000000", "log.retention.check.interval.ms": "1000000000"}

@@ -1,4 +1,4 @@
-"""One real ``airflow standalone`` with the plugin, users of all roles, and loads that were made by the protocol."""
+"""One real api-server with the plugin, users of all roles, and loads that were made by the protocol's own calls."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.plugin.api_server import ApiServer
 from tests.protocol.world import World
-from tests.kafka.open_transactions import wait_until
 
 #: a password that this broker's listener does not ask for: it must show up nowhere
 SECRET = "hunter2-correct-horse"
@@ -38,7 +38,8 @@ HERE = Path(__file__).parent
 class Site:
     """The running Airflow and what stands behind its page."""
 
-    airflow: LocalAirflow
+    airflow: ApiServer
+    ledger_url: str
     session: Session
     settings: KafkaSettings
 
@@ -66,22 +67,18 @@ def site(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "AIRFLOW__CORE__AUTH_MANAGER": "tests.plugin.auth_manager.OneDagAuthManager",
         "PYTHONPATH": str(HERE.parents[1]),
     }
-    connections = {"kafka_default": {"conn_type": "kafka", "extra": extra | {"sasl.password": SECRET}}}
+    connections = {
+        "kafka_default": {"conn_type": "kafka", "extra": extra | {"sasl.password": SECRET}},
+        "kafka_away": {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}},
+    }
     url = f"sqlite:///{home}/kafka_eos_ledger.db"
     Ledger.open(url, upgrade=True).close()
     at = KafkaSettings.from_mapping(extra)
     with (
-        LocalAirflow(home, HERE / "dags", connections=connections, settings=settings) as airflow,
+        ApiServer(home, HERE / "dags", connections=connections, settings=settings) as airflow,
         connect(at, url, "airflow") as session,
     ):
-        here = Site(airflow, session, at)
-        with here.client("admin") as admin:
-            wait_until(lambda: _dags(admin) >= {"orders", "other"}, "the DAGs are there", 60)
-        yield here
-
-
-def _dags(client: httpx.Client) -> set[str]:
-    return {dag["dag_id"] for dag in client.get("/api/v2/dags").raise_for_status().json()["dags"]}
+        yield Site(airflow, url, session, at)
 
 
 @pytest.fixture
@@ -89,30 +86,25 @@ def new_load(site: Site, topic: Callable[..., str]) -> Iterator[Callable[..., Wo
     """A factory: ``new_load(run_id, dag_id="orders")`` makes a run of the DAG, and a load that is the run's own."""
     made: list[World] = []
 
-    def make(run_id: str, dag_id: str = "orders", name: str | None = None) -> World:
+    def make(run_id: str, dag_id: str = "orders") -> World:
         with site.client("admin") as admin:
             body: dict[str, Any] = {"dag_run_id": run_id, "logical_date": None}
             admin.post(f"/api/v2/dags/{dag_id}/dagRuns", json=body).raise_for_status()
-        load = LoadIdentity("airflow", name or f"{dag_id}.load", run_id)
+        load = LoadIdentity("airflow", f"{dag_id}.load", run_id)
         world = World(site.session, site.settings, topic(partitions=2), load)
         made.append(world)
         return world
 
     yield make
+    ledger = site.session.ledger
     for world in made:  # so that no test sees what another one has left open
-        rows = site.session.ledger.make_undecidable(world.load, up_to=99, decided_by="test", reason="over")
-        for row in rows:
-            for t in site.session.ledger.transactions(world.load, row.number):
-                if not site.session.ledger.is_decided_commit(t.transaction):
-                    _abort(site.session, t.transaction)
-
-
-def _abort(session: Session, transaction: Any) -> None:
-    from airflow_kafka_eos.load import Verdict
-
-    seen = session.coordinator.describe([transaction.transactional_id]).get(transaction.transactional_id)
-    if seen is not None and seen.is_open and seen.state == transaction.state:
-        session.coordinator.end(transaction, Verdict.ABORT)
+        if ledger.load(world.load) is None:
+            continue
+        rows = ledger.make_undecidable(world.load, up_to=99, decided_by="test", reason="over")
+        states = {t.transaction for row in rows for t in ledger.transactions(world.load, row.number)}
+        for name, seen in site.session.coordinator.describe([t.transactional_id for t in states]).items():
+            if seen.is_open:
+                site.session.coordinator.end(PreparedTransaction(name, seen.state), Verdict.ABORT)
 
 
 def owner(world: World, dag_id: str = "orders") -> str:

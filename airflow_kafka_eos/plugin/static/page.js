@@ -114,7 +114,7 @@ async function act(action) {
 }
 
 at("scope").textContent = run.run_id === null ? "all loads of the ledger" : `run ${run.run_id} of ${run.dag_id}`;
-at("ids").hidden = run.run_id !== null;
+at("ids").hidden = at("filters").hidden = run.run_id !== null;
 fillStates(at("state"));
 at("filter").addEventListener("input", drawLoads);
 at("state").addEventListener("change", drawLoads);

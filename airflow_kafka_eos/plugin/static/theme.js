@@ -2,28 +2,35 @@
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-function airflowsRoot() {
+function airflowsPage() {
   try {
-    return window.parent === window ? null : window.parent.document.documentElement;
+    return window.parent === window ? null : window.parent.document;
   } catch {
     return null; // framed by another origin
   }
 }
 
+const airflow = airflowsPage();
+
 function isDark() {
-  const root = airflowsRoot();
-  if (root?.classList.contains("dark")) return true;
-  if (root?.classList.contains("light")) return false;
+  const classes = airflow?.documentElement.classList;
+  if (classes?.contains("dark")) return true;
+  if (classes?.contains("light")) return false;
   const stored = window.localStorage.getItem("theme");
   return stored === "dark" || (stored !== "light" && dark.matches);
 }
 
 function apply() {
-  document.documentElement.dataset.theme = isDark() ? "dark" : "light";
+  const root = document.documentElement;
+  root.dataset.theme = isDark() ? "dark" : "light";
+  if (airflow === null) return;
+  // an Airflow may have colours of its own ([api] theme)
+  const { backgroundColor, color } = window.parent.getComputedStyle(airflow.body);
+  root.style.setProperty("--ground", backgroundColor);
+  root.style.setProperty("--text", color);
 }
 
 apply();
 dark.addEventListener("change", apply);
 window.addEventListener("storage", apply);
-const root = airflowsRoot();
-if (root !== null) new MutationObserver(apply).observe(root, { attributeFilter: ["class"] });
+if (airflow !== null) new MutationObserver(apply).observe(airflow.documentElement, { attributeFilter: ["class"] });
