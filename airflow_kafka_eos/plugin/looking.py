@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -29,6 +29,8 @@ from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, T
 
 log = logging.getLogger(__name__)
 
+#: Seconds behind which no further cluster is asked.
+_LOOK_S = 15.0
 #: Partitions in which one look searches for hanging transactions.
 _MOST_PARTITIONS = 500
 
@@ -98,9 +100,12 @@ def show(access: Access, found: Found) -> dict[str, Any]:
 def look(access: Access, found: list[Found], selection: Selection) -> list[dict[str, Any]]:
     """What the brokers show of these loads, cluster by cluster; one that does not answer says so in its ``problem``."""
     looks = []
+    until = time.monotonic() + _LOOK_S
     for place, loads in _places(found, selection).items():
         seen: dict[str, Any] = {"kafka_conn_id": place.kafka_conn_id, "problem": None}
         try:
+            if time.monotonic() > until:
+                raise NotFinishedError("others have not answered for too long", remedy="Look at its runs, one by one")
             seen |= _look_at(access, place, loads, everything=selection.run_id is None)
         except KafkaEosError as e:
             seen["problem"] = str(e)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.protocol.opening import prepared, reference
 from tests.plugin.conftest import Site, owner
 from tests.plugin.test_page_api import GUARD, NewLoad, get, lingering, press, state, status, whose
 
@@ -48,9 +49,13 @@ def test_a_user_without_permission_gets_neither_data_nor_buttons(site: Site, new
 def test_attempts_of_another_dag_are_neither_shown_nor_swept(site: Site, new_load: NewLoad) -> None:
     """Two DAGs load one identity: who may see one of them sees its attempts, and does nothing to the other's."""
     world = new_load("shared")
+    ledger = site.session.ledger
     lingering(site, world, dag_id="other")
-    world.prepare(["c"], owner=owner(world))
-    site.session.ledger.make_undecidable(world.load, up_to=2, decided_by="test", reason="over")
+    # not the protocol's begin, which would sweep what the first one has left
+    ledger.begin(world.load, owner=owner(world))
+    ref = reference(site.session, ledger.submit(world.load, owner=owner(world)))
+    prepared(site.session, world.manifest(ref, [world.write(ref, ["c"])]))
+    ledger.make_undecidable(world.load, up_to=2, decided_by="test", reason="over")
     with site.client("neighbour") as neighbour:
         full = get(neighbour, "load", **whose(world))
         assert ([a["number"] for a in full["attempts"]], full["hidden_attempts"]) == ([2], 1)

@@ -25,9 +25,13 @@ function apply() {
   root.dataset.theme = isDark() ? "dark" : "light";
   if (airflow === null) return;
   // an Airflow may have colours of its own ([api] theme)
-  const { backgroundColor, color } = window.parent.getComputedStyle(airflow.body);
-  root.style.setProperty("--ground", backgroundColor);
-  root.style.setProperty("--text", color);
+  for (const element of [airflow.documentElement, airflow.body]) {
+    const { backgroundColor, color } = window.parent.getComputedStyle(element);
+    if (backgroundColor === "rgba(0, 0, 0, 0)") continue; // transparent
+    root.style.setProperty("--ground", backgroundColor);
+    root.style.setProperty("--text", color);
+    return;
+  }
 }
 
 apply();
