@@ -17,7 +17,7 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.operators.base import run_of
 from airflow_kafka_eos.plugin import dags, views
-from airflow_kafka_eos.plugin.dags import Place
+from airflow_kafka_eos.plugin.dags import LoadTask, Place
 from airflow_kafka_eos.plugin.permissions import Access
 from airflow_kafka_eos.plugin.places import open_ledger, open_session
 from airflow_kafka_eos.protocol import hanging
@@ -52,22 +52,23 @@ class Found:
     ledger_conn_id: str | None
 
 
-def find_loads(access: Access, selection: Selection) -> list[Found]:
+def find_loads(access: Access, selection: Selection, only: LoadIdentity | None = None) -> list[Found]:
     """The loads of a selection that the user may see, the oldest first.
 
+    :param only: look for this one alone.
     :raises KafkaEosError: a ledger cannot be opened.
     """
     if selection.dag_id is None or selection.run_id is None:
-        place = dags.configured()
-        with open_ledger(place.ledger_conn_id) as ledger:
-            return _seen(access, ledger.overview(), place.ledger_conn_id)
+        conn_id = dags.configured().ledger_conn_id
+        with open_ledger(conn_id) as ledger:
+            return _seen(access, _overview(ledger, None, only), conn_id)
     tasks = dags.load_tasks(selection.dag_id, selection.run_id)
     prefix = run_of(selection.dag_id, selection.run_id)
     begun = dags.begun_loads(selection.dag_id, selection.run_id, tasks)
     found: list[Found] = []
     for conn_id in sorted({t.place.ledger_conn_id for t in tasks}, key=str):
         with open_ledger(conn_id) as ledger:
-            every = ledger.overview()
+            every = _overview(ledger, tasks, only)
         mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
         found += _seen(access, mine, conn_id)
     return found
@@ -75,7 +76,20 @@ def find_loads(access: Access, selection: Selection) -> list[Found]:
 
 def find_load(access: Access, selection: Selection, load: LoadIdentity) -> Found | None:
     """One of them; None: there is none that the user may see."""
-    return next((f for f in find_loads(access, selection) if f.row.load == load), None)
+    return next(iter(find_loads(access, selection, load)), None)
+
+
+def _overview(
+    ledger: Ledger, tasks: Iterable[LoadTask] | None, only: LoadIdentity | None
+) -> list[tuple[LoadRow, AttemptRow | None]]:
+    """Of these tasks' names where they are no templates, else of all; with newest attempts."""
+    if only is not None:
+        row = ledger.load(only)
+        return [] if row is None else [(row, ledger.attempt(only, row.newest_attempt))]
+    names = None if tasks is None else {t.load_name for t in tasks}
+    if names is None or any("{" in name for name in names):
+        return ledger.overview()
+    return [pair for name in sorted(names) for pair in ledger.overview(None, name)]
 
 
 def show(access: Access, found: Found) -> dict[str, Any]:
