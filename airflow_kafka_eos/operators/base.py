@@ -47,11 +47,13 @@ class LoadOperator(BaseOperator):
     :param load_key: which one of them; one key loads once. Default: the run's partition key, else its logical date,
         else its run id. (templated)
     :param namespace: separates loads that may share a name; first part of every transactional id. (templated)
-    :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
+    :param kafka_conn_id: connection of the Kafka provider's type ``kafka``. (templated)
     :param ledger_conn_id: connection of the metadata DB; None for the embedded SQLite file beside Airflow's home.
+        (templated)
     """
 
-    template_fields: Sequence[str] = ("load_name", "load_key", "namespace")
+    # the connections stand among them so that Airflow's serialized DAG names them: the plugin's page finds them there
+    template_fields: Sequence[str] = ("load_name", "load_key", "namespace", "kafka_conn_id", "ledger_conn_id")
 
     def __init__(
         self,
@@ -115,15 +117,45 @@ def owner_of(context: Any) -> str:
     Short enough for the ledger to keep it whole: cleanup finds a run's own attempts by it.
     """
     ti, index = context["ti"], owner_index(context)
-    run = _short(f"{ti.dag_id}/{ti.run_id}")
-    group = _short(ti.task_id.rpartition(".")[0])
-    return f"{run}{_GROUP}{group}" + ("" if index is None else f"{_MAPPED}{index}")
+    run = run_of(ti.dag_id, ti.run_id)
+    return run + group_of_task(ti.task_id) + ("" if index is None else f"{_MAPPED}{index}")
 
 
 def are_siblings(owner: str, other: str) -> bool:
     """Whether two owners are different groups or map indexes of one run."""
     run, of, _ = owner.partition(_GROUP)
     return owner != other and other.startswith(run + of)
+
+
+def run_of(dag_id: str, run_id: str) -> str:
+    """How the owners of a run's attempts begin."""
+    return _short(f"{dag_id}/{run_id}") + _GROUP
+
+
+def dag_and_run_of(owner: str) -> tuple[str, str] | None:
+    """The DAG and the run that an owner names; None where it is no run of Airflow's, or the DAG's id was cut off.
+
+    A run id that was too long to be kept whole is no run's.
+    """
+    run, group, _ = owner.partition(_GROUP)
+    dag_id, slash, run_id = run.partition("/")
+    return (dag_id, run_id) if group and slash else None
+
+
+def dag_of(owner: str) -> str | None:
+    """The DAG that an owner names; see :func:`dag_and_run_of`."""
+    found = dag_and_run_of(owner)
+    return None if found is None else found[0]
+
+
+def group_of(owner: str) -> str:
+    """The task group that an owner names, as :func:`group_of_task` writes it."""
+    return owner.partition(_GROUP)[2].partition(_MAPPED)[0]
+
+
+def group_of_task(task_id: str) -> str:
+    """A task's group, as owners name it."""
+    return _short(task_id.rpartition(".")[0])
 
 
 def owner_index(context: Any) -> int | None:
@@ -142,8 +174,7 @@ def refuse_siblings(row: AttemptRow, context: Any) -> None:
     owner, other = owner_of(context), row.responsible
     if row.verdict is not Verdict.COMMIT or not are_siblings(owner, other):
         return
-    groups = {_short(task_id.rpartition(".")[0]) for task_id in context["dag"].task_ids}
-    if other.partition(_GROUP)[2].partition(_MAPPED)[0] in groups:
+    if group_of(other) in {group_of_task(task_id) for task_id in context["dag"].task_ids}:
         raise ConfigurationError(
             f"the load was committed by {other}, another load of this run",
             remedy="Give each load of a DAG a load_name, and each map index a load_key, of its own",

@@ -139,16 +139,24 @@ def _limits(session: Session, waiting: Waiting) -> Limits:
 
 
 def _lag(session: Session, described: list[TransactionDescription]) -> int:
+    return max(lag_by_partition(session, described).values(), default=0)
+
+
+def lag_by_partition(
+    session: Session, described: Iterable[TransactionDescription]
+) -> dict[TopicPartition, int]:
+    """Records that readers do not see, in the partitions where one of these transactions is the first that is open."""
+    described = list(described)
     partitions: set[TopicPartition] = {tp for d in described for tp in d.partitions}
     if not partitions:
-        return 0
+        return {}
     ours = {d.state for d in described}
     stable = session.partitions.last_stable_offsets(partitions)
     end = session.partitions.end_offsets(partitions)
-    lags = [0]
+    lags = {}
     for tp, producers in session.partitions.producers(partitions).items():
         open_ = [p for p in producers if p.txn_start_offset >= 0]
         first = min(open_, key=lambda p: p.txn_start_offset, default=None)
         if first is not None and PreparedTxnState(first.producer_id, first.producer_epoch) in ours:
-            lags.append(end[tp] - stable[tp])
-    return max(lags)
+            lags[tp] = end[tp] - stable[tp]
+    return lags

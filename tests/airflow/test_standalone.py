@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
+import httpx
+
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from tests.airflow.conftest import SECRET, Place
 from tests.airflow.counting import Count, count
@@ -60,6 +62,23 @@ def test_xcom_shows_the_prepared_states(place: Place) -> None:
         t.transaction.transactional_id: str(t.transaction.state) for t in recorded
     }
     assert (value["verdict"], value["records"]) == ("commit", RECORDS)
+
+
+def test_the_plugins_page_shows_the_runs_load_and_its_tasks_lead_there(place: Place) -> None:
+    """Owner, XCom and connections as a real run leaves them; tests/plugin has all else of the page."""
+    done = Run(place.airflow, "plain", "three")
+    done.start()
+    assert done.wait() == "success", done.tasks()
+    url = f"{place.airflow.url}/kafka-eos/api"
+    run = {"dag_id": "plain", "run_id": "three"}
+    (shown,) = httpx.get(f"{url}/loads", params=run, timeout=60).raise_for_status().json()["loads"]
+    assert (shown["state"], shown["records"], shown["dag_id"], shown["run_id"]) == (
+        "COMMITTED", RECORDS, "plain", "three"
+    )  # fmt: skip
+    (look,) = httpx.get(f"{url}/transactions", params=run, timeout=60).raise_for_status().json()["clusters"]
+    assert look == {"kafka_conn_id": "kafka_default", "problem": None, "transactions": [], "lag": [], "hanging": []}
+    links = place.airflow.get("/dags/plain/dagRuns/three/taskInstances/load.prepare/links", map_index=-1)
+    assert links["extra_links"]["Kafka transactions"].endswith("/runs/three/plugin/kafka-transactions-run")
 
 
 def test_no_secret_is_in_any_log_manifest_ledger_or_xcom(place: Place) -> None:

@@ -1,0 +1,110 @@
+"""What the page's buttons do: what ``airflow-kafka-eos`` does under the same names, with the same guards."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.plugin import dags, views
+from airflow_kafka_eos.plugin.looking import Found, Selection, find_load, place_to_act
+from airflow_kafka_eos.plugin.permissions import Access
+from airflow_kafka_eos.plugin.places import open_ledger, open_session
+from airflow_kafka_eos.protocol.leftovers import clean
+from airflow_kafka_eos.protocol.recovering import give_up, recover
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a button tries; whatever is not done by then is safe to try again.
+DEADLINE_S = 40.0
+#: behind an application that never reported: a zombie of it may open one more transaction after a sweep
+_QUIET_S = 10.0
+
+
+class NotAllowedError(Exception):
+    """The user may see the load, and may not do this to it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user has asked for.
+
+    :param attempt: the newest one that the user saw: what came behind it is not meant.
+    :param confirm: the load's name, typed, where the action asks for it.
+    :param reason: for the ledger; needed to give up.
+    """
+
+    action: views.ActionName
+    load: LoadIdentity
+    attempt: int
+    confirm: str = ""
+    reason: str = ""
+
+
+def act(access: Access, selection: Selection, asked: Asked) -> dict[str, Any] | None:
+    """Do it; what to tell the user. None: there is no such load that the user may see.
+
+    :raises NotAllowedError: the user may not edit the runs of all DAGs that the load's attempts belong to.
+    :raises UndecidableError: the load is not as the user saw it.
+    :raises ConfigurationError: it is not confirmed, or the load's connections are not known.
+    :raises KafkaEosError: see :mod:`airflow_kafka_eos.protocol.recovering` and :mod:`~.protocol.leftovers`.
+    """
+    found = find_load(access, selection, asked.load)
+    if found is None:
+        return None
+    _check(access, found, asked)
+    place = place_to_act(found)
+    assert found.newest is not None  # place_to_act has refused a load without attempts
+    by = f"{access.name} (Airflow UI)"
+    note = {"load": str(asked.load), "attempt": asked.attempt, "reason": asked.reason}
+    dags.note_action(asked.action.value, by=access.name, owner=found.newest.responsible, extra=note)
+    log.warning("%s: %s of load %s up to attempt %d", by, asked.action.value, asked.load, asked.attempt)
+    with open_session(place, asked.load.namespace) as session:
+        match asked.action:
+            case views.ActionName.RECOVER:
+                row = recover(session, asked.load, by=by, deadline_s=DEADLINE_S)
+                return {"done": f"the load is {row.state.value}"}
+            case views.ActionName.GIVE_UP:
+                row = give_up(session, asked.load, by=by, reason=asked.reason)
+                return {"done": f"the load is {row.state.value}"}
+            case views.ActionName.CLEANUP:
+                (swept,) = clean(
+                    session, {asked.load: asked.attempt}, by=by, quiet_s=_QUIET_S, deadline_s=DEADLINE_S
+                )
+                if swept.error is not None:
+                    raise swept.error
+                return {"done": f"clean up to attempt {swept.up_to}", "aborted": list(swept.aborted)}
+
+
+def _check(access: Access, found: Found, asked: Asked) -> None:
+    """Before anything is opened for writing: by what the ledger says now, not by what the page showed."""
+    with open_ledger(found.ledger_conn_id) as ledger:
+        row, attempts = ledger.load(asked.load) or found.row, ledger.attempts(asked.load)
+    if not access.may_act(attempts):
+        raise NotAllowedError
+    if row.newest_attempt != asked.attempt:
+        raise UndecidableError(
+            f"attempt {row.newest_attempt} is the newest by now, attempt {asked.attempt} was when you looked",
+            remedy="Look at the load again",
+            load=str(asked.load),
+            attempt=asked.attempt,
+        )
+    action = next((a for a in views.actions(row, attempts) if a.name is asked.action), None)
+    if action is None:
+        raise UndecidableError(
+            f"{asked.action.value} is nothing to do for a load that is {row.state.value}",
+            remedy="Look at the load again",
+            load=str(asked.load),
+        )
+    if action.wants_name and asked.confirm != asked.load.name:
+        raise ConfigurationError(
+            f"confirm is {asked.confirm!r}, it must be the load's name: {action.warning}",
+            remedy=f"Type {asked.load.name} if you are sure",
+            load=str(asked.load),
+        )
+    if action.wants_reason and not asked.reason.strip():
+        raise ConfigurationError(
+            "reason is empty: a load is given up by name, and with a reason", remedy="Say why", load=str(asked.load)
+        )

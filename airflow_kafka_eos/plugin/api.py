@@ -1,0 +1,195 @@
+"""The page's routes. Every one asks Airflow who the user is; what they may see and do is asked for each load."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from airflow_kafka_eos.errors import AccessError, ConfigurationError, KafkaEosError, TransientError
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.plugin import acting, dags, looking, views
+from airflow_kafka_eos.plugin.looking import Selection
+from airflow_kafka_eos.plugin.permissions import Access
+from airflow_kafka_eos.plugin.running import Lane
+
+log = logging.getLogger(__name__)
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+#: A form of another site cannot set it, and its script may not: the browser asks first, and nobody here says yes.
+GUARD_HEADER = "X-Kafka-EOS"
+_HEADERS = {
+    # no script but ours, nothing from elsewhere, and framed by this Airflow only
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+}
+
+
+class Body(BaseModel):
+    """What a button sends. ``attempt``: the newest that the user saw."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    namespace: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    key: str = Field(min_length=1)
+    attempt: int = Field(ge=1)
+    confirm: str = ""
+    reason: str = Field("", max_length=500)
+    dag_id: str | None = None
+    run_id: str | None = None
+
+
+def make_app() -> FastAPI:
+    """The app that Airflow mounts. Without an own description of itself: that would be open to all."""
+    app = FastAPI(
+        title="Kafka transactions",
+        dependencies=[Depends(get_user)],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    # apart, so that brokers that do not answer keep nobody from the ledger
+    ledger = Lane("ledger", threads=4, waiting=16, timeout_s=20)
+    brokers = Lane("brokers", threads=4, waiting=8, timeout_s=30)
+    buttons = Lane("brokers", threads=4, waiting=4, timeout_s=acting.DEADLINE_S + 20)
+    _add_headers(app)
+    _add_errors(app)
+    _add_static(app)
+    _add_reading(app, ledger, brokers)
+    _add_acting(app, buttons)
+    return app
+
+
+def selection(
+    dag_id: Annotated[str | None, Query()] = None, run_id: Annotated[str | None, Query()] = None
+) -> Selection:
+    """Of a run, or of all that the configured ledger has."""
+    if (dag_id is None) != (run_id is None):
+        raise HTTPException(422, "dag_id and run_id go together: name both, or neither")
+    return Selection(dag_id, run_id)
+
+
+def same_site(
+    request: Request,
+    guard: Annotated[str | None, Header(alias=GUARD_HEADER)] = None,
+    sec_fetch_site: Annotated[str | None, Header()] = None,
+) -> None:
+    """Refuse what another site may have made a browser send with the user's cookie."""
+    is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+    if guard is None or not is_json or sec_fetch_site not in (None, "same-origin"):
+        raise HTTPException(403, f"only the page itself may send this: as JSON, with the header {GUARD_HEADER}")
+
+
+SelectionDep = Annotated[Selection, Depends(selection)]
+
+
+def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
+    @app.get("/api/loads")
+    async def loads(user: GetUserDep, chosen: SelectionDep) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            found = looking.find_loads(_access(user, chosen), chosen)
+            ledger_conn_id = dags.configured().ledger_conn_id if chosen.run_id is None else None
+            return views.loads((f.row, f.newest) for f in found) | {"ledger_conn_id": ledger_conn_id}
+
+        return await ledger.run(work)
+
+    @app.get("/api/load")
+    async def load(user: GetUserDep, chosen: SelectionDep, namespace: str, name: str, key: str) -> dict[str, Any]:
+        def work() -> dict[str, Any] | None:
+            access = _access(user, chosen)
+            found = looking.find_load(access, chosen, LoadIdentity(namespace, name, key))
+            return None if found is None else looking.show(access, found)
+
+        return _found(await ledger.run(work))
+
+    @app.get("/api/transactions")
+    async def transactions(user: GetUserDep, chosen: SelectionDep) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            access = _access(user, chosen)
+            return {"clusters": looking.look(access, looking.find_loads(access, chosen), chosen)}
+
+        return await brokers.run(work)
+
+    @app.get("/api/ids")
+    async def ids(user: GetUserDep) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            access = Access(user)
+            return {"namespaces": looking.ids(access, looking.find_loads(access, Selection()))}
+
+        return await brokers.run(work)
+
+
+def _add_acting(app: FastAPI, buttons: Lane) -> None:
+    async def act(action: views.ActionName, user: GetUserDep, body: Body) -> dict[str, Any]:
+        chosen = selection(body.dag_id, body.run_id)
+        load = LoadIdentity(body.namespace, body.name, body.key)
+        asked = acting.Asked(action, load, body.attempt, body.confirm, body.reason)
+        return _found(await buttons.run(lambda: acting.act(_access(user, chosen), chosen, asked)))
+
+    app.post("/api/load/{action}", dependencies=[Depends(same_site)])(act)
+
+
+def _add_static(app: FastAPI) -> None:
+    """Each file by a route of its own: mounted static files would be open to all."""
+
+    async def send(path: Path) -> FileResponse:
+        return FileResponse(path, media_type=_TYPES[path.suffix])
+
+    for path in sorted(p for p in _STATIC.iterdir() if p.suffix in _TYPES):
+        route = "/" if path.name == "index.html" else f"/{path.name}"
+        app.get(route, include_in_schema=False)(partial(send, path))
+
+
+def _add_headers(app: FastAPI) -> None:
+    @app.middleware("http")
+    async def headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
+        response: Response = await call_next(request)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(KafkaEosError)
+    async def ours(request: Request, error: KafkaEosError) -> JSONResponse:
+        return JSONResponse({"detail": str(error), "error": type(error).__name__}, status_code=_status(error))
+
+    @app.exception_handler(acting.NotAllowedError)
+    async def not_allowed(request: Request, error: acting.NotAllowedError) -> JSONResponse:
+        return JSONResponse(
+            {"detail": "You may not edit the runs of this load's DAG", "error": "Forbidden"}, status_code=403
+        )
+
+
+def _status(error: KafkaEosError) -> int:
+    if isinstance(error, TransientError):
+        return 503
+    if isinstance(error, AccessError):
+        return 502
+    return 422 if isinstance(error, ConfigurationError) else 409
+
+
+def _access(user: Any, chosen: Selection) -> Access:
+    """:raises HTTPException: 403, the user may not see the runs of the DAG."""
+    access = Access(user)
+    if chosen.dag_id is not None and not access.may("GET", chosen.dag_id):
+        raise HTTPException(403, "You may not see the runs of this DAG")
+    return access
+
+
+def _found(answer: dict[str, Any] | None) -> dict[str, Any]:
+    if answer is None:
+        # the same for a load of a DAG that the user may not see: what there is, is nobody else's business
+        raise HTTPException(404, "There is no such load that you may see")
+    return answer

@@ -1,0 +1,142 @@
+"""What Airflow's database says of a DAG's loads: their connections, which a run has begun; and its audit log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.models.dagbag import DBDagBag
+from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+
+from airflow_kafka_eos.operators.base import dag_and_run_of, group_of, group_of_task
+
+_SECTION = "kafka_eos"
+_FIELDS = ("load_name", "load_key", "namespace", "kafka_conn_id", "ledger_conn_id")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a load is written, and where it is noted.
+
+    :param kafka_conn_id: None where it is not known.
+    :param ledger_conn_id: None for the embedded SQLite file.
+    """
+
+    kafka_conn_id: str | None
+    ledger_conn_id: str | None
+
+
+@dataclass(frozen=True)
+class LoadTask:
+    """A task of a load, as the serialized DAG has it."""
+
+    task_id: str
+    load_name: str
+    place: Place
+
+    @property
+    def group(self) -> str:
+        return group_of_task(self.task_id)
+
+
+def configured() -> Place:
+    """What operators use that name no connections: ``[kafka_eos]`` of Airflow's configuration, else the defaults."""
+    return Place(_option("kafka_conn_id", "kafka_default"), _option("ledger_conn_id", None))
+
+
+def load_tasks(dag_id: str, run_id: str | None = None) -> list[LoadTask]:
+    """The tasks of a DAG that belong to loads, of the version that a run has; none for a DAG that is gone.
+
+    :param run_id: None, or a run that is gone: the newest version.
+    """
+    with create_session() as session:
+        bag = _dag_bag()
+        run = DagRun.find(dag_id=dag_id, run_id=run_id, session=session) if run_id else None
+        dag = bag.get_dag_for_run(run[0], session) if run else None
+        dag = dag or bag.get_latest_version_of_dag(dag_id, session=session)
+    if dag is None:
+        return []
+    return [read for task in dag.task_dict.values() if (read := _read(task)) is not None]
+
+
+def place_of(owner: str) -> Place | None:
+    """The connections of an attempt's own task group; None where they are not known for sure.
+
+    :param owner: of the attempt.
+    """
+    named = dag_and_run_of(owner)
+    tasks = [] if named is None else load_tasks(*named)
+    group = group_of(owner)
+    # a group that was renamed since then: all loads of the DAG must agree
+    places = {t.place for t in tasks if t.group == group} or {t.place for t in tasks}
+    return places.pop() if len(places) == 1 else None
+
+
+def begun_loads(dag_id: str, run_id: str, tasks: Iterable[LoadTask]) -> set[str]:
+    """The loads that a run's tasks name in XCom: also one that another run has committed before."""
+    task_ids = sorted({t.task_id for t in tasks})
+    if not task_ids:
+        return set()
+    query = XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_ids, key="return_value")
+    found = set()
+    with create_session() as session:
+        entries: Iterable[Any] = session.scalars(query)
+        for entry in entries:
+            # as it is stored: nothing of what a DAG's author may have put there is made into an object
+            value = json.loads(entry.value) if isinstance(entry.value, str) else entry.value
+            if isinstance(value, dict) and isinstance(value.get("load"), str):
+                found.add(value["load"])
+    return found
+
+
+def note_action(event: str, *, by: str, owner: str, extra: dict[str, Any]) -> None:
+    """Into Airflow's audit log, before it is done.
+
+    :param owner: of the load's newest attempt: the entry is shown with its run.
+    """
+    dag_id, run_id = dag_and_run_of(owner) or (None, None)
+    with create_session() as session:
+        entry = Log(
+            event=f"kafka_eos.{event}",
+            owner=by,
+            owner_display_name=by,
+            extra=json.dumps(extra),
+            dag_id=dag_id,
+            run_id=run_id,
+        )
+        session.add(entry)
+
+
+@cache
+def _dag_bag() -> DBDagBag:
+    # without extra links: they are not asked for here
+    return DBDagBag(load_op_links=False)
+
+
+def _read(task: Any) -> LoadTask | None:
+    if not set(_FIELDS) <= set(task.template_fields):
+        return None
+    given = getattr(task, "partial_kwargs", None)  # a mapped task has its arguments there
+    values = {f: given.get(f) if given is not None else getattr(task, f, None) for f in _FIELDS}
+    default = configured()
+    place = Place(
+        _literal(values["kafka_conn_id"] or default.kafka_conn_id),
+        values["ledger_conn_id"] or default.ledger_conn_id,
+    )
+    return LoadTask(task.task_id, str(values["load_name"]), place)
+
+
+def _literal(text: str | None) -> str | None:
+    """None for a template: what it was rendered to is not kept for long, and a guess may lead to another cluster."""
+    return None if text is None or "{{" in text or "{%" in text else text
+
+
+def _option(name: str, default: str | None) -> str | None:
+    return conf.get(_SECTION, name, fallback=default) or default

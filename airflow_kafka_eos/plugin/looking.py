@@ -1,0 +1,250 @@
+"""Reading what the page shows: from the ledger, and apart from it, for they may be slow, from the brokers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError
+from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.operators.base import run_of
+from airflow_kafka_eos.plugin import dags, views
+from airflow_kafka_eos.plugin.dags import LoadTask, Place
+from airflow_kafka_eos.plugin.permissions import Access
+from airflow_kafka_eos.plugin.places import open_ledger, open_session
+from airflow_kafka_eos.protocol import hanging
+from airflow_kafka_eos.protocol.holding import holders_of, is_ours
+from airflow_kafka_eos.protocol.ids import ids_report
+from airflow_kafka_eos.protocol.metrics import lag_by_partition
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
+
+log = logging.getLogger(__name__)
+
+#: Seconds behind which no further cluster is asked.
+_LOOK_S = 15.0
+#: Partitions in which one look searches for hanging transactions.
+_MOST_PARTITIONS = 500
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which loads: those of one run, or all that the configured ledger knows."""
+
+    dag_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A load that the user may see, its newest attempt, and the ledger that has it."""
+
+    row: LoadRow
+    newest: AttemptRow | None
+    ledger_conn_id: str | None
+
+
+def find_loads(access: Access, selection: Selection, only: LoadIdentity | None = None) -> list[Found]:
+    """The loads of a selection that the user may see, the oldest first.
+
+    :param only: look for this one alone.
+    :raises KafkaEosError: a ledger cannot be opened.
+    """
+    if selection.dag_id is None or selection.run_id is None:
+        conn_id = dags.configured().ledger_conn_id
+        with open_ledger(conn_id) as ledger:
+            return _seen(access, _overview(ledger, None, only), conn_id)
+    tasks = dags.load_tasks(selection.dag_id, selection.run_id)
+    prefix = run_of(selection.dag_id, selection.run_id)
+    begun = dags.begun_loads(selection.dag_id, selection.run_id, tasks)
+    found: list[Found] = []
+    for conn_id in sorted({t.place.ledger_conn_id for t in tasks}, key=str):
+        with open_ledger(conn_id) as ledger:
+            every = _overview(ledger, tasks, only)
+        mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
+        found += _seen(access, mine, conn_id)
+    return found
+
+
+def find_load(access: Access, selection: Selection, load: LoadIdentity) -> Found | None:
+    """One of them; None: there is none that the user may see."""
+    return next(iter(find_loads(access, selection, load)), None)
+
+
+def _overview(
+    ledger: Ledger, tasks: Iterable[LoadTask] | None, only: LoadIdentity | None
+) -> list[tuple[LoadRow, AttemptRow | None]]:
+    """Of these tasks' names where they are no templates, else of all; with newest attempts."""
+    if only is not None:
+        row = ledger.load(only)
+        return [] if row is None else [(row, ledger.attempt(only, row.newest_attempt))]
+    names = None if tasks is None else {t.load_name for t in tasks}
+    if names is None or any("{" in name for name in names):
+        return ledger.overview()
+    return [pair for name in sorted(names) for pair in ledger.overview(None, name)]
+
+
+def show(access: Access, found: Found) -> dict[str, Any]:
+    """All that the ledger knows of one load, as far as the user may see its attempts."""
+    load = found.row.load
+    with open_ledger(found.ledger_conn_id) as ledger:
+        row = ledger.load(load) or found.row
+        attempts = ledger.attempts(load)
+        visible = [a for a in attempts if access.may_see(a)]
+        transactions = [(a, t) for a in visible for t in ledger.transactions(load, a.number)]
+        repairs = ledger.repairs(load)
+    return views.load_in_full(
+        row,
+        visible,
+        transactions,
+        repairs,
+        hidden=len(attempts) - len(visible),
+        may_act=access.may_act(attempts),
+    )
+
+
+def look(access: Access, found: list[Found], selection: Selection) -> list[dict[str, Any]]:
+    """What the brokers show of these loads, cluster by cluster; one that does not answer says so in its ``problem``."""
+    looks = []
+    until = time.monotonic() + _LOOK_S
+    for place, loads in _places(found, selection).items():
+        seen: dict[str, Any] = {"kafka_conn_id": place.kafka_conn_id, "problem": None}
+        try:
+            if time.monotonic() > until:
+                raise NotFinishedError("others have not answered for too long", remedy="Look at its runs, one by one")
+            seen |= _look_at(access, place, loads, everything=selection.run_id is None)
+        except KafkaEosError as e:
+            seen["problem"] = str(e)
+        looks.append(seen)
+    return looks
+
+
+def ids(access: Access, found: list[Found]) -> list[dict[str, Any]]:
+    """How many ids brokers keep, by load name; only names whose loads the user may see all."""
+    place = dags.configured()
+    with open_ledger(place.ledger_conn_id) as ledger:
+        every = {(row.load.namespace, row.load.name) for row, newest in ledger.overview() if not access.may_see(newest)}
+    names = {(f.row.load.namespace, f.row.load.name) for f in found} - every
+    reports = []
+    for namespace in sorted({namespace for namespace, _ in names}):
+        with open_session(place, namespace) as session:
+            report = ids_report(session)
+        shown = [n for n in report.names if (namespace, n.load_name) in names]
+        reports.append(views.ids(report, shown))
+    return reports
+
+
+def _seen(
+    access: Access, rows: Iterable[tuple[LoadRow, AttemptRow | None]], conn_id: str | None
+) -> list[Found]:
+    return [Found(row, newest, conn_id) for row, newest in rows if access.may_see(newest)]
+
+
+def _is_of_run(row: LoadRow, newest: AttemptRow | None, prefix: str, begun: set[str]) -> bool:
+    owners = () if newest is None else (newest.owner, newest.submitted_by or "")
+    return str(row.load) in begun or any(owner.startswith(prefix) for owner in owners)
+
+
+def _places(found: Iterable[Found], selection: Selection) -> dict[Place, list[Found]]:
+    """Loads by the cluster that their DAGs name. Unknown clusters are looked at too: they answer with their problem."""
+    every = selection.run_id is None
+    by_place: dict[Place, list[Found]] = {}
+    for f in found:
+        if every and f.row.state in views.AT_REST:
+            # whatever of them is open shows in the listing of the configured cluster
+            by_place.setdefault(replace(dags.configured(), ledger_conn_id=f.ledger_conn_id), []).append(f)
+            continue
+        place = None if f.newest is None else dags.place_of(f.newest.responsible)
+        conn_id = None if place is None else place.kafka_conn_id
+        by_place.setdefault(Place(conn_id, f.ledger_conn_id), []).append(f)
+    return by_place
+
+
+def _look_at(access: Access, place: Place, found: list[Found], *, everything: bool) -> dict[str, Any]:
+    """:param everything: of the loads' namespaces, whatever load it is of; else of these loads only."""
+    wanted = {f.row.load for f in found}
+    now_ms = int(time.time() * 1000)
+    shown: list[dict[str, Any]] = []
+    lag: dict[TopicPartition, int] = {}
+    stuck: list[hanging.HangingTransaction] = []
+    first, *others = sorted({load.namespace for load in wanted})
+    with open_session(place, first) as session:
+        for one in (session, *(_of_namespace(session, namespace) for namespace in others)):
+            prefix = namespace_prefix(one.namespace, one.ledger.ledger_id)
+            names = [name for name in one.coordinator.list_open(prefix) if is_ours(one, name)]
+            described = [d for d in one.coordinator.describe(names).values() if d.is_open]
+            holders = holders_of(one, [PreparedTransaction(d.transactional_id, d.state) for d in described])
+            pairs = [(d, holders.get(PreparedTransaction(d.transactional_id, d.state))) for d in described]
+            mine = [
+                (d, attempt)
+                for d, attempt in pairs
+                if (everything or (attempt is not None and attempt.load in wanted)) and access.may_see(attempt)
+            ]
+            decided = _decided(one.ledger, [d for d, _ in mine])
+            for d, attempt in mine:
+                is_decided = PreparedTransaction(d.transactional_id, d.state) in decided
+                row = None if attempt is None else one.ledger.load(attempt.load)
+                shown.append(views.open_transaction(d, attempt, row, is_decided=is_decided, now_ms=now_ms))
+            lag |= lag_by_partition(one, [d for d, _ in mine])
+            partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
+            stuck += [
+                h
+                for h in hanging.find(one, sorted(partitions)[:_MOST_PARTITIONS])
+                if h.attempt is None or access.may_see(h.attempt)
+            ]
+    return {
+        "transactions": sorted(shown, key=lambda t: (-(t["running_ms"] or 0), t["transactional_id"])),
+        "lag": views.lag(lag),
+        "hanging": [views.hanging(h) for h in stuck],
+    }
+
+
+def _decided(ledger: Ledger, described: Iterable[TransactionDescription]) -> set[PreparedTransaction]:
+    """Of these, what a decision names and no repair has replaced."""
+    return {
+        row.transaction
+        for attempt, row in ledger.holders(d.state for d in described)
+        if attempt.verdict is Verdict.COMMIT and row.outcome is not Outcome.SUPERSEDED
+    }
+
+
+def _written(ledger: Ledger, found: Iterable[Found], namespace: str) -> set[TopicPartition]:
+    """Partitions that the unfinished loads of a namespace, or the few of one run, have written to."""
+    loads = [f for f in found if f.row.load.namespace == namespace and f.newest is not None]
+    if len(loads) > 20:
+        loads = [f for f in loads if f.row.state not in views.AT_REST]
+    return {
+        w.topic_partition
+        for f in loads
+        if f.newest is not None
+        for t in ledger.transactions(f.row.load, f.newest.number)
+        for w in t.writes
+    }
+
+
+def _of_namespace(session: Session, namespace: str) -> Session:
+    coordinator = Coordinator(session.partitions.wire, namespace=namespace, ledger_id=session.ledger.ledger_id)
+    return replace(session, namespace=namespace, coordinator=coordinator)
+
+
+def place_to_act(found: Found) -> Place:
+    """Where to do something for a load: what its own DAG says, never a guess, for on another cluster it looks ended.
+
+    :raises ConfigurationError: it is not known.
+    """
+    place = None if found.newest is None else dags.place_of(found.newest.responsible)
+    if place is None or place.kafka_conn_id is None:
+        raise ConfigurationError(
+            "the Kafka connection of this load is not known for sure: its DAG is gone, or kafka_conn_id is a template",
+            remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
+            load=str(found.row.load),
+        )
+    return Place(place.kafka_conn_id, found.ledger_conn_id)

@@ -1,0 +1,262 @@
+"""Rows of ledger and brokers as JSON values for the page. No I/O; times are UTC ISO texts, ages milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.operators.base import dag_and_run_of
+from airflow_kafka_eos.protocol.hanging import HangingTransaction
+from airflow_kafka_eos.protocol.ids import IdsReport, NameIds
+from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
+
+#: Nothing of them is expected to be open.
+AT_REST = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
+#: Behind a commit decision, and not there yet.
+_UNFINISHED = frozenset({LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT})
+#: Rows in one answer.
+MOST_LOADS = 200
+MOST_TRANSACTIONS = 1000
+
+
+class ActionName(str, Enum):
+    """What a button does."""
+
+    RECOVER = "recover"
+    CLEANUP = "cleanup"
+    GIVE_UP = "give-up"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A button.
+
+    :param warning: what to know before it is done; empty: nothing to warn of.
+    :param wants_name: the user types the load's name.
+    :param wants_reason: the user says why.
+    :param if_open: only worth showing while something of the load is open.
+    """
+
+    name: ActionName
+    title: str
+    warning: str = ""
+    wants_name: bool = False
+    wants_reason: bool = False
+    if_open: bool = False
+
+
+class Standing(str, Enum):
+    """Whether an open transaction will be ended by a run, or is left for somebody to end."""
+
+    UNDECIDED = "undecided"
+    DECIDED = "to be committed"
+    #: no longer decidable (FLIP-511's word): cleanup ends it
+    LINGERING = "lingering"
+    #: of this ledger by its name, and unknown to it: the ledger was restored from a backup?
+    UNKNOWN = "unknown to the ledger"
+
+
+def actions(row: LoadRow, attempts: Sequence[AttemptRow]) -> list[Action]:
+    """What may be done for a load as it is now; that it is allowed to a user is another question."""
+    found = []
+    if row.state in _UNFINISHED:
+        found.append(Action(ActionName.RECOVER, "Recover"))
+    if attempts:
+        found.append(_cleanup(attempts))
+    if row.state in _UNFINISHED:
+        warning = (
+            "It is decided to be committed. Readers keep what is committed of it, nobody completes the rest, and "
+            "its key never loads again. There is no way back."
+        )
+        found.append(Action(ActionName.GIVE_UP, "Give up", warning, wants_name=True, wants_reason=True))
+    return found
+
+
+def _cleanup(attempts: Sequence[AttemptRow]) -> Action:
+    newest = attempts[-1]
+    if newest.is_undecided:
+        warning = (
+            f"Attempt {newest.number} is undecided, a run may be at work on it. It is aborted, and cannot be "
+            "committed then."
+        )
+        return Action(ActionName.CLEANUP, "Clean up", warning, wants_name=True)
+    return Action(ActionName.CLEANUP, "Clean up", if_open=all(a.closed_at for a in attempts))
+
+
+def loads(rows: Iterable[tuple[LoadRow, AttemptRow | None]]) -> dict[str, Any]:
+    """The list, what changed last first."""
+    every = sorted(rows, key=lambda pair: pair[0].updated_at, reverse=True)
+    return {"loads": [load(*pair) for pair in every[:MOST_LOADS]], "left_off": max(0, len(every) - MOST_LOADS)}
+
+
+def load(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
+    """A load in the list."""
+    named = None if newest is None else dag_and_run_of(newest.responsible)
+    return {
+        "namespace": row.load.namespace,
+        "name": row.load.name,
+        "key": row.load.key,
+        "state": row.state.value,
+        "attempt": row.newest_attempt,
+        "decision": None if newest is None or newest.verdict is None else newest.verdict.value,
+        "records": None if newest is None else newest.records,
+        "how": "" if newest is None else newest.how,
+        "reason": row.reason or ("" if newest is None else newest.reason),
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+        "dag_id": None if named is None else named[0],
+        "run_id": None if named is None else named[1],
+    }
+
+
+def load_in_full(
+    row: LoadRow,
+    attempts: Sequence[AttemptRow],
+    transactions: Sequence[tuple[AttemptRow, TransactionRow]],
+    repairs: Iterable[RepairRow],
+    *,
+    hidden: int,
+    may_act: bool,
+) -> dict[str, Any]:
+    """One load with all that the ledger knows.
+
+    :param attempts: those that the user may see.
+    :param hidden: how many others there are.
+    """
+    allowed = actions(row, attempts) if may_act else []
+    return {
+        "load": load(row, attempts[-1] if attempts else None),
+        "attempts": [_attempt(a) for a in attempts],
+        "hidden_attempts": hidden,
+        "transactions": [_transaction(a, t) for a, t in transactions[:MOST_TRANSACTIONS]],
+        "transactions_left_off": max(0, len(transactions) - MOST_TRANSACTIONS),
+        "repairs": [_repair(r) for r in repairs],
+        "actions": [asdict(a) | {"name": a.name.value} for a in allowed],
+        "may_act": may_act,
+    }
+
+
+def _attempt(row: AttemptRow) -> dict[str, Any]:
+    moments = (
+        ("begun", row.opened_at),
+        ("submitted", row.submitted_at),
+        ("prepared", row.prepared_at),
+        ("decided", row.decided_at),
+        (_end(row), row.closed_at),
+    )
+    return {
+        "number": row.number,
+        "by": row.responsible,
+        "decision": None if row.verdict is None else row.verdict.value,
+        "decided_by": row.decided_by,
+        "reason": row.reason,
+        "records": row.records,
+        "bytes": row.bytes,
+        "how": row.how,
+        "timeline": [{"what": what, "at": at} for what, at in moments if at is not None],
+    }
+
+
+def _end(row: AttemptRow) -> str:
+    return "committed" if row.verdict is Verdict.COMMIT else "swept"
+
+
+def _transaction(attempt: AttemptRow, row: TransactionRow) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "transactional_id": row.transaction.transactional_id,
+        "prepared_txn_state": str(row.transaction.state),
+        "spark_partition": row.spark_partition,
+        "topic_partitions": [str(w.topic_partition) for w in row.writes],
+        "records": row.records,
+        "outcome": None if row.outcome is None else row.outcome.value,
+    }
+
+
+def _repair(row: RepairRow) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "attempt": row.attempt,
+        "state": row.state.value,
+        "lost": row.lost_transactional_id,
+        "replacement": row.transactional_id,
+        "opened_at": row.opened_at,
+        "opened_by": row.opened_by,
+        "reason": row.reason,
+    }
+
+
+def open_transaction(
+    seen: TransactionDescription,
+    attempt: AttemptRow | None,
+    row: LoadRow | None,
+    *,
+    is_decided: bool,
+    now_ms: int,
+) -> dict[str, Any]:
+    """One that is open at its coordinator.
+
+    :param attempt: whose it is; None: the ledger does not know.
+    :param row: that attempt's load.
+    :param is_decided: that very identity is decided to be committed.
+    """
+    return {
+        "transactional_id": seen.transactional_id,
+        "prepared_txn_state": str(seen.state),
+        "coordinator_state": seen.coordinator_state.value,
+        "standing": standing(attempt, row, is_decided=is_decided).value,
+        "running_ms": max(0, now_ms - seen.start_time_ms) if seen.start_time_ms >= 0 else None,
+        "two_phase_commit": seen.is_two_phase,
+        "time_left_ms": None if seen.is_two_phase else seen.time_left_ms(now_ms),
+        "topic_partitions": [str(tp) for tp in sorted(seen.partitions)],
+        "attempt": None if attempt is None else attempt.number,
+        "load": None
+        if attempt is None
+        else {"namespace": attempt.load.namespace, "name": attempt.load.name, "key": attempt.load.key},
+    }
+
+
+def standing(attempt: AttemptRow | None, row: LoadRow | None, *, is_decided: bool) -> Standing:
+    """What an open transaction of ours waits for."""
+    if attempt is None:
+        return Standing.UNKNOWN
+    if attempt.verdict is None:
+        return Standing.UNDECIDED
+    if is_decided and row is not None and row.state in _UNFINISHED:
+        return Standing.DECIDED
+    return Standing.LINGERING
+
+
+def lag(by_partition: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+    """Where readers wait because of us, most first."""
+    pairs = sorted(by_partition.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [{"topic_partition": str(tp), "records": records} for tp, records in pairs]
+
+
+def hanging(found: HangingTransaction) -> dict[str, Any]:
+    """One that no coordinator will end."""
+    return {
+        "topic_partition": str(found.producer.partition),
+        "producer": str(found.producer.state),
+        "start_offset": found.producer.txn_start_offset,
+        "why": found.why,
+        "idle_ms": found.idle_ms,
+        "whose": found.whose.value,
+        "transactional_id": found.transactional_id,
+        "load": None if found.attempt is None else str(found.attempt.load),
+    }
+
+
+def ids(report: IdsReport, names: Sequence[NameIds]) -> dict[str, Any]:
+    """:param names: of the report, those that the user may see."""
+    return {
+        "namespace": report.namespace,
+        "expiration_ms": report.expiration_ms,
+        "names": [
+            asdict(n) | {"ids": n.ids, "oldest_s": None if n.oldest_s is None else round(n.oldest_s)} for n in names
+        ],
+    }

@@ -1,0 +1,22 @@
+"""DAGs whose runs the tests play themselves: nothing runs them, their attempts are made by the protocol's own calls."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_kafka_eos import ExactlyOnceLoad
+
+CONNECTIONS = {
+    "orders": "kafka_default",
+    "other": "kafka_default",
+    # nobody listens there
+    "away": "kafka_away",
+    "unnamed": "{{ var.value.cluster }}",
+}
+
+for name, connection in CONNECTIONS.items():
+    with DAG(name, schedule=None, start_date=datetime(2026, 1, 1), is_paused_upon_creation=True) as dag:
+        ExactlyOnceLoad("load", sql="SELECT 1", topics=["orders"], kafka_conn_id=connection)
+    globals()[name] = dag

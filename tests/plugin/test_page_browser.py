@@ -1,0 +1,250 @@
+"""The page in Airflow's own UI, under Chromium: Debian's chromium and its driver, nothing from the net."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+from airflow_kafka_eos.load import LoadState
+from tests.plugin.conftest import Site, owner
+from tests.plugin.test_page_api import NewLoad, lingering, state
+
+pytestmark = pytest.mark.airflow
+
+#: write the pictures of docs/page.md anew
+PICTURES = os.environ.get("PAGE_PICTURES")
+#: a colour, in whatever notation, as red, green and blue
+PIXEL = """
+const brush = document.createElement("canvas").getContext("2d");
+brush.fillStyle = arguments[0];
+brush.fillRect(0, 0, 1, 1);
+return Array.from(brush.getImageData(0, 0, 1, 1).data.slice(0, 3));
+"""
+
+
+@dataclass
+class Browser:
+    """A user at Airflow's UI."""
+
+    driver: WebDriver
+    url: str
+
+    def log_in(self, site: Site, user: str) -> None:
+        with site.client(user) as client:
+            token = client.headers["Authorization"].removeprefix("Bearer ")
+        self.driver.get(f"{self.url}/api/v2/version")  # somewhere on this site: cookies belong to one
+        self.driver.delete_all_cookies()
+        self.driver.add_cookie({"name": "_token", "value": token, "path": "/"})
+
+    def theme(self, name: str) -> None:
+        self.driver.execute_script("localStorage.setItem('theme', arguments[0])", name)
+
+    def open(self, path: str) -> None:
+        """A page of Airflow's, and into the frame that our page stands in."""
+        self.driver.switch_to.default_content()
+        self.driver.get(f"{self.url}/{path}")
+        frame = self.until(lambda d: d.find_element(By.CSS_SELECTOR, "iframe[title='Kafka transactions']"))
+        self.driver.switch_to.frame(frame)
+
+    def open_run(self, run_id: str) -> None:
+        self.open(f"dags/orders/runs/{run_id}/plugin/kafka-transactions-run")
+
+    def until(self, found: Callable[[WebDriver], WebElement]) -> WebElement:
+        waiting = WebDriverWait(
+            self.driver, 40, ignored_exceptions=(StaleElementReferenceException, LookupError)
+        )
+        return waiting.until(found)
+
+    def sees(self, text: str, where: str = "body") -> WebElement:
+        """Wait for a text."""
+
+        def look(driver: WebDriver) -> WebElement:
+            element = driver.find_element(By.CSS_SELECTOR, where)
+            if text not in element.text:
+                raise LookupError
+            return element
+
+        return self.until(look)
+
+    def button(self, selector: str) -> WebElement:
+        return self.until(lambda d: d.find_element(By.CSS_SELECTOR, selector))
+
+    def text(self) -> str:
+        return self.driver.find_element(By.TAG_NAME, "body").text
+
+    def picture(self, name: str) -> None:
+        if PICTURES:
+            self.driver.switch_to.default_content()
+            self.driver.save_screenshot(str(Path(PICTURES) / f"{name}.png"))
+
+
+@pytest.fixture(scope="session")
+def browser(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        why = "no chromium, or no chromedriver, is installed: apt-get install chromium chromium-driver"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # root has no namespaces of its own here
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--no-proxy-server",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--window-size=1280,1000",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(argument)
+    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    running.set_page_load_timeout(60)
+    try:
+        yield Browser(running, site.airflow.url)
+    finally:
+        running.quit()
+
+
+def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: Browser, new_load: NewLoad) -> None:
+    world = new_load("2026-11-01")
+    manifest = world.prepare(["a", "b"], ["c"], owner=owner(world))
+    browser.log_in(site, "user")
+    browser.theme("light")
+    browser.open_run("2026-11-01")
+    browser.sees("PREPARED", "#load h2")
+    browser.sees("undecided", "[aria-label='Transactions of the load']")
+    for entry in manifest.entries:
+        browser.sees(str(entry.transaction.state), "[aria-label='Transactions of the load']")
+    browser.sees("Readers wait because of us", "#clusters")
+    browser.picture("page-prepared-light")
+    site.session.ledger.decide_commit(manifest, decided_by=owner(world))
+    browser.open_run("2026-11-01")
+    browser.sees("to be committed", "[aria-label='Transactions of the load']")
+    browser.button("button[data-action=recover]").click()
+    browser.sees("COMMITTED", "#load h2")
+    browser.sees("committed", ".steps")
+    browser.sees("Nothing of these loads is open.", "#clusters")
+    assert state(site, world) is LoadState.COMMITTED
+    browser.picture("page-committed-light")
+
+
+def test_a_lingering_transaction_is_shown_and_cleaned_up(site: Site, browser: Browser, new_load: NewLoad) -> None:
+    world = new_load("2026-11-02")
+    lingering(site, world)
+    browser.log_in(site, "user")
+    browser.theme("dark")
+    browser.open("plugin/kafka-transactions")
+    browser.sees("lingering", "#clusters")
+    browser.until(lambda d: _row(d, "2026-11-02")).find_element(By.TAG_NAME, "button").click()
+    browser.sees("ABORTING", "#load h2")
+    browser.picture("page-lingering-dark")
+    browser.open_run("2026-11-02")
+    browser.button("button[data-action=cleanup]").click()
+    browser.sees("ABORTED", "#load h2")
+    browser.sees("swept", ".steps")
+    assert (state(site, world), world.open_ids()) == (LoadState.ABORTED, [])
+
+
+def _row(driver: WebDriver, key: str) -> WebElement:
+    return next(r for r in driver.find_elements(By.CSS_SELECTOR, "#loads tbody tr") if key in r.text)
+
+
+def test_an_undecided_load_is_swept_only_after_its_name_is_typed(
+    site: Site, browser: Browser, new_load: NewLoad
+) -> None:
+    world = new_load("2026-11-03")
+    world.prepare(["a"], owner=owner(world))
+    browser.log_in(site, "user")
+    browser.open_run("2026-11-03")
+    browser.button("button[data-action=cleanup]").click()
+    browser.sees("a run may be at work on it", "dialog")
+    browser.button("dialog button[data-answer=yes]").click()
+    browser.sees("That is not orders.load", "dialog")
+    browser.button("dialog button[data-answer=no]").click()
+    assert state(site, world) is LoadState.PREPARED
+    browser.button("button[data-action=cleanup]").click()
+    browser.button("dialog input[name=confirm]").send_keys("orders.load")
+    browser.button("dialog button[data-answer=yes]").click()
+    browser.sees("ABORTED", "#load h2")
+
+
+def test_a_user_without_permission_sees_neither_data_nor_buttons(
+    site: Site, browser: Browser, new_load: NewLoad
+) -> None:
+    world = new_load("2026-11-04")
+    lingering(site, world)
+    browser.log_in(site, "viewer")
+    browser.open_run("2026-11-04")
+    browser.sees("acting wants permission", "#load")
+    assert browser.driver.find_elements(By.CSS_SELECTOR, "button[data-action]") == []
+    browser.log_in(site, "stranger")
+    browser.open("plugin/kafka-transactions")
+    browser.sees("There are no loads that you may see.", "#loads")
+    browser.sees("No loads, so nothing was looked for.", "#clusters")
+    assert "orders" not in browser.text()
+    browser.driver.get(f"{browser.url}/kafka-eos/?dag_id=orders&run_id=2026-11-04")
+    browser.sees("You may not see the runs of this DAG", "#problem")
+    assert "2026-11-04-" not in browser.text() and "lingering" not in browser.text()
+
+
+def test_the_page_goes_along_with_airflows_theme(site: Site, browser: Browser, new_load: NewLoad) -> None:
+    new_load("2026-11-05").prepare(["a"], owner="orders/2026-11-05#group=load")
+    browser.log_in(site, "user")
+    shades = {}
+    for theme in ("light", "dark"):
+        browser.theme(theme)
+        browser.open_run("2026-11-05")
+        browser.sees("PREPARED", "#load h2")
+        assert browser.driver.execute_script("return document.documentElement.dataset.theme") == theme
+        ours = browser.driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        airflows = browser.driver.execute_script(
+            "return getComputedStyle(parent.document.documentElement).backgroundColor"
+        )
+        assert ours == airflows
+        shades[theme] = sum(browser.driver.execute_script(PIXEL, ours))
+    assert shades["dark"] < 150 < 600 < shades["light"]
+    browser.picture("page-prepared-dark")
+    # while it is open
+    browser.open_run("2026-11-05")
+    browser.driver.execute_script("parent.document.documentElement.classList.replace('dark', 'light')")
+    browser.until(lambda d: d.find_element(By.CSS_SELECTOR, "html[data-theme=light]"))
+
+
+def test_what_a_load_is_called_never_becomes_markup(site: Site, browser: Browser, new_load: NewLoad) -> None:
+    world = new_load("2026-11-06")
+    world.prepare(["a"], owner=owner(world))
+    evil = "<img src=x onerror=alert(1)><script>document.title='owned'</script>"
+    site.session.ledger.make_undecidable(world.load, up_to=1, decided_by="test", reason=evil)
+    browser.log_in(site, "user")
+    browser.open_run("2026-11-06")
+    browser.sees(evil, "#load")
+    browser.sees(evil, "#loads")
+    assert browser.driver.find_elements(By.CSS_SELECTOR, "main img, main script") == []
+    assert browser.driver.title != "owned"
+
+
+def test_the_browser_finds_nothing_to_complain_of(site: Site, browser: Browser, new_load: NewLoad) -> None:
+    """A module that is missing, a style that the policy refuses, an error in a script: all of it is in its log."""
+    new_load("2026-11-07").prepare(["a"], owner="orders/2026-11-07#group=load")
+    browser.log_in(site, "user")
+    browser.driver.get_log("browser")
+    browser.open_run("2026-11-07")
+    browser.sees("PREPARED", "#load h2")
+    browser.sees("undecided", "#clusters")
+    complaints = [e for e in browser.driver.get_log("browser") if "kafka-eos" in e["message"]]
+    # of Airflow's own frame around any plugin's page
+    assert [e["message"] for e in complaints if "escape its sandboxing" not in e["message"]] == []

@@ -1,0 +1,135 @@
+"""What rows become on the page: pure functions, and which buttons there are in which state."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
+from airflow_kafka_eos.plugin import views
+from airflow_kafka_eos.plugin.views import ActionName, Standing
+from airflow_kafka_eos.transaction import (
+    TWO_PHASE_TIMEOUT_MS,
+    CoordinatorState,
+    PreparedTxnState,
+    TopicPartition,
+    TransactionDescription,
+)
+
+LOAD = LoadIdentity("airflow", "orders.load", "2026-01-01")
+T = "2026-01-01T00:00:0{}.000000+00:00"
+
+
+def row(state: LoadState, attempt: int = 1, updated_at: str = T.format(9)) -> LoadRow:
+    return LoadRow(LOAD, state, attempt, "", None, T.format(0), updated_at)
+
+
+def attempt(number: int = 1, verdict: Verdict | None = None, closed: bool = False) -> AttemptRow:
+    return AttemptRow(
+        LOAD,
+        number,
+        "orders/run#group=load",
+        T.format(0),
+        submitted_at=T.format(1),
+        verdict=verdict,
+        decided_at=T.format(3) if verdict else None,
+        closed_at=T.format(4) if closed else None,
+    )
+
+
+def names(found: list[views.Action]) -> list[tuple[str, bool]]:
+    return [(a.name.value, a.wants_name) for a in found]
+
+
+@pytest.mark.parametrize("state", list(LoadState))
+def test_a_decision_is_never_offered_to_be_taken_back(state: LoadState) -> None:
+    """Rule 9: behind the decision one rolls forward, or gives up by name; before it there is nothing to recover."""
+    offered = {a.name for a in views.actions(row(state), [attempt(verdict=Verdict.COMMIT)])}
+    unfinished = {LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT}
+    wanted = {ActionName.RECOVER, ActionName.GIVE_UP} if state in unfinished else set()
+    assert offered - {ActionName.CLEANUP} == wanted
+
+
+def test_what_takes_something_from_somebody_is_confirmed_by_name() -> None:
+    undecided = views.actions(row(LoadState.PREPARED, 2), [attempt(1, Verdict.ABORT), attempt(2)])
+    assert names(undecided) == [("cleanup", True)]
+    assert "Attempt 2 is undecided" in undecided[0].warning
+    lost = views.actions(row(LoadState.IN_DOUBT), [attempt(verdict=Verdict.COMMIT)])
+    assert names(lost) == [("recover", False), ("cleanup", False), ("give-up", True)]
+    assert lost[2].wants_reason
+
+
+def test_a_clean_load_needs_a_sweep_only_if_something_is_open() -> None:
+    assert [a.if_open for a in views.actions(row(LoadState.ABORTING), [attempt(verdict=Verdict.ABORT)])] == [False]
+    closed = attempt(verdict=Verdict.COMMIT, closed=True)
+    assert [a.if_open for a in views.actions(row(LoadState.COMMITTED), [closed])] == [True]
+    assert views.actions(row(LoadState.PREPARING, 0), []) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "state", "is_decided", "wanted"),
+    [
+        (None, None, False, Standing.UNKNOWN),
+        (attempt(), LoadState.PREPARED, False, Standing.UNDECIDED),
+        (attempt(verdict=Verdict.ABORT), LoadState.ABORTING, False, Standing.LINGERING),
+        (attempt(verdict=Verdict.COMMIT), LoadState.COMMITTING, True, Standing.DECIDED),
+        # a task attempt that Spark did not choose, or a zombie's: no decision names it
+        (attempt(verdict=Verdict.COMMIT), LoadState.COMMITTING, False, Standing.LINGERING),
+        (attempt(verdict=Verdict.COMMIT), LoadState.GIVEN_UP, True, Standing.LINGERING),
+    ],
+)
+def test_what_an_open_transaction_waits_for(
+    known: AttemptRow | None, state: LoadState | None, is_decided: bool, wanted: Standing
+) -> None:
+    load = None if state is None else row(state)
+    assert views.standing(known, load, is_decided=is_decided) is wanted
+
+
+def test_the_time_that_a_broker_leaves() -> None:
+    tp = TopicPartition("orders", 0)
+
+    def shown(timeout_ms: int, start_ms: int) -> dict[str, object]:
+        seen = TransactionDescription(
+            "id", CoordinatorState.ONGOING, PreparedTxnState(7, 1), timeout_ms, start_ms, frozenset({tp})
+        )
+        return views.open_transaction(seen, None, None, is_decided=False, now_ms=100_000)
+
+    one = shown(60_000, 50_000)
+    assert (one["running_ms"], one["time_left_ms"], one["prepared_txn_state"]) == (50_000, 10_000, "7:1")
+    assert shown(10_000, 50_000)["time_left_ms"] == -40_000
+    assert shown(TWO_PHASE_TIMEOUT_MS, 50_000)["time_left_ms"] is None
+    assert shown(60_000, -1)["running_ms"] is None
+
+
+def test_the_list_is_cut_and_says_so() -> None:
+    rows = [(row(LoadState.COMMITTED, updated_at=f"2026-01-01T00:{n:05}"), None) for n in range(views.MOST_LOADS + 3)]
+    shown = views.loads(rows)
+    assert (len(shown["loads"]), shown["left_off"]) == (views.MOST_LOADS, 3)
+    assert shown["loads"][0]["updated_at"] > shown["loads"][-1]["updated_at"]
+    json.dumps(shown)
+
+
+def test_lag_is_sorted_by_what_waits() -> None:
+    by_partition = {TopicPartition("a", 0): 1, TopicPartition("b", 0): 7}
+    assert [x["topic_partition"] for x in views.lag(by_partition)] == ["b-0", "a-0"]
+
+
+IDS = st.text(st.sampled_from("abcXYZ019._-:+~"), min_size=1, max_size=240)
+
+
+@given(dag_id=IDS, run_id=IDS, group=IDS)
+def test_an_owner_is_read_back_as_its_dag_and_run_or_not_at_all(dag_id: str, run_id: str, group: str) -> None:
+    """What cannot be read back must not name another DAG: permissions are asked for what it names."""
+    owner = run_of(dag_id, run_id) + group_of_task(f"{group}.begin")
+    assert dag_of(owner) in (dag_id, None)
+    assert dag_of(owner) == dag_id or len(dag_id) > 180
+    if len(dag_id) + len(run_id) < 200:
+        assert dag_and_run_of(owner) == (dag_id, run_id)
+    assert group_of(owner) == group_of_task(f"{group}.prepare")
+    assert dag_of("someone@somewhere (airflow-kafka-eos)") is None
+    assert dag_of("a/b") is None
