@@ -139,9 +139,30 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "one-listing",
         "one listing without an open id does not end a cleanup: a coordinator that moves hides its ids",
         _PROTOCOL + "polling.py",
-        "        if quiet < quiet_s or self._looks < looks:",
+        "        if quiet < quiet_s or self._looks < looks or not probes:",
         "        if self._looks < 1:",
         ("tests/protocol/test_sweeping.py::test_rule_11_one_empty_listing_does_not_end_cleanup",),
+    ),
+    Mutation(
+        11,
+        "unprobed-end",
+        "no look ends a cleanup that has not asked by name for what nobody has reported",
+        _PROTOCOL + "polling.py",
+        "self._looks < looks or not probes:",
+        "self._looks < looks:",
+        (
+            "tests/protocol/test_probing.py::"
+            "test_only_the_looks_that_begin_and_end_the_quiet_period_probe_and_nothing_is_missed",
+        ),
+    ),
+    Mutation(
+        7,
+        "forgotten-commit",
+        "complete_transaction never answers abort where the log has the commit markers",
+        _PROTOCOL + "recipe.py",
+        "recorded is not None and Marker.COMMIT in evidence",
+        "recorded is not None and Marker.ABORT in evidence",
+        ("tests/protocol/test_recipe_restored.py::test_a_commit_that_only_the_log_shows_is_in_doubt",),
     ),
     Mutation(
         11,
