@@ -104,7 +104,3 @@ def _check(access: Access, found: Found, asked: Asked) -> None:
             remedy=f"Type {asked.load.name} if you are sure",
             load=str(asked.load),
         )
-    if action.wants_reason and not asked.reason.strip():
-        raise ConfigurationError(
-            "reason is empty: a load is given up by name, and with a reason", remedy="Say why", load=str(asked.load)
-        )

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_eos.kafka.hanging import OpenProducer
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
 from airflow_kafka_eos.plugin import views
 from airflow_kafka_eos.plugin.views import ActionName, Standing
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,
     CoordinatorState,
@@ -112,6 +114,15 @@ def test_the_list_is_cut_and_says_so() -> None:
     assert (len(shown["loads"]), shown["left_off"]) == (views.MOST_LOADS, 3)
     assert shown["loads"][0]["updated_at"] > shown["loads"][-1]["updated_at"]
     json.dumps(shown)
+
+
+def test_a_hanging_transaction_says_where_whose_and_why() -> None:
+    producer = OpenProducer(TopicPartition("orders", 1), 7, 2, 0, 40, 1_000)
+    shown = views.hanging(HangingTransaction(producer, None, "no coordinator knows it", 5_000, Whose.FOREIGN))
+    assert (shown["topic_partition"], shown["producer"], shown["whose"]) == ("orders-1", "7:2", "foreign")
+    assert (shown["idle_ms"], shown["transactional_id"], shown["load"]) == (5_000, None, None)
+    ours = HangingTransaction(producer, "id", "ended", 5_000, Whose.OURS, attempt(verdict=Verdict.ABORT))
+    assert (views.hanging(ours)["whose"], views.hanging(ours)["load"]) == ("ours", str(LOAD))
 
 
 def test_lag_is_sorted_by_what_waits() -> None:
