@@ -23,7 +23,7 @@ def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = 
     while not (found := done()):
         assert time.monotonic() < until, f"not within {seconds:g} s: {what()}"
         assert not GIVEN_UP.is_set()
-        time.sleep(0.2)
+        time.sleep(0.5)  # each look costs the api-server something
     return found
 
 
