@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 
 ENDED = ("success", "failed")
 TASKS = ("begin", "prepare", "decide", "commit", "cleanup", "loaded")
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = float(os.environ.get("PATIENCE", "240"))
 #: Set when nobody waits for the answer any more: a test has failed, and the session ends.
 GIVEN_UP = threading.Event()
 
@@ -23,7 +24,7 @@ def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = 
     while not (found := done()):
         assert time.monotonic() < until, f"not within {seconds:g} s: {what()}"
         assert not GIVEN_UP.is_set()
-        time.sleep(0.2)
+        time.sleep(0.5)  # each look costs the api-server something
     return found
 
 
