@@ -17,7 +17,7 @@ from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.steps import connection
 
 SECRET = "hunter2-correct-horse"
-TOPICS = ("plain", "refused", "killed", "in_worker")
+TOPICS = ("plain", "refused", "killed", "in_worker", "reloaded")
 
 
 @dataclass(frozen=True)
