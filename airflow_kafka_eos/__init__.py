@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.decorator import exactly_once_load
     from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 __version__ = "0.1.0.dev0"
-__all__ = ["ExactlyOnceLoad", "__version__"]
+__all__ = ["ExactlyOnceLoad", "__version__", "exactly_once_load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
         return ExactlyOnceLoad
+    if name == "exactly_once_load":
+        from airflow_kafka_eos.decorator import exactly_once_load
+
+        return exactly_once_load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_kafka_eos import __version__
+from airflow_kafka_eos.config import provider_config
+
+#: The form of Airflow's UI for the ledger's connection: the fields beside the standard ones.
+LEDGER_CONNECTION: dict[str, Any] = {
+    "connection-type": "kafka_eos_ledger",
+    "hook-class-name": "airflow_kafka_eos.hooks.kafka_eos_ledger.KafkaEosLedgerHook",
+    "hook-name": "Kafka exactly-once ledger",
+    "ui-field-behaviour": {
+        "hidden-fields": [],
+        "relabeling": {"schema": "Database"},
+        "placeholders": {"host": "the database's host, or the path of an SQLite file"},
+    },
+    "conn-fields": {
+        "backend": {
+            "label": "Backend",
+            "description": "The kind of database",
+            "schema": {
+                "type": ["string", "null"],
+                "enum": ["postgresql", "mysql", "mariadb", "sqlite"],
+                "default": "postgresql",
+            },
+        },
+        "sslmode": {
+            "label": "SSL mode",
+            "description": "PostgreSQL's sslmode, such as verify-full",
+            "schema": {"type": ["string", "null"]},
+        },
+        "sslrootcert": {
+            "label": "CA certificate",
+            "description": "PostgreSQL's sslrootcert: the path of the CA certificate on workers and triggerer",
+            "schema": {"type": ["string", "null"]},
+        },
+    },
+}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -46,7 +80,9 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [
             {
                 "integration-name": "Kafka exactly-once loads",
-                "python-modules": ["airflow_kafka_eos.hooks.kafka_eos"],
+                "python-modules": ["airflow_kafka_eos.hooks.kafka_eos", "airflow_kafka_eos.hooks.kafka_eos_ledger"],
             }
         ],
+        "connection-types": [LEDGER_CONNECTION],
+        "config": provider_config(),
     }

@@ -102,6 +102,17 @@ class TwoPhaseCommit(Choice):
     OFF = "off"
 
 
+class OnCommitted(Choice):
+    """What ``begin`` does with a load that is committed already (rule 9: one key loads once)."""
+
+    #: passes as done, nothing is written again
+    SKIP = "skip"
+    #: fails, where it was not this run's own group that committed it
+    FAIL = "fail"
+    #: writes it once more, as a load with a key of its own
+    RELOAD = "reload"
+
+
 class WriterName(Choice):
     """What writes to Kafka."""
 

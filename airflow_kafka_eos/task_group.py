@@ -5,29 +5,33 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup
 
+from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import (
-    DEFAULT_NAMESPACE,
-    TransactionNaming,
-    TransactionScope,
-    TwoPhaseCommit,
-    WriterName,
-)
+from airflow_kafka_eos.load import OnCommitted, TransactionScope, WriterName
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
-from airflow_kafka_eos.operators.prepare import DEFAULT_HOLD_TIME, PrepareLoadOperator
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.mapped import MappedLoads
 
 
 class ExactlyOnceLoad(TaskGroup):
     """Turns a Spark job into an exactly-once Kafka load.
+
+    ::
+
+        with DAG("orders", schedule="@daily", start_date=datetime(2026, 1, 1)):
+            ExactlyOnceLoad("load", job="jobs/orders.py", job_args={"day": "{{ ds }}"}, topics=["orders"])
 
     ::
 
@@ -36,6 +40,10 @@ class ExactlyOnceLoad(TaskGroup):
 
     The wiring is part of the guarantee: cleanup is the teardown of begin, so that failing, killing, marking or
     clearing any task brings it along; ``loaded`` is the leaf, so that a failed load never shows a successful run.
+    ``default_args`` reach every task, but for what the wiring stands on.
+
+    Where an argument's default is None, the option of that name in Airflow's section ``[kafka_eos]`` says it
+    (:mod:`airflow_kafka_eos.config`).
 
     :param group_id: the group's id; part of the default load name.
     :param job: ``file.py``, ``file.py:function`` or ``package.module:function`` returning a DataFrame. (templated)
@@ -44,9 +52,13 @@ class ExactlyOnceLoad(TaskGroup):
     :param topics: the topics it may write to; with one, the DataFrame needs no ``topic`` column.
     :param load_name: default ``<dag id>.<group id>``.
     :param load_key: what names one load of that name. (templated)
+    :param on_committed: with a load that is committed already: ``skip`` it, ``fail``, or ``reload`` it under a key of
+        its own; see :class:`~airflow_kafka_eos.operators.begin.BeginLoadOperator`. (templated)
+    :param item: in a mapped group, what tells this load from the others; put behind ``load_key``. See also
+        :meth:`partial`. (templated)
     :param namespace: first part of every transactional id.
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
-    :param ledger_conn_id: metadata DB; None for the embedded SQLite file.
+    :param ledger_conn_id: metadata DB; without, the embedded SQLite file.
     :param spark_conn_id: Spark connection.
     :param min_records: refuse a load with fewer records.
     :param max_records: refuse a load with more records.
@@ -73,7 +85,7 @@ class ExactlyOnceLoad(TaskGroup):
     :param registry_conn_id: connection of type ``http`` to the schema registry, for the formats ``confluent-*``.
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param manifest_dir: a folder that workers and Spark drivers share. (templated)
-    :param deferrable: let cleanup and loaded wait in the triggerer.
+    :param deferrable: let cleanup and loaded wait in the triggerer; None: as the deployment says, else yes.
     :param outlets: further assets that a visible load updates.
     :param asset_events: a visible load updates the assets ``kafka://<asset_server>/<topic>`` too (docs/assets.md).
     :param asset_server: one ``host:port`` or a name of the cluster; None: the connection's first bootstrap server.
@@ -91,8 +103,10 @@ class ExactlyOnceLoad(TaskGroup):
         job_args: Mapping[str, Any] | None = None,
         load_name: str | None = None,
         load_key: str = DEFAULT_LOAD_KEY,
-        namespace: str = DEFAULT_NAMESPACE,
-        kafka_conn_id: str = "kafka_default",
+        on_committed: str = OnCommitted.SKIP.value,
+        item: Any = None,
+        namespace: str | None = None,
+        kafka_conn_id: str | None = None,
         ledger_conn_id: str | None = None,
         spark_conn_id: str = "spark_default",
         min_records: int | None = None,
@@ -100,25 +114,32 @@ class ExactlyOnceLoad(TaskGroup):
         check: Callable[..., Any] | None = None,
         also_sql: Any = None,
         also: Callable[[Any, Any], object] | None = None,
-        hold_time: timedelta = DEFAULT_HOLD_TIME,
-        margin: timedelta = timedelta(seconds=60),
-        quiet_period: timedelta = timedelta(seconds=10),
+        hold_time: timedelta | None = None,
+        margin: timedelta | None = None,
+        quiet_period: timedelta | None = None,
         scope: str = TransactionScope.TASK.value,
-        two_phase_commit: str = TwoPhaseCommit.AUTO.value,
+        two_phase_commit: str | None = None,
         writer: str = WriterName.AUTO.value,
-        transaction_naming: str = TransactionNaming.INCREMENTING.value,
+        transaction_naming: str | None = None,
         max_transactional_ids: int | None = 10_000,
         max_transactional_ids_of_namespace: int | None = 100_000,
         value_format: Mapping[str, str] | str = "raw",
         registry_conn_id: str | None = None,
         manifest_dir: str | None = None,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         outlets: Sequence[Any] = (),
         asset_events: bool = True,
         asset_server: str | None = None,
         spark_args: Mapping[str, Any] | None = None,
         **group_args: Any,
     ) -> None:
+        taken = (spark_args or {}).keys() & {"task_id", "conn_id", "trigger_rule", *signature(type(self)).parameters}
+        if taken:
+            raise ConfigurationError(
+                f"spark_args has {', '.join(sorted(taken))}, which prepare gets from the group",
+                remedy="Give it to ExactlyOnceLoad itself; the Spark connection is spark_conn_id",
+            )
+        hold_time, margin = setting("hold_time", hold_time), setting("margin", margin)
         if not timedelta(0) < margin < hold_time:
             raise ConfigurationError(
                 f"margin={margin} does not fit hold_time={hold_time}",
@@ -139,10 +160,18 @@ class ExactlyOnceLoad(TaskGroup):
             "kafka_conn_id": kafka_conn_id,
             "ledger_conn_id": ledger_conn_id,
         }
-        # whatever default_args say: each step stands on the one before
+        # whatever default_args say: each step stands on the one before, and only loaded says that the load is there
         after: dict[str, Any] = load | {"trigger_rule": "all_success"}
         with self:
-            self.begin = BeginLoadOperator(task_id="begin", **load)
+            self.begin = BeginLoadOperator(
+                task_id="begin", on_committed=on_committed, item=item, outlets=[], **load
+            )
+            if item is not None or on_committed not in (OnCommitted.SKIP, OnCommitted.FAIL):
+                # which key it is, begin finds out
+                begun = f"ti.xcom_pull(task_ids='{self.begin.task_id}', map_indexes=ti.map_index)"
+                chosen = {"load_key": f"{{{{ {begun}['load_key'] }}}}"}
+                load, after = load | chosen, after | chosen
+            silent = after | {"outlets": []}
             self.prepare = PrepareLoadOperator(
                 task_id="prepare",
                 job=job,
@@ -160,7 +189,7 @@ class ExactlyOnceLoad(TaskGroup):
                 registry_conn_id=registry_conn_id,
                 manifest_dir=manifest_dir,
                 conn_id=spark_conn_id,
-                **after,
+                **silent,
                 **(spark_args or {}),
             )
             self.decide = DecideLoadOperator(
@@ -172,11 +201,11 @@ class ExactlyOnceLoad(TaskGroup):
                 also=also,
                 margin=margin,
                 manifest_dir=manifest_dir,
-                **after,
+                **silent,
             )
-            self.commit = CommitLoadOperator(task_id="commit", **after)
+            self.commit = CommitLoadOperator(task_id="commit", **silent)
             self.cleanup = CleanupLoadSensor(
-                task_id="cleanup", quiet_period=quiet_period, deferrable=deferrable, **load
+                task_id="cleanup", quiet_period=quiet_period, deferrable=deferrable, outlets=[], **load
             )
             self.loaded = LoadedSensor(
                 task_id="loaded",
@@ -189,3 +218,13 @@ class ExactlyOnceLoad(TaskGroup):
             )
         self.begin >> self.prepare >> self.decide >> self.commit >> [self.cleanup, self.loaded]
         self.cleanup.as_teardown(setups=self.begin, on_failure_fail_dagrun=True)
+
+    @classmethod
+    def partial(cls, group_id: str, **arguments: Any) -> MappedLoads:
+        """The arguments that mapped loads share; then ``.expand(topic=[...])`` or ``.expand_kwargs([...])``.
+
+        See :class:`~airflow_kafka_eos.mapped.MappedLoads`.
+        """
+        from airflow_kafka_eos.mapped import MappedLoads
+
+        return MappedLoads(group_id, arguments)

@@ -20,7 +20,10 @@ SOURCES = sorted(
 #: Who may import what, at any depth of a function; folders and modules right below the package.
 #: None of it may be imported by modules that no entry names.
 ALLOWED = {
-    "airflow": {"operators", "sensors", "triggers", "hooks", "lineage", "task_group", "plugin", "sandbox", "cli"},
+    "airflow": {
+        *("operators", "sensors", "triggers", "hooks", "task_group", "lineage", "mapped", "decorator", "config"),
+        *("plugin", "sandbox", "cli"),
+    },
     "kafka": {"kafka", "sandbox"},
     "confluent_kafka": {"kafka", "spark", "sandbox"},
     # the hook makes a URL out of a connection, which quotes the password
@@ -35,7 +38,7 @@ ALLOWED = {
 #: What parsing a DAG must not load: each costs the scheduler time and memory, or is not installed there.
 HEAVY = {"alembic", "confluent_kafka", "kafka", "numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 PARSED = (
-    *("airflow_kafka_eos", "get_provider_info", "task_group"),
+    *("airflow_kafka_eos", "get_provider_info", "task_group", "mapped", "decorator", "config", "generation"),
     *("operators", "sensors", "triggers", "hooks", "lineage"),
 )
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
 
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
+from airflow.sdk.log import mask_secret
 
 from airflow_kafka_eos.errors import ConfigurationError
 
@@ -24,8 +26,12 @@ _DIALECTS = {
     "postgres": "postgresql+psycopg2",
     "postgresql": "postgresql+psycopg2",
     "mysql": "mysql",
+    "mariadb": "mariadb",
     "sqlite": "sqlite",
 }
+#: The connection type of our own; its extra's ``backend`` names the kind of database, the first if none
+LEDGER_CONN_TYPE = "kafka_eos_ledger"
+BACKENDS = ("postgresql", "mysql", "mariadb", "sqlite")
 #: libraries that tell task logs of every connection they open
 _CHATTY = ("kafka", "alembic")
 
@@ -61,9 +67,14 @@ class Resolved:
 class KafkaEosHook(BaseHook):
     """Resolves the Kafka connection and the ledger's.
 
+    ::
+
+        with KafkaEosHook("kafka_default", "kafka_eos_ledger_default").resolve().session("airflow") as session:
+            print(session.ledger.overview("airflow"), session.coordinator.list_open("airflow."))
+
     :param kafka_conn_id: a connection of the Kafka provider's type ``kafka``: librdkafka keys in its extra.
-    :param ledger_conn_id: a connection of type postgres, mysql or sqlite; None for the embedded SQLite file beside
-        Airflow's home, which is upgraded by itself.
+    :param ledger_conn_id: a connection of type kafka_eos_ledger, postgres, mysql or sqlite; None for the embedded
+        SQLite file beside Airflow's home, which is upgraded by itself.
     """
 
     conn_name_attr = "kafka_conn_id"
@@ -147,12 +158,24 @@ def ledger_url(connection: Any) -> str:
     """
     from sqlalchemy.engine import URL
 
-    dialect = _DIALECTS.get(connection.conn_type)
+    kind = connection.conn_type
+    if kind == LEDGER_CONN_TYPE:
+        kind = connection.extra_dejson.get("backend") or BACKENDS[0]
+        if kind not in BACKENDS:
+            raise ConfigurationError(
+                f"connection {connection.conn_id!r} has backend {kind!r} in its extra",
+                remedy=f"Set it to one of {', '.join(BACKENDS)}",
+            )
+    dialect = _DIALECTS.get(kind)
     if dialect is None:
         raise ConfigurationError(
             f"connection {connection.conn_id!r} of type {connection.conn_type!r} cannot hold the ledger",
-            remedy=f"Use a connection of one of the types {', '.join(sorted(_DIALECTS))}",
+            remedy=f"Use a connection of one of the types {', '.join(sorted((*_DIALECTS, LEDGER_CONN_TYPE)))}",
         )
+    if connection.password:
+        # Airflow masks the password as it is, and not as it stands in a URL
+        mask_secret(quote(connection.password, safe=""))
+        mask_secret(quote_plus(connection.password))
     if dialect == "sqlite":
         path = connection.host or connection.schema
         if not path:
@@ -167,7 +190,7 @@ def ledger_url(connection: Any) -> str:
         if k.startswith(("ssl", "connect_", "application_"))
     }
     host, port = connection.host, connection.port
-    if host and host.startswith("/") and connection.conn_type.startswith("postgres"):
+    if host and host.startswith("/") and dialect.startswith("postgres"):
         query["host"], host = host, None  # a Unix socket's directory: no URL has it in a host's place
         if port:
             query["port"], port = str(port), None

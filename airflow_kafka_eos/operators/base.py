@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
     ConfigurationError,
     InDoubtError,
@@ -18,7 +19,7 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, Verdict
+from airflow_kafka_eos.load import LoadIdentity, Verdict
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -43,12 +44,14 @@ FINAL_WHEN_DECIDED = (InDoubtError, UndecidableError)
 class LoadOperator(BaseOperator):
     """One step of a load.
 
+    Where an argument is None, the option of that name in Airflow's section ``[kafka_eos]`` says it.
+
     :param load_name: the load's name, one for all of its keys. (templated)
     :param load_key: which one of them; one key loads once. Default: the run's partition key, else its logical date,
         else its run id. (templated)
     :param namespace: separates loads that may share a name; first part of every transactional id. (templated)
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``. (templated)
-    :param ledger_conn_id: connection of the metadata DB; None for the embedded SQLite file beside Airflow's home.
+    :param ledger_conn_id: connection of the metadata DB; without, the embedded SQLite file beside Airflow's home.
         (templated)
     """
 
@@ -60,8 +63,8 @@ class LoadOperator(BaseOperator):
         *,
         load_name: str,
         load_key: str = DEFAULT_LOAD_KEY,
-        namespace: str = DEFAULT_NAMESPACE,
-        kafka_conn_id: str = "kafka_default",
+        namespace: str | None = None,
+        kafka_conn_id: str | None = None,
         ledger_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -69,9 +72,9 @@ class LoadOperator(BaseOperator):
         self.load_name = load_name
         self.load_key = load_key
         self._has_own_key = load_key != DEFAULT_LOAD_KEY
-        self.namespace = namespace
-        self.kafka_conn_id = kafka_conn_id
-        self.ledger_conn_id = ledger_conn_id
+        self.namespace = setting("namespace", namespace)
+        self.kafka_conn_id = setting("kafka_conn_id", kafka_conn_id)
+        self.ledger_conn_id = optional("ledger_conn_id", ledger_conn_id)
 
     @property
     def load_identity(self) -> LoadIdentity:
@@ -88,7 +91,7 @@ class LoadOperator(BaseOperator):
             with no_retry_of_terminal_errors():
                 raise ConfigurationError(
                     f"load_key of the mapped load {self.load_name!r} is the default, the same for every map index",
-                    remedy="Set load_key to what tells the mapped loads apart, the topic's name for one",
+                    remedy="Set item, or load_key, to what tells the mapped loads apart, the topic's name for one",
                     load=str(self.load_identity),
                 )
 

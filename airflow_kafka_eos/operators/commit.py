@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 class CommitLoadOperator(LoadOperator):
     """Roll a decided load forward to COMMITTED. Every rerun is safe.
 
+    ::
+
+        CommitLoadOperator(task_id="commit", load_name="orders", commit_timeout=timedelta(minutes=10))
+
     :param commit_timeout: how long one try waits for the commit markers; the next try goes on where it stopped.
     """
 

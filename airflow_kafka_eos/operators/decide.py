@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import dual_write
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import Verdict
@@ -24,6 +25,11 @@ MAX_STATES_IN_XCOM = 500
 
 class DecideLoadOperator(LoadOperator):
     """Check what prepare wrote, then decide: commit all of it, or abort and fail.
+
+    ::
+
+        DecideLoadOperator(task_id="decide", load_name="orders", min_records=1,
+                           check=lambda manifest: manifest.bytes < 10**9 or "more than a day can have")
 
     :param min_records: refuse a load with fewer records.
     :param max_records: refuse a load with more.
@@ -44,15 +50,16 @@ class DecideLoadOperator(LoadOperator):
         min_records: int | None = None,
         max_records: int | None = None,
         check: Callable[..., Any] | None = None,
-        margin: timedelta = timedelta(seconds=60),
+        margin: timedelta | None = None,
         manifest_dir: str | None = None,
         also_sql: Any = None,
         also: Callable[[Any, Any], object] | None = None,
         **kwargs: Any,
     ) -> None:
-        if margin <= timedelta(0):
+        wanted: timedelta = setting("margin", margin)
+        if wanted <= timedelta(0):
             raise ConfigurationError(
-                f"margin={margin} leaves no time to record the decision",
+                f"margin={wanted} leaves no time to record the decision",
                 remedy="Set it to some seconds or more; half of it may pass while waiting for the ledger",
             )
         super().__init__(**kwargs)
@@ -65,8 +72,8 @@ class DecideLoadOperator(LoadOperator):
         self.min_records = min_records
         self.max_records = max_records
         self.check = check
-        self.margin = margin
-        self.manifest_dir = manifest_dir
+        self.margin = wanted
+        self.manifest_dir = optional("manifest_dir", manifest_dir)
         self.also_sql = also_sql
         self.also = also
 

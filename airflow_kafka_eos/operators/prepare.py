@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
     AccessError,
     BrokerTooOldError,
@@ -40,14 +41,17 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.protocol.repreparing import Repreparation
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
-DEFAULT_HOLD_TIME = timedelta(minutes=15)
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
-DEFAULT_WRITER_DEADLINE = timedelta(hours=24)
 
 
 class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     """Run the author's job in Spark and leave its DataFrame in prepared transactions.
+
+    ::
+
+        PrepareLoadOperator(task_id="prepare", load_name="orders", job="jobs/orders.py", topics=["orders"],
+                            job_args={"day": "{{ ds }}"}, conn_id="spark_default", driver_memory="2g")
 
     Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
     application of an earlier try would hand this attempt another one's result (rule 3).
@@ -96,13 +100,13 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         job: str | None = None,
         sql: str | None = None,
         job_args: Mapping[str, Any] | None = None,
-        hold_time: timedelta = DEFAULT_HOLD_TIME,
-        writer_deadline: timedelta = DEFAULT_WRITER_DEADLINE,
+        hold_time: timedelta | None = None,
+        writer_deadline: timedelta | None = None,
         manifest_dir: str | None = None,
         scope: str = TransactionScope.TASK.value,
-        two_phase_commit: str = TwoPhaseCommit.AUTO.value,
+        two_phase_commit: str | None = None,
         writer: str = WriterName.AUTO.value,
-        transaction_naming: str = TransactionNaming.INCREMENTING.value,
+        transaction_naming: str | None = None,
         max_transactional_ids: int | None = 10_000,
         max_transactional_ids_of_namespace: int | None = 100_000,
         value_format: Mapping[str, str] | str = "raw",
@@ -122,9 +126,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             )
         choices = (
             TransactionScope.read("scope", scope),
-            TwoPhaseCommit.read("two_phase_commit", two_phase_commit),
+            TwoPhaseCommit.read("two_phase_commit", setting("two_phase_commit", two_phase_commit)),
             WriterName.read("writer", writer),
-            TransactionNaming.read("transaction_naming", transaction_naming),
+            TransactionNaming.read("transaction_naming", setting("transaction_naming", transaction_naming)),
         )
         made = ValueFormat.of(value_format)
         super().__init__(durable=False, **kwargs)
@@ -134,9 +138,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.job = job
         self.sql = sql
         self.job_args = job_args
-        self.hold_time = hold_time
-        self.writer_deadline = writer_deadline
-        self.manifest_dir = manifest_dir
+        self.hold_time: timedelta = setting("hold_time", hold_time)
+        self.writer_deadline: timedelta = setting("writer_deadline", writer_deadline)
+        self.manifest_dir = optional("manifest_dir", manifest_dir)
         self.max_transactional_ids = max_transactional_ids
         self.max_transactional_ids_of_namespace = max_transactional_ids_of_namespace
         self.scope, self.two_phase_commit, self.writer, self.transaction_naming = (c.value for c in choices)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.operators.base import are_siblings, no_retry_of_terminal_errors, owner_index
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 class CleanupLoadSensor(PollingLoadSensor):
     """Reads the decision first: a decided load is rolled forward, an undecided one made undecidable and aborted.
 
+    ::
+
+        cleanup = CleanupLoadSensor(task_id="cleanup", load_name="orders", quiet_period=timedelta(seconds=30))
+        cleanup.as_teardown(setups=begin, on_failure_fail_dagrun=True)
+
     What only commit or a person can end (a decided transaction was lost, or its load given up) is not waited for. It is
     a warning in the log and ``problem`` in the result, no failure: loaded, which has waited for commit, fails the run.
 
@@ -31,9 +37,9 @@ class CleanupLoadSensor(PollingLoadSensor):
         of it may open one more transaction after a sweep.
     """
 
-    def __init__(self, *, quiet_period: timedelta = timedelta(seconds=10), **kwargs: Any) -> None:
+    def __init__(self, *, quiet_period: timedelta | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.quiet_period = quiet_period
+        self.quiet_period: timedelta = setting("quiet_period", quiet_period)
         self._up_to = 0
 
     def before_polling(self, owner: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
+from airflow_kafka_eos.config import deferrable as in_the_triggerer
 from airflow_kafka_eos.errors import KafkaEosError, TransientError
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
@@ -28,18 +29,19 @@ if TYPE_CHECKING:
 class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     """Base of cleanup and loaded.
 
-    :param deferrable: wait in the triggerer (the default) or in the worker's slot.
+    :param deferrable: wait in the triggerer or in the worker's slot. None: as ``[kafka_eos] deferrable`` says, else the
+        environment variable ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``, else in the triggerer.
     """
 
     template_fields: Sequence[str] = LoadOperator.template_fields
 
-    def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
+    def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("poke_interval", 2.0)
         kwargs.setdefault("timeout", 3600.0)
         # a skipped cleanup or loaded would show a failed load as a successful run, whatever default_args say
         kwargs |= {"soft_fail": False, "never_fail": False, "silent_fail": False, "mode": "poke"}
         super().__init__(**kwargs)
-        self.deferrable = deferrable
+        self.deferrable = in_the_triggerer(deferrable)
 
     def before_polling(self, owner: str) -> None:
         """What has to be asked once, before the first poll. Nothing here."""

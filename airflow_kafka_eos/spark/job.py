@@ -46,14 +46,14 @@ def find_job(job: str) -> Callable[..., Any]:
     name = name or DEFAULT_FUNCTION
     if not place:
         raise _not_found(job, "it names neither a Python file nor module:function")
-    module = _load_file(Path(place), job) if place.endswith(".py") else _import(place, job)
+    module = load_file(Path(place), job) if place.endswith(".py") else _import(place, job)
     function = getattr(module, name, None)
     if not callable(function):
         raise _not_found(job, f"{place} has no function {name!r}")
     return function  # type: ignore[no-any-return]
 
 
-def _load_file(path: Path, job: str) -> ModuleType:
+def load_file(path: Path, job: str) -> ModuleType:
     if not path.is_file():
         raise _not_found(job, f"there is no file {path} where the Spark driver runs")
     spec = importlib.util.spec_from_file_location(_FILE_MODULE, path)

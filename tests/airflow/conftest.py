@@ -17,7 +17,7 @@ from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.steps import connection
 
 SECRET = "hunter2-correct-horse"
-TOPICS = ("plain", "refused", "in_worker")
+TOPICS = ("plain", "refused", "in_worker", "reloaded")
 #: Airflow notices within seconds what it else notices within minutes: a cleared task that runs, a dead supervisor, a
 #: dead scheduler. A task that a test holds takes a slot.
 EAGER = {

@@ -40,3 +40,4 @@ def load_dag(name: str, **arguments):
 plain = load_dag("plain")
 refused = load_dag("refused", check=not_refused)
 in_worker = load_dag("in_worker", deferrable=False, min_records=200, max_records=200)
+reloaded = load_dag("reloaded", on_committed="reload")

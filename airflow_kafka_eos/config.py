@@ -1,0 +1,201 @@
+"""Section ``[kafka_eos]`` of Airflow's configuration: what a deployment sets once. Arguments win over it.
+
+Read when a DAG is parsed, on every host that parses it: workers too, so it should say the same on all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar, cast
+
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TransactionNaming, TwoPhaseCommit
+
+SECTION = "kafka_eos"
+T = TypeVar("T")
+#: Airflow's own switch. Only as a variable: its airflow.cfg, which Airflow writes by itself, says False unasked
+_DEFAULT_DEFERRABLE = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key of the section.
+
+    :param kind: as in Airflow's own configuration reference: ``string``, ``float`` or ``boolean``.
+    :param default: as text; empty: not set.
+    :param read: makes the value of a text that is not empty; raises ValueError or an error of ours.
+    """
+
+    kind: str
+    default: str
+    description: str
+    example: str
+    read: Callable[[str], Any]
+
+
+def _seconds(text: str) -> timedelta:
+    made = timedelta(seconds=float(text))
+    if made <= timedelta(0):
+        raise ValueError("it must be more than 0")
+    return made
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise ValueError("it can be True or False")
+    return _BOOLEANS[text.lower()]
+
+
+def _namespace(text: str) -> str:
+    return LoadIdentity(text, "any", "any").namespace
+
+
+def _absolute(text: str) -> str:
+    if "://" not in text and not os.path.isabs(text):
+        raise ValueError("a relative path names another folder in each process")
+    return text
+
+
+OPTIONS: Mapping[str, Option] = {
+    "namespace": Option(
+        "string",
+        DEFAULT_NAMESPACE,
+        "First part of every transactional id; separates deployments and teams in brokers' ACLs and in the ledger.",
+        "payments",
+        _namespace,
+    ),
+    "kafka_conn_id": Option(
+        "string", "kafka_default", "Connection of type kafka, where a load names none.", "kafka_prod", str
+    ),
+    "ledger_conn_id": Option(
+        "string",
+        "",
+        "Connection of the ledger's database, where a load names none. Without, the ledger is an SQLite file in "
+        "Airflow's home, which is refused where tasks may run on several hosts.",
+        "kafka_eos_ledger_default",
+        str,
+    ),
+    "manifest_dir": Option(
+        "string",
+        "",
+        "A place that workers and Spark drivers share, for manifests. Without, a folder in Airflow's home.",
+        "/shared/kafka_eos_manifests",
+        _absolute,
+    ),
+    "hold_time": Option(
+        "float",
+        "900",
+        "Seconds from a Spark task's first record until the load is decided; at most the broker's "
+        "transaction.max.timeout.ms. Two-phase commit has no such limit.",
+        "3600",
+        _seconds,
+    ),
+    "margin": Option("float", "60", "Seconds of it that decide wants to be left.", "120", _seconds),
+    "quiet_period": Option(
+        "float",
+        "10",
+        "Seconds for which nothing may have been open behind an application that never reported, before cleanup ends.",
+        "30",
+        _seconds,
+    ),
+    "writer_deadline": Option(
+        "float",
+        "86400",
+        "Seconds after the start of prepare, past which no writer of it begins a transaction any more.",
+        "14400",
+        _seconds,
+    ),
+    "two_phase_commit": Option(
+        "string",
+        TwoPhaseCommit.AUTO.value,
+        "auto, required or off: whether transactions are initialised with KIP-939's Enable2Pc.",
+        "required",
+        lambda text: TwoPhaseCommit.read("two_phase_commit", text).value,
+    ),
+    "transaction_naming": Option(
+        "string",
+        TransactionNaming.INCREMENTING.value,
+        "incrementing or pooling: whether later loads of a name use its transactional ids again.",
+        "pooling",
+        lambda text: TransactionNaming.read("transaction_naming", text).value,
+    ),
+    "deferrable": Option(
+        "boolean",
+        "",
+        "Whether cleanup and loaded wait in the triggerer. Without, they do, unless the environment variable "
+        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE says False.",
+        "False",
+        _boolean,
+    ),
+}
+
+
+def setting(key: str, given: T | None = None) -> T:
+    """The argument that was given, else the option of section ``[kafka_eos]``, else its default.
+
+    :param given: None: the author gave none.
+    :raises ConfigurationError: naming section, key and value, where the option cannot be read.
+    """
+    return given if given is not None else cast("T", _read(key))
+
+
+def optional(key: str, given: str | None = None) -> str | None:
+    """Like :func:`setting`, for an option that may be left out: then None."""
+    return given if given is not None else _read(key)
+
+
+def deferrable(given: bool | None = None) -> bool:
+    """Whether the sensors wait in the triggerer: the argument, the option, Airflow's switch, else yes."""
+    wanted = given if given is not None else _read("deferrable")
+    if wanted is None:
+        text = os.environ.get(_DEFAULT_DEFERRABLE, "").strip()
+        wanted = _boolean(text) if text.lower() in _BOOLEANS else True
+    return bool(wanted)
+
+
+def _read(key: str) -> Any:
+    from airflow.sdk.configuration import conf  # get_provider_info imports us for every `airflow` command
+
+    option = OPTIONS[key]
+    text = str(conf.get(SECTION, key, fallback="") or "").strip() or option.default
+    if not text:
+        return None
+    try:
+        return option.read(text)
+    except KafkaEosError as e:
+        _refuse(key, text, e.message, e)
+    except (ValueError, OverflowError) as e:
+        _refuse(key, text, str(e), e)
+
+
+def _refuse(key: str, text: str, problem: str, cause: Exception) -> NoReturn:
+    option = OPTIONS[key]
+    raise ConfigurationError(
+        f"Airflow's configuration has [{SECTION}] {key} = {text!r}: {problem}",
+        remedy=f"Set it to a {option.kind} such as {option.example} in airflow.cfg, or as "
+        f"AIRFLOW__{SECTION.upper()}__{key.upper()}",
+    ) from cause
+
+
+def provider_config() -> dict[str, Any]:
+    """The section as ``get_provider_info`` hands it to Airflow."""
+    return {
+        SECTION: {
+            "description": "Exactly-once loads into Kafka (airflow-kafka-eos). Arguments of a load win over it.",
+            "options": {
+                key: {
+                    # `airflow config list` shows no default of a provider's option
+                    "description": option.description + (f" Default: {option.default}." if option.default else ""),
+                    "version_added": "0.1.0",
+                    "type": option.kind,
+                    "example": option.example,
+                    "default": option.default,
+                }
+                for key, option in OPTIONS.items()
+            },
+        }
+    }

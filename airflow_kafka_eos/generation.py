@@ -1,0 +1,75 @@
+"""Generations of a load: a reload is a load with a key of its own, asked for by name; one key loads once (rule 9).
+
+The first generation of key ``k`` is ``k`` itself, the next ones are ``k~reload-2``, ``k~reload-3``, …; each is a load
+like any other to the ledger and to Kafka. Such keys are made here only: an author's own is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+
+_RESERVED = re.compile(r"~reload-[0-9]+\Z")
+#: what a person has to end before anything else is written for the key
+_UNFINISHED = frozenset({LoadState.IN_DOUBT, LoadState.GIVEN_UP})
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the ledger knows of one generation; numbers count from 1 without a gap.
+
+    :param owners: who answers for its attempts.
+    """
+
+    number: int
+    state: LoadState
+    owners: frozenset[str]
+
+
+def load_of(first: LoadIdentity, generation: int) -> LoadIdentity:
+    """The identity of a generation of a load."""
+    return first if generation == 1 else replace(first, key=f"{first.key}~reload-{generation}")
+
+
+def refuse_reserved(load: LoadIdentity) -> None:
+    """An author's key that looks like a reload would be taken for one.
+
+    :raises ConfigurationError: naming the key.
+    """
+    if _RESERVED.search(load.key):
+        raise ConfigurationError(
+            f"load_key {load.key!r} ends like the key of a reload",
+            remedy="Keys that end with ~reload-<number> are made by on_committed='reload'; choose another load_key",
+            load=str(load),
+        )
+
+
+def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whole: bool) -> int:
+    """The generation that a run goes on with: the newest, or the one behind it where the newest is committed.
+
+    One that is not committed is gone on with, so that a ``begin`` that is tried again makes no second copy.
+
+    :param found: all generations of the load, the oldest first.
+    :param owner: the run's group.
+    :param whole: whether all steps of the group run (again). Else a part of them was cleared, to go on with what the
+        group has already: then nothing new is opened.
+    :raises InDoubtError: the newest is in doubt or given up: a reload does not run round an unfinished decision.
+    """
+    if not found:
+        return 1
+    newest = found[-1]
+    if not whole:
+        own = [g.number for g in found if owner in g.owners]
+        return max(own, default=newest.number)
+    if newest.state in _UNFINISHED:
+        raise InDoubtError(
+            f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
+            remedy="Look at it with `airflow-kafka-eos loads show`, finish it with `airflow-kafka-eos loads recover`, "
+            "and clear the group then; or load under another load_key",
+            load=str(load_of(first, newest.number)),
+        )
+    return newest.number + (newest.state is LoadState.COMMITTED)
