@@ -49,6 +49,10 @@ class Held(Run):
     def go(self, moment: str) -> None:
         self._file(moment, ".go").touch()
 
+    def skip(self, on: bool) -> None:
+        """Whether the author's check raises AirflowSkipException."""
+        self._file("skip", "").touch() if on else self._file("skip", "").unlink(missing_ok=True)
+
     def passed(self, moment: str) -> bool:
         return self._file(moment, ".done").exists()
 

@@ -62,6 +62,16 @@ def clear_from(task: str) -> Callable[[Held], None]:
     return lambda run: run.clear(task, downstream=True)
 
 
+def clear_from_prepare(run: Held) -> None:
+    run.skip(False)
+    run.clear("prepare", downstream=True)
+
+
+def clear_from_prepare_with_skip(run: Held) -> None:
+    run.skip(True)
+    run.clear("prepare", downstream=True)
+
+
 def mark(task: str, state: str) -> Callable[[Held], None]:
     return lambda run: run.mark(task, state)
 
@@ -159,7 +169,9 @@ SCENARIOS = (
         (
             _run_marked("failed", "before-begin", Held.start),
             _run_marked("failed", "writing", clear_from("begin")),
-            _run_marked("success", "checking", clear_from("prepare")),
+            # what a person's check may do comes to the same: everything behind it is skipped
+            Leg("failed", whole=False, click=clear_from_prepare_with_skip),
+            _run_marked("success", "checking", clear_from_prepare),
             _run_marked("failed", "before-commit", clear_from("begin"), whole=True),
             Leg("success", whole=True, click=clear_from("commit")),
         ),

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kafka_eos import ExactlyOnceLoad
 
@@ -45,8 +46,8 @@ def after(context, result=None):
 
 def check(manifest):
     stop_at(manifest.attempt.load.key, "checking")
-    if Path(SWITCHES, manifest.attempt.load.key, "refuse").exists():
-        return "the switch is set"
+    if Path(SWITCHES, manifest.attempt.load.key, "skip").exists():
+        raise AirflowSkipException("the switch is set")
 
 
 def load_dag(name, topic="{{ run_id }}", prefix="{{ run_id }}", schedule=None, hooks=True, **arguments):
