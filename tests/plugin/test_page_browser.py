@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
@@ -62,7 +62,7 @@ class Browser:
 
     def until(self, found: Callable[[WebDriver], WebElement]) -> WebElement:
         waiting = WebDriverWait(
-            self.driver, 40, ignored_exceptions=(StaleElementReferenceException, LookupError)
+            self.driver, 60, ignored_exceptions=(NoSuchElementException, StaleElementReferenceException, LookupError, StopIteration)
         )
         return waiting.until(found)
 
@@ -77,8 +77,18 @@ class Browser:
 
         return self.until(look)
 
-    def button(self, selector: str) -> WebElement:
-        return self.until(lambda d: d.find_element(By.CSS_SELECTOR, selector))
+    def click(self, find: Callable[[WebDriver], WebElement]) -> None:
+        """Click it; anew where the page has drawn another one in its place meanwhile."""
+
+        def click(driver: WebDriver) -> WebElement:
+            element = find(driver)
+            element.click()
+            return element
+
+        self.until(click)
+
+    def press(self, selector: str) -> None:
+        self.click(lambda d: d.find_element(By.CSS_SELECTOR, selector))
 
     def text(self) -> str:
         return self.driver.find_element(By.TAG_NAME, "body").text
@@ -134,7 +144,7 @@ def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: Browser, 
     site.session.ledger.decide_commit(manifest, decided_by=owner(world))
     browser.open_run("2026-11-01")
     browser.sees("to be committed", "[aria-label='Transactions of the load']")
-    browser.button("button[data-action=recover]").click()
+    browser.press("button[data-action=recover]")
     browser.sees("COMMITTED", "#load h2")
     browser.sees("committed", ".steps")
     browser.sees("Nothing of these loads is open.", "#clusters")
@@ -149,11 +159,11 @@ def test_a_lingering_transaction_is_shown_and_cleaned_up(site: Site, browser: Br
     browser.theme("dark")
     browser.open("plugin/kafka-transactions")
     browser.sees("lingering", "#clusters")
-    browser.until(lambda d: _row(d, "2026-11-02")).find_element(By.TAG_NAME, "button").click()
+    browser.click(lambda d: _row(d, "2026-11-02").find_element(By.TAG_NAME, "button"))
     browser.sees("ABORTING", "#load h2")
     browser.picture("page-lingering-dark")
     browser.open_run("2026-11-02")
-    browser.button("button[data-action=cleanup]").click()
+    browser.press("button[data-action=cleanup]")
     browser.sees("ABORTED", "#load h2")
     browser.sees("swept", ".steps")
     assert (state(site, world), world.open_ids()) == (LoadState.ABORTED, [])
@@ -170,15 +180,16 @@ def test_an_undecided_load_is_swept_only_after_its_name_is_typed(
     world.prepare(["a"], owner=owner(world))
     browser.log_in(site, "user")
     browser.open_run("2026-11-03")
-    browser.button("button[data-action=cleanup]").click()
+    browser.press("button[data-action=cleanup]")
     browser.sees("a run may be at work on it", "dialog")
-    browser.button("dialog button[data-answer=yes]").click()
+    browser.press("dialog button[data-answer=yes]")
     browser.sees("That is not orders.load", "dialog")
-    browser.button("dialog button[data-answer=no]").click()
+    browser.press("dialog button[data-answer=no]")
     assert state(site, world) is LoadState.PREPARED
-    browser.button("button[data-action=cleanup]").click()
-    browser.button("dialog input[name=confirm]").send_keys("orders.load")
-    browser.button("dialog button[data-answer=yes]").click()
+    browser.press("button[data-action=cleanup]")
+    browser.sees("Type orders.load", "dialog")
+    browser.driver.find_element(By.CSS_SELECTOR, "dialog input[name=confirm]").send_keys("orders.load")
+    browser.press("dialog button[data-answer=yes]")
     browser.sees("ABORTED", "#load h2")
 
 

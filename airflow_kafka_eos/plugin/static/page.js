@@ -9,10 +9,13 @@ import { fillStates, loadsTable, same } from "./loads.js";
 
 const REFRESH_MS = 10_000;
 const at = (id) => document.getElementById(id);
-const shown = { loads: null, chosen: null, full: null, clusters: null, busy: false };
+const shown = { loads: null, chosen: null, full: null, clusters: null, drawn: "", busy: false };
 
 function drawLoads() {
   if (shown.loads === null) return;
+  const drawn = JSON.stringify([shown.loads, at("filter").value, at("state").value, shown.chosen]);
+  if (drawn === shown.drawn) return; // so that nothing moves away under a mouse
+  shown.drawn = drawn;
   at("loads-table").replaceChildren(
     loadsTable(shown.loads, {
       text: at("filter").value,
@@ -28,7 +31,9 @@ function drawLoad() {
   if (shown.full === null) return;
   const open = shown.clusters === null ? null : shown.clusters.flatMap((c) => c.transactions ?? []);
   const unseen = shown.clusters?.some((c) => c.problem !== null);
+  const focused = document.activeElement?.dataset.action;
   at("load").replaceChildren(...loadSection(shown.full, unseen && open.length === 0 ? null : open, act));
+  if (focused !== undefined) at("load").querySelector(`[data-action="${focused}"]`)?.focus();
   if (shown.busy) at("load").querySelectorAll("button").forEach((button) => (button.disabled = true));
 }
 
