@@ -81,16 +81,25 @@ OF_POOLING: tuple[Mutation, ...] = (
         _PROTOCOL + "opening.py",
         "    if row.verdict is None:\n        check_slot(session, row)\n",
         "",
-        ("tests/protocol/test_pooling.py::test_a_ledger_of_yesterday_is_found_out_by_a_commit_that_it_does_not_know",),
+        ("tests/protocol/test_pooling.py::test_a_zombie_that_outlives_its_quarantine_is_found_and_said",),
     ),
     Mutation(
         11,
-        "begun-by-anybody",
-        "what a slot's holder cannot have begun is not ended as its",
+        "begun-behind-the-deadline",
+        "what a slot's holder cannot have begun any more is not ended as its",
+        _PROTOCOL + "leasing.py",
+        "        return until is None or found.start_time_ms <= until.timestamp() * 1000",
+        "        return True",
+        (_RESTORED + "test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its",),
+    ),
+    Mutation(
+        11,
+        "begun-behind-the-quarantine",
+        "what begins behind a slot's quarantine is not ended as its last holder's",
         _PROTOCOL + "leasing.py",
         "    return found.start_time_ms <= datetime.fromisoformat(slot.quarantined_until).timestamp() * 1000",
         "    return True",
-        (_RESTORED + "test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its",),
+        (_LEASING + "test_rule_11_what_began_behind_a_slot_s_quarantine_is_not_its_last_holder_s",),
     ),
     Mutation(
         11,
@@ -126,7 +135,10 @@ OF_POOLING: tuple[Mutation, ...] = (
         _PROTOCOL + "restored.py",
         ", *(r.number for r in session.ledger.repairs(load))]",
         "]",
-        ("tests/protocol/test_repairing.py::test_sweeping_ends_an_abandoned_repair_and_no_decided_one",),
+        (
+            "tests/protocol/test_repair_cut_off.py::"
+            "test_rule_11_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten",
+        ),
     ),
     Mutation(
         9,

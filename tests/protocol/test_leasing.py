@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
 import pytest
 
-from airflow_kafka_eos.protocol.leasing import may_show, unaccounted
+from airflow_kafka_eos.ledger.rows import SlotRow
+from airflow_kafka_eos.ledger.slots import text_of
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.protocol.leasing import may_have_begun, may_show, unaccounted
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
     CoordinatorState,
@@ -38,6 +45,17 @@ def test_what_a_coordinator_shows_of_a_commit(
     committed: PreparedTxnState, seen: PreparedTxnState, fits: bool
 ) -> None:
     assert may_show(committed, seen) is fits
+
+
+def test_rule_11_what_began_behind_a_slot_s_quarantine_is_not_its_last_holder_s() -> None:
+    begun = datetime.fromisoformat("2026-01-01T12:00:00+00:00")
+    moment, later = text_of(begun), text_of(begun + timedelta(seconds=1))
+    holder = LoadIdentity("test", "orders", "k")
+    slot = SlotRow("test", "orders", 0, holder, 1, moment, moment, moment, moment, None, None)
+    found = replace(shown(CoordinatorState.ONGOING), start_time_ms=int(begun.timestamp() * 1000) + 1)
+    no_session: Any = None  # a slot that was given back says it all
+    for until, can in ((moment, False), (later, True), (None, False)):
+        assert may_have_begun(no_session, replace(slot, quarantined_until=until), found) is can
 
 
 @pytest.mark.parametrize("state", CoordinatorState)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from airflow_kafka_eos.errors import LedgerUnavailableError, NotFinishedError
+from airflow_kafka_eos.errors import InDoubtError, LedgerUnavailableError, NotFinishedError
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger.rows import RepairState, TransactionRow
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol import repairing
 from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.repairing import repair
+from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from tests.protocol.lost import decided, lose, read, state
 from tests.protocol.world import World
@@ -25,6 +29,20 @@ def lost_one(world: World) -> tuple[Manifest, TransactionRow]:
     (lost,) = world.session.ledger.transactions(world.load, 1)
     assert lost.outcome is Outcome.LOST
     return manifest, lost
+
+
+def test_rule_11_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten(world: World) -> None:
+    _, lost = lost_one(world)
+    name = lost.transaction.transactional_id
+    opened = world.session.ledger.open_repair(world.load, 1, name, opened_by="r")
+    assert opened is not None
+    refuse_unknown_attempts(world.session, world.load, [opened.transactional_id])
+    known = TransactionalId.parse(opened.transactional_id)
+    assert known is not None
+    later = str(replace(known, attempt=known.attempt + 1))
+    with pytest.raises(InDoubtError, match="transactions of later ones"):
+        refuse_unknown_attempts(world.session, world.load, [opened.transactional_id, later])
+    world.commit()
 
 
 def test_rule_1_a_repair_whose_adoption_was_not_answered_is_not_ended(
