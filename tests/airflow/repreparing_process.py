@@ -29,7 +29,7 @@ def _die(*_: object) -> None:
 def _waiting(real: Callable[..., None]) -> Callable[..., None]:
     def called(*arguments: Any) -> None:
         Path("waits").touch()
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while not Path("go").exists() and time.monotonic() < end:
             time.sleep(0.1)
         real(*arguments)

@@ -6,7 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,17 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.evidence import Outcome
+from airflow_kafka_eos.kafka.digest import ALGORITHM
+from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.writers import make_writer
 from airflow_kafka_eos.ledger.rows import RepairState
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
+from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.deciding import Checks, decide
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.opening import prepared as mark_prepared
+from airflow_kafka_eos.protocol.opening import reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.airflow.repreparing_process import STEPS
@@ -37,6 +43,8 @@ EIGHT = (
     "select cast(id as string) key, 'v' || id value, cast(id div 50 as int) partition from range(0, 400, 1, 8)"
 )
 VALUES = sorted(f"v{n}" for n in range(400))
+TWO = EIGHT.replace("400, 1, 8", "100, 1, 2")
+HUNDRED = sorted(f"v{n}" for n in range(100))
 
 
 def identity(key: str) -> LoadIdentity:
@@ -49,6 +57,35 @@ def prepared(home: Path, key: str, **arguments: Any) -> Manifest:
     with session() as opened:
         (row,) = opened.ledger.attempts(identity(key))
         return ManifestStore(str(home / "kafka_eos_manifests")).read(reference(opened, row))
+
+
+def as_spark_would(home: Path, key: str, topic: str) -> Manifest:
+    """What prepare makes of TWO, by the same writer in this process: starting Spark is what takes the time."""
+    import pyarrow as pa
+
+    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+
+    run("begin", key)
+    with session() as opened:
+        ref = reference(opened, submit(opened, identity(key), owner=OWNER))
+        topics = opened.partitions.topic_info([topic])
+        settings, deadline_ms = KafkaEosHook().resolve().settings, int(time.time() * 1000) + 60_000
+        entries = []
+        for n in (0, 1):
+            limits = {topic: TopicLimits(topics[topic].partitions, 1_000_000)}
+            target = WriteTarget(ref.task_id(n, n), limits, topic, 600_000, deadline_ms)
+            writer, ids = make_writer("arrow", settings, target), range(50 * n, 50 * n + 50)
+            writer.open()
+            rows = {"key": [str(i) for i in ids], "value": [f"v{i}" for i in ids]}
+            writer.write(pa.RecordBatch.from_pydict(rows | {"partition": pa.array([n] * 50, pa.int32())}))
+            entries.append(ManifestEntry(n, *writer.prepare()))
+            writer.close()
+        made = Manifest(
+            ref, "2026-01-01T00:00:00+00:00", "arrow", TransactionScope.TASK, False, 600_000, ALGORITHM, topics,
+            tuple(entries),
+        )  # fmt: skip
+        mark_prepared(opened, made)
+    return made
 
 
 def lose(kafka: LocalKafka, key: str, manifest: Manifest, *lost: int) -> None:
@@ -126,15 +163,15 @@ def test_rows_without_a_key_go_where_they_went(home: Path, kafka: LocalKafka, to
 def test_a_changed_source_stops_with_both_digests_and_nothing_of_it_is_visible(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
-    name = topic(8)
-    manifest = prepared(home, "changed", topics=[name], sql=EIGHT)
-    lose(kafka, "changed", manifest, 3)
-    before = committed_values(kafka.bootstrap_servers, name, 8)
-    changed = EIGHT.replace("'v' || id", "if(id = 177, 'w', 'v') || id")
+    name = topic(2)
+    manifest = as_spark_would(home, "changed", name)
+    lose(kafka, "changed", manifest, 1)
+    before = committed_values(kafka.bootstrap_servers, name, 2)
+    changed = TWO.replace("'v' || id", "if(id = 77, 'w', 'v') || id")
     text = refused("prepare", "changed", topics=[name], sql=changed)
-    (w,) = manifest.entries[3].writes
+    (w,) = manifest.entries[1].writes
     told = re.search(
-        rf"Spark partition 3 had 50 records with digest {w.digest} in {name}-3, and has 50 records with digest "
+        rf"Spark partition 1 had 50 records with digest {w.digest} in {name}-1, and has 50 records with digest "
         r"([0-9a-f]{32}) now",
         text,
     )
@@ -142,48 +179,50 @@ def test_a_changed_source_stops_with_both_digests_and_nothing_of_it_is_visible(
     assert "InDoubtError" in text and "give-up" in text
     wait_until(lambda: open_ids("changed") == [], "the end of the repair")
     assert state("changed") is LoadState.IN_DOUBT
-    assert committed_values(kafka.bootstrap_servers, name, 8) == before
-    assert len(before) == 350
+    assert committed_values(kafka.bootstrap_servers, name, 2) == before
+    assert len(before) == 50
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_when(home: Path, kafka: LocalKafka, topic: Callable[..., str], step: str) -> None:
-    name = topic(8)
-    manifest = prepared(home, "killed", topics=[name], sql=EIGHT)
-    lose(kafka, "killed", manifest, 5)
-    # commit finds that it is gone, so that the load is REPAIRING
-    refused("commit", "killed")
-    died = _process("killed", name, step)
-    assert died.wait(180) == -9
+    name = topic(2)
+    lose(kafka, "killed", as_spark_would(home, "killed", name), 1)
+    with _process("killed", name, step) as died:
+        assert died.wait(250) == -9
     left = open_ids("killed")
     assert len(left) == (0 if step == "its repairs are open" else 1)
     run("cleanup", "killed")
     wait_until(lambda: open_ids("killed") == [], "what cleanup ends, or rolls forward")
-    done = run("prepare", "killed", topics=[name], sql=EIGHT)
-    assert done.get("prepared_again") == (None if step == "it is adopted" else [5])
+    done = run("prepare", "killed", topics=[name], sql=TWO)
+    assert done.get("prepared_again") == (None if step == "it is adopted" else [1])
     finish("killed")
-    all_there_once(kafka, "killed", name, 8, VALUES)
+    all_there_once(kafka, "killed", name, 2, HUNDRED)
 
 
 def test_rule_12_of_two_prepares_at_once_one_is_adopted(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
-    name = topic(8)
-    manifest = prepared(home, "two", topics=[name], sql=EIGHT)
-    lose(kafka, "two", manifest, 5)
-    slow = _process("two", name, "waits: Spark has written it")
-    wait_until(lambda: Path("waits").exists() or slow.poll() is not None, "the other one's Spark", 180)
-    assert slow.poll() is None and len(open_ids("two")) == 1
-    assert run("prepare", "two", topics=[name], sql=EIGHT)["prepared_again"] == [5]
-    Path("go").touch()
-    assert slow.wait(120) == 0  # late, and no error: all of it is there
+    name = topic(2)
+    lose(kafka, "two", as_spark_would(home, "two", name), 1)
+    with _process("two", name, "waits: Spark has written it") as slow:
+        wait_until(lambda: Path("waits").exists() or slow.poll() is not None, "the other one's Spark", 250)
+        assert slow.poll() is None and len(open_ids("two")) == 1
+        assert run("prepare", "two", topics=[name], sql=TWO)["prepared_again"] == [1]
+        Path("go").touch()
+        assert slow.wait(60) == 0  # late, and no error: all of it is there
     finish("two")
-    all_there_once(kafka, "two", name, 8, VALUES)
+    all_there_once(kafka, "two", name, 2, HUNDRED)
 
 
-def _process(key: str, topic: str, step: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.airflow.repreparing_process", key, topic, EIGHT, step]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+@contextmanager
+def _process(key: str, topic: str, step: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.airflow.repreparing_process", key, topic, TWO, step]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()  # its Spark driver ends with it
+        process.wait()
 
 
 FAILING = """
