@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT = 9092
 #: The event of a load follows its decision; so many of other loads are looked through for it.
 MAX_EVENTS = 1000
+#: The decision has the ledger's time, the event Airflow's.
+CLOCKS_APART = timedelta(minutes=10)
 
 
 def server_of(bootstrap_servers: str) -> str:
@@ -144,8 +147,9 @@ def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     past = InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
+    since = datetime.fromisoformat(arrival["decided_at"]) - CLOCKS_APART
     try:
-        events = list(past.after(arrival["decided_at"]).limit(MAX_EVENTS))
+        events = list(past.after(since.isoformat()).limit(MAX_EVENTS))
     except AirflowRuntimeError as e:
         # twice is better than never
         log.warning("the events of %s cannot be read, this load is told of: %s", key.uri, e)

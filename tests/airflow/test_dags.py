@@ -82,7 +82,7 @@ def examples(
     Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True).close()
     with LocalAirflow(home, dags, connections=connections, settings=settings) as airflow:
         running = Examples(airflow, kafka.bootstrap_servers)
-        wait_until(lambda: {d["dag_id"] for d in airflow.get("/dags")["dags"]} >= DAGS, "all DAGs", 60)
+        wait_until(lambda: {d["dag_id"] for d in airflow.get("/dags")["dags"]} >= DAGS, "all DAGs", 120)
         assert airflow.get("/importErrors")["import_errors"] == []
         # a load that no run is left to decide, for the deadline's report, and to be left alone by maintenance
         with running.session() as session:
@@ -120,7 +120,7 @@ def test_a_visible_load_wakes_plain_readers_once_also_when_all_of_it_is_cleared(
     assert extra["records"] == 100 and extra["decided_at"]
     assert extra["offsets"] == examples.spans("orders")
     examples.clear("dual_write_postgresql", run, "load_orders.begin", "load_orders.loaded")
-    wait_until(lambda: examples.runs("dual_write_postgresql")[run]["state"] not in ("success",), "the clear", 60)
+    wait_until(lambda: examples.runs("dual_write_postgresql")[run]["state"] != "success", "the clear")
     assert examples.ended("dual_write_postgresql", run)["state"] == "success"
     (event,) = examples.asset_events("dual_write_postgresql")
     assert (event["uri"], event["partition_key"]) == (f"kafka://{examples.bootstrap}/orders", None)

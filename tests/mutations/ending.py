@@ -277,4 +277,22 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "",
         ("tests/kafka/test_shared_transaction.py::test_a_second_writer_of_a_partition_is_refused",),
     ),
+    Mutation(
+        7,
+        "maintenance-sweeps-doubt",
+        "maintenance leaves a load in doubt as a person is to find it",
+        "airflow_kafka_eos/operators/maintenance.py",
+        " for load, up_to in left.loads.items() if load not in in_doubt}",
+        " for load, up_to in left.loads.items()}",
+        ("tests/airflow/test_maintenance.py::test_what_is_lost_and_what_is_in_doubt_is_named",),
+    ),
+    Mutation(
+        12,
+        "superseded-arrives",
+        "those who are told of a load get the repair's offsets, not the lost ones",
+        _PROTOCOL + "visibility.py",
+        "[t for t in transactions if t.outcome is not Outcome.SUPERSEDED]",
+        "list(transactions)",
+        ("tests/protocol/test_arrival.py::test_what_a_repair_has_replaced_does_not_count",),
+    ),
 )

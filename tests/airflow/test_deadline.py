@@ -1,0 +1,35 @@
+"""What the deadline's callback says, called as the triggerer calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.triggers.deadline import report_unfinished_loads
+from tests.airflow.steps import LOAD, a_prepared_load, run, session
+
+
+def test_loads_that_are_not_done_are_reported_and_no_others(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    for key in ("committed", "prepared", "aborted"):
+        a_prepared_load(home, kafka, key, name, 1)
+    run("decide", "committed")
+    run("commit", "committed")
+    run("cleanup", "aborted")
+    with caplog.at_level(logging.ERROR):
+        found = asyncio.run(report_unfinished_loads(load_name=LOAD))
+    prepared = LoadIdentity("airflow", LOAD, "prepared")
+    assert [(row["load"], row["state"], row["attempt"]) for row in found] == [(str(prepared), "PREPARED", 1)]
+    assert [r.getMessage() for r in caplog.records if str(prepared) in r.getMessage()]
+    assert asyncio.run(report_unfinished_loads(load_name="another")) == []
+    with session() as opened:  # it only looks
+        (attempt,) = opened.ledger.attempts(prepared)
+    assert attempt.is_undecided
