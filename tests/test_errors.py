@@ -28,6 +28,7 @@ PINNED = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "StorageUnavailableError",
     "TerminalError",
     "ToolMissingError",
     "TopicError",

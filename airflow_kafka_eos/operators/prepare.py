@@ -35,6 +35,8 @@ DEFAULT_HOLD_TIME = timedelta(minutes=15)
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
 DEFAULT_WRITER_DEADLINE = timedelta(hours=24)
+#: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
+CONNECTION_SCHEMES = ("s3", "s3a", "gs", "gcs")
 
 
 class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
@@ -227,11 +229,23 @@ def _refuse_text(topics: Any) -> None:
 
 
 def manifest_store(manifest_dir: str | None) -> ManifestStore:
-    """The store in ``manifest_dir``, or in Airflow's home."""
+    """The store in ``manifest_dir``, or in Airflow's home.
+
+    ``s3://conn_id@bucket/folder``: as in an ObjectStoragePath, with that connection's login here; its ``base``, which
+    the Spark driver gets, has none.
+    """
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
-    home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
-    return ManifestStore(manifest_dir or os.path.join(home, "kafka_eos_manifests"))
+    if not manifest_dir:
+        home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
+        return ManifestStore(os.path.join(home, "kafka_eos_manifests"))
+    scheme, _, rest = manifest_dir.partition("://")
+    conn_id, at, place = rest.partition("@")
+    if at and scheme in CONNECTION_SCHEMES and ":" not in conn_id:
+        from airflow.sdk.io import attach
+
+        return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)
+    return ManifestStore(manifest_dir)
 
 
 @contextmanager
