@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ FOLDER = "s3://bucket/folder"
         ("spark://h:1", "client", {f"spark.executorEnv.{SETTINGS_VARIABLE}": "x"}, None, "would show"),
     ],
 )
-def test_what_cannot_work_is_refused(master: str, mode: str | None, conf: dict[str, str], folder: Any, says: str) -> None:
+def test_what_cannot_work_is_refused(
+    master: str, mode: str | None, conf: dict[str, str], folder: Any, says: str
+) -> None:
     with pytest.raises(ConfigurationError, match=says):
         Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE)
 
@@ -60,9 +63,8 @@ def test_what_can_work_is_not(master: str, mode: str | None, conf: dict[str, str
 def prepare(monkeypatch: pytest.MonkeyPatch, host: str, mode: str, **arguments: Any) -> PrepareLoadOperator:
     connection = {"conn_type": "spark", "host": host, "extra": {"deploy-mode": mode}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    return PrepareLoadOperator(
-        task_id="prepare", load_name="l", load_key="k", topics=["t"], sql="SELECT 1", conn_id="spark_default", **arguments
-    )
+    load = {"load_name": "l", "load_key": "k", "topics": ["t"], "sql": "SELECT 1"}
+    return PrepareLoadOperator(task_id="prepare", conn_id="spark_default", **load, **arguments)
 
 
 def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +79,7 @@ def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monk
         command = task._hook._build_spark_submit_command(task.application)
         assert dict(os.environ) == before
         assert SECRET not in " ".join(command)
-        conf = dict(c.split("=", 1) for flag, c in zip(command, command[1:], strict=False) if flag == "--conf")
+        conf = dict(c.split("=", 1) for flag, c in pairwise(command) if flag == "--conf")
         assert (conf["spark.x"], conf["spark.yarn.maxAppAttempts"]) == ("1", "1")
         mine, *shipped = command[command.index("--files") + 1].split(",")
         assert mine == "mine.txt"
@@ -121,7 +123,7 @@ class TestHandedOver:
 
     @pytest.mark.parametrize("mode", [0o604, 0o602, 0o666])
     def test_a_file_that_everybody_may_open_is_refused(self, tmp_path: Path, mode: int) -> None:
-        with pytest.raises(ConfigurationError, match="everybody may read or write.*chmod 600") as caught:
+        with pytest.raises(ConfigurationError, match=r"everybody may read or write.*chmod 600") as caught:
             handed_over(self.file(tmp_path, mode), "V")
         assert SECRET not in str(caught.value)
 
@@ -130,7 +132,7 @@ class TestHandedOver:
             handed_over(self.file(tmp_path) | {"V": "text"}, "V")
 
     def test_a_file_that_is_not_there_is_named(self) -> None:
-        with pytest.raises(ConfigurationError, match="V_FILE names /nowhere, which cannot be read.*No such file"):
+        with pytest.raises(ConfigurationError, match=r"V_FILE names /nowhere, which cannot be read.*No such file"):
             handed_over({"V_FILE": "/nowhere"}, "V")
 
     def test_a_file_that_is_no_text_is_named(self, tmp_path: Path) -> None:
