@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.settings import KafkaSettings
@@ -65,6 +66,17 @@ def prepare(monkeypatch: pytest.MonkeyPatch, host: str, mode: str, **arguments: 
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     load = {"load_name": "l", "load_key": "k", "topics": ["t"], "sql": "SELECT 1"}
     return PrepareLoadOperator(task_id="prepare", conn_id="spark_default", **load, **arguments)
+
+
+def test_prepare_refuses_before_it_takes_an_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There is no ledger and no broker here: it does not come as far."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
+    task = prepare(monkeypatch, "spark://127.0.0.1:7077", "cluster", manifest_dir=str(tmp_path))
+    with pytest.raises(AirflowFailException, match="YARN and Kubernetes only"):
+        task.execute({})  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ from tests.spark.bare_python import python_without
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.airflow, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
+#: A batch for each record, one on its way at a time: the first one opens the transaction, and there is time to kill.
+SLOWLY = {"batch.size": 1, "max.in.flight.requests.per.connection": 1}
 #: A thousand bytes each, so that rows go out before the last one is read.
 JOB = """
 import os, time
@@ -129,10 +131,16 @@ def test_a_load_arrives_once_with_the_package_in_the_archive_only(
 
 
 def test_scope_task_an_executor_killed_while_it_writes_costs_nothing(
-    cluster: LocalSpark, load: Callable[..., Any], kafka: LocalKafka, topic: Callable[..., str], tmp_path: Path
+    cluster: LocalSpark,
+    load: Callable[..., Any],
+    kafka: LocalKafka,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark runs its tasks again elsewhere, each with an id of its own (rule 5); cleanup ends what it had open."""
     name, key, go = topic(PARTITIONS), "killed task", tmp_path / "go"
+    connection(monkeypatch, "kafka_default", "kafka", extra=SLOWLY | {"bootstrap.servers": kafka.bootstrap_servers})
     arguments = {"rows": 2000, "tasks": 4, "hold": str(go)}
     load("begin", key)
     with ThreadPoolExecutor(1) as pool:
@@ -160,10 +168,7 @@ def test_scope_load_an_executor_killed_while_it_writes_fails_the_attempt_and_the
     from airflow.sdk.exceptions import AirflowException
 
     name, key = topic(PARTITIONS), "killed load"
-    # a batch for each record, one on its way at a time: so the writers are still at it when one is killed
-    slowly = {"bootstrap.servers": kafka.bootstrap_servers, "batch.size": 1,
-              "max.in.flight.requests.per.connection": 1}  # fmt: skip
-    connection(monkeypatch, "kafka_default", "kafka", extra=slowly)
+    connection(monkeypatch, "kafka_default", "kafka", extra=SLOWLY | {"bootstrap.servers": kafka.bootstrap_servers})
     load("begin", key)
     with ThreadPoolExecutor(1) as pool:
         prepare = pool.submit(load, "prepare", key, topics=[name], scope="load", job_args={"rows": 30_000, "tasks": 4})
