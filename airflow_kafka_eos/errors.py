@@ -22,6 +22,7 @@
         ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
         ├── RegistryUnavailableError no schema registry answered
         ├── LedgerUnavailableError   the metadata DB is locked, gone or not upgraded yet
+        ├── StorageUnavailableError  the object store with the manifests did not answer
         └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
 
 Every error says what to do next, and carries the ids it knows as attributes, so that a log line at night
@@ -52,6 +53,7 @@ __all__ = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "StorageUnavailableError",
     "TerminalError",
     "ToolMissingError",
     "TopicError",
@@ -189,6 +191,10 @@ class RegistryUnavailableError(TransientError):
 
 class LedgerUnavailableError(TransientError):
     """The metadata DB is locked, unreachable or of another schema revision."""
+
+
+class StorageUnavailableError(TransientError):
+    """The object store with claims and manifests did not answer, or it is unknown whether it has written."""
 
 
 class NotFinishedError(TransientError):

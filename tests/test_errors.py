@@ -29,6 +29,7 @@ PINNED = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "StorageUnavailableError",
     "TerminalError",
     "ToolMissingError",
     "TopicError",

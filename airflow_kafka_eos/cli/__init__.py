@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from airflow_kafka_eos import __version__
-from airflow_kafka_eos.cli import cleanup, demo, doctor, ids, ledger, loads, transactions
+from airflow_kafka_eos.cli import cleanup, demo, doctor, ids, ledger, loads, spark_archive, transactions
 from airflow_kafka_eos.cli.exits import EXPLAINED, code_of
 from airflow_kafka_eos.errors import KafkaEosError
 
@@ -36,6 +36,6 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, transactions, cleanup, ids, ledger, doctor, demo):
+    for group in (loads, transactions, cleanup, ids, ledger, doctor, spark_archive, demo):
         group.add_to(commands)
     return every

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -31,7 +32,9 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
     refuse_siblings,
 )
+from airflow_kafka_eos.operators.deploy_mode import Deployment
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings, ValueFormat
+from airflow_kafka_eos.spark.handed_over import FILE_SUFFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
+#: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
+CONNECTION_SCHEMES = ("s3", "s3a", "gs", "gcs")
 
 
 class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
@@ -64,7 +69,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     :param hold_time: the time from a Spark task's first record until the load is decided
         (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``. Two-phase commit has none.
     :param writer_deadline: after this time no writer of this attempt opens a transaction any more (rule 5).
-    :param manifest_dir: a folder that this worker and the Spark driver share. (templated)
+    :param manifest_dir: what this worker and the Spark driver share: a folder, or ``s3://bucket/folder`` and the like,
+        also with an Airflow connection for this worker, ``s3://conn_id@bucket/folder``. (templated)
     :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
         decides all of it. Then each Kafka partition is written by one Spark task, and a task that fails fails prepare.
     :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.4 with
@@ -155,6 +161,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         from airflow_kafka_eos.protocol.ids import Caps
         from airflow_kafka_eos.protocol.opening import prepared, reference, submit
         from airflow_kafka_eos.protocol.repreparing import open_repreparation
+        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
         with no_retry_of_terminal_errors():
             resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
@@ -165,6 +172,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
+            self._deployment().check(self.manifest_dir, SETTINGS_VARIABLE)
             with resolved.session(self.namespace) as session:
                 row = submit(
                     session,
@@ -182,8 +190,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 ref = reference(session, row)
 
             def run_spark(spec_text: str) -> None:
-                self._application(spec_text)
-                with _environment(resolved.settings, registry, self._is_local()), _own_error_first():
+                with self._handed_over(resolved.settings, registry), _own_error_first():
+                    self._application(spec_text)
                     SparkSubmitOperator.execute(self, context)
 
             if decided:
@@ -281,14 +289,50 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         if self.name == DEFAULT_SPARK_NAME:
             self.name = f"{self.load_name} {self.load_key}"
         self._hook = self._get_hook()
-        if self._hook._connection.get("deploy_mode") == "cluster":
-            raise ConfigurationError(
-                f"Spark connection {self._conn_id!r} has deploy mode 'cluster'",
-                remedy="Use deploy mode 'client': the driver needs this worker's environment and manifest folder",
-            )
 
-    def _is_local(self) -> bool:
-        return bool(self._hook and str(self._hook._connection["master"]).startswith("local"))
+    def _deployment(self) -> Deployment:
+        connection = self._get_hook()._connection
+        return Deployment(str(connection["master"]), connection.get("deploy_mode"), self.conf or {})
+
+    @contextmanager
+    def _handed_over(self, settings: KafkaSettings, registry: RegistrySettings | None) -> Iterator[None]:
+        """Settings and their secrets reach the driver by its environment, or where it runs elsewhere by files."""
+        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+
+        deployment = self._deployment()
+        texts = {SETTINGS_VARIABLE: settings.to_json()}
+        if registry is not None:
+            texts[REGISTRY_VARIABLE] = registry.to_json()
+        if not deployment.is_cluster:
+            with _environment(texts, deployment.is_local):
+                yield
+        elif not deployment.ships_files:
+            yield
+        else:
+            before = self.files, self.conf
+            with private_files(texts) as paths:
+                self.files = ",".join(filter(None, [self.files, *map(str, paths.values())]))
+                names = {f"{variable}{FILE_SUFFIX}": path.name for variable, path in paths.items()}
+                # a second driver would be refused by the first one's claim (rule 3), and hide why that one failed
+                self.conf = {"spark.yarn.maxAppAttempts": "1"} | (self.conf or {}) | deployment.file_settings(names)
+                try:
+                    yield
+                finally:
+                    self.files, self.conf = before
+
+
+@contextmanager
+def private_files(texts: Mapping[str, str]) -> Iterator[dict[str, Path]]:
+    """A file for each text that this user alone may read, gone afterwards.
+
+    :param texts: by variable.
+    """
+    with TemporaryDirectory(prefix="airflow-kafka-eos-") as folder:
+        paths = {variable: Path(folder) / f"{variable.lower()}.json" for variable in texts}
+        for variable, path in paths.items():
+            path.touch(mode=0o600)
+            path.write_text(texts[variable], encoding="utf-8")
+        yield paths
 
 
 def _refuse_text(topics: Any) -> None:
@@ -297,11 +341,23 @@ def _refuse_text(topics: Any) -> None:
 
 
 def manifest_store(manifest_dir: str | None) -> ManifestStore:
-    """The store in ``manifest_dir``, or in Airflow's home."""
+    """The store in ``manifest_dir``, or in Airflow's home.
+
+    ``s3://conn_id@bucket/folder``: as in an ObjectStoragePath, with that connection's login here; its ``base``, which
+    the Spark driver gets, has none.
+    """
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
-    home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
-    return ManifestStore(manifest_dir or os.path.join(home, "kafka_eos_manifests"))
+    if not manifest_dir:
+        home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
+        return ManifestStore(os.path.join(home, "kafka_eos_manifests"))
+    scheme, _, rest = manifest_dir.partition("://")
+    conn_id, at, place = rest.partition("@")
+    if at and scheme in CONNECTION_SCHEMES and ":" not in conn_id:
+        from airflow.sdk.io import attach
+
+        return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)
+    return ManifestStore(manifest_dir)
 
 
 @contextmanager
@@ -324,17 +380,14 @@ def _own_error_first() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(settings: KafkaSettings, registry: RegistrySettings | None, local: bool) -> Iterator[None]:
+def _environment(texts: Mapping[str, str], local: bool) -> Iterator[None]:
     """Hand the cluster's and the registry's settings to the Spark driver by environment: all else is shown.
 
     Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
     """
     from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
-    from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
-    wanted = {SETTINGS_VARIABLE: settings.to_json(), PARENT_VARIABLE: identity_of(os.getpid())}
-    if registry is not None:
-        wanted[REGISTRY_VARIABLE] = registry.to_json()
+    wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid())}
     if "PYSPARK_DRIVER_PYTHON" not in os.environ:
         wanted["PYSPARK_DRIVER_PYTHON"] = (
             sys.executable

@@ -2,9 +2,10 @@
 
     spark-submit ... airflow_kafka_eos/spark/application.py --spec '<json>'      (or --spec @file)
 
-The Kafka settings come in the environment variable AIRFLOW_KAFKA_EOS_KAFKA of the driver, never on the command
-line. Exits with 1 on any error; an error of this package is the last line that it prints (spark-submit sends both of
-a Python driver's streams to its own stdout).
+The Kafka settings come in the environment variable AIRFLOW_KAFKA_EOS_KAFKA of the driver, or in a file that
+AIRFLOW_KAFKA_EOS_KAFKA_FILE names (:mod:`.handed_over`), never on the command line. Exits with 1 on any error; an
+error of this package is the last line that it prints (spark-submit sends both of a Python driver's streams to its own
+stdout).
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import AnyId, IdRole
 from airflow_kafka_eos.spark.checked import Checked
+from airflow_kafka_eos.spark.handed_over import handed_over
+from airflow_kafka_eos.spark.installed import refuse_missing_libraries
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.one_run import refuse_second_attempt, refuse_second_runs
 from airflow_kafka_eos.spark.options import WriteOptions
@@ -95,7 +97,7 @@ class KafkaEosDataSource(DataSource):
 
         options = WriteOptions.parse(self.options)
         check_schema(schema, has_default_topic=options.default_topic is not None)
-        settings = options.settings(os.environ.get(SETTINGS_VARIABLE))
+        settings = options.settings(handed_over(os.environ, SETTINGS_VARIABLE))
         checked = check_cluster(settings, options)
         _check_claim(options)
         shared = None
@@ -177,6 +179,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise TerminalError("kafka_eos writes only inside a Spark task", remedy="Use df.write")
+        refuse_missing_libraries(self.checked.writer)
         partition, number = context.partitionId(), context.attemptNumber()
         if not self.options.attempt.writes(partition):
             for _ in iterator:

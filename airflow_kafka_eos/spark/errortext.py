@@ -10,6 +10,7 @@ import re
 from airflow_kafka_eos import errors
 
 _PRINTED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
+_NOT_THERE = re.compile(r"ModuleNotFoundError: No module named '(airflow_kafka_eos|kafka)[.']")
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+): (.+)")
 
 
@@ -23,7 +24,9 @@ def own_error(exception: BaseException) -> str | None:
     found = [(name, text.strip()) for name, text in _OURS.findall(str(exception)) if name in errors.__all__]
     terminal = [f for f in found if issubclass(getattr(errors, f[0]), errors.TerminalError)]
     if not found:
-        return None
+        # the executors have not even our errors
+        missing = _NOT_THERE.search(str(exception))
+        return None if missing is None else f"{errors.ConfigurationError.__name__}: {_no_package(missing[1])}"
     return ": ".join((terminal or found)[-1])
 
 
@@ -31,3 +34,11 @@ def printed_error(text: str) -> tuple[type[errors.KafkaEosError], str] | None:
     """Class and message of our error that the packaged application printed on a line of its own; the last one."""
     found = [(name, message) for name, message in _PRINTED.findall(text) if name in errors.__all__]
     return (getattr(errors, found[-1][0]), found[-1][1].strip()) if found else None
+
+
+def _no_package(name: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(
+        f"the Python of Spark's executors has no package {name}",
+        remedy="Write an archive with airflow-kafka-eos spark-archive OUT.zip and ship it with "
+        "spark_args={'py_files': 'OUT.zip'}, or install airflow-kafka-eos there",
+    )

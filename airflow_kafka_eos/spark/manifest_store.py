@@ -1,7 +1,7 @@
-"""Where claims and manifests are kept: a folder that the Spark driver writes and Airflow reads.
+"""Where claims and manifests are kept: a place that the Spark driver writes and Airflow reads.
 
-Local paths and ``file://`` URIs. Everything is create-only and whole: a file has its final name only when all of it
-is on the disk, and nothing is ever replaced (rules 3 and 13). Layout, with names encoded as in transactional ids:
+A folder, or a folder of an object store (:mod:`.place`). Everything is create-only and whole: what has its name is all
+there, and nothing is ever replaced (rules 3 and 13). Layout, with names encoded as in transactional ids:
 
     <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.claim          who claimed the attempt
                                                           <attempt>.initialising   InitProducerId was tried, and
@@ -9,22 +9,25 @@ is on the disk, and nothing is ever replaced (rules 3 and 13). Layout, with name
                                                           <attempt>.writing        writing the manifest was tried
                                                           <attempt>.json           the manifest, or "given up"
                                                           <attempt>.once           no task of it was run twice
+                                                          <attempt>.probe.*        object stores: is nothing replaced?
 """
 
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
 from airflow_kafka_eos import manifest, naming
-from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, ManifestError, UndecidableError
+from airflow_kafka_eos.errors import InvalidNameError, ManifestError, UndecidableError
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.spark.place import open_place
 from airflow_kafka_eos.transaction import PreparedTxnState
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _COMPONENT_MAX = 255
 
@@ -32,26 +35,30 @@ _COMPONENT_MAX = 255
 class ManifestStore:
     """The claims and manifests below one base folder.
 
-    :param base: an absolute path or ``file:///...`` URI, the same storage for Spark's driver and for Airflow.
+    :param base: an absolute path, a ``file:///`` URI or a URL such as ``s3://bucket/folder``; the same storage for
+        Spark's driver and for Airflow.
+    :param filesystem: see :func:`~airflow_kafka_eos.spark.place.open_place`, which also says what it raises.
     """
 
-    def __init__(self, base: str) -> None:
-        self._root = _local(base)
-        self.base = str(self._root)
+    def __init__(self, base: str, filesystem: AbstractFileSystem | None = None) -> None:
+        self._place = open_place(base, filesystem)
+        self.base = self._place.base
 
     def path(self, ref: AttemptRef) -> str:
         """Where the manifest of an attempt is, or will be.
 
         :raises InvalidNameError: a name is too long for a file system.
         """
-        return str(self._file(ref, "json"))
+        return self._place.path(self._file(ref, "json"))
 
     def claim(self, ref: AttemptRef, claimant: str) -> None:
         """Claim an attempt for one submitted application, once (rule 3).
 
         :param claimant: who claims, for people to read; different for every application.
         :raises UndecidableError: it is claimed, by a restarted driver's predecessor or a retried prepare.
+        :raises ConfigurationError: the place does not keep what is there: a claim would mean nothing.
         """
+        self._place.refuse_replacing(self._file(ref, "probe"))
         text = json.dumps({"claimant": claimant, "claimed_at": datetime.now(UTC).isoformat()})
         if not self._create(self._file(ref, "claim"), text):
             raise UndecidableError(
@@ -64,7 +71,7 @@ class ManifestStore:
 
     def claimant(self, ref: AttemptRef) -> str | None:
         """Who claimed the attempt; None while nobody has."""
-        text = _read(self._file(ref, "claim"))
+        text = self._place.read(self._file(ref, "claim"))
         return None if text is None else str(json.loads(text)["claimant"])
 
     def identity(self, ref: AttemptRef, initialise: Callable[[], PreparedTxnState]) -> PreparedTxnState:
@@ -76,9 +83,9 @@ class ManifestStore:
         :raises UndecidableError: it was called before, and what it answered was not written down.
         """
         file = self._file(ref, "identity")
-        if _read(file) is None and self._create(self._file(ref, "initialising"), ""):
+        if self._place.read(file) is None and self._create(self._file(ref, "initialising"), _mark()):
             self._create(file, str(initialise()))
-        found = _read(file)
+        found = self._place.read(file)
         if found is None:
             raise UndecidableError(
                 "initialising the attempt's transaction was tried before, and did not come to its end",
@@ -93,7 +100,7 @@ class ManifestStore:
 
         :raises ManifestError: there is one, or the attempt was given up, or writing was tried before.
         """
-        if not (self._create(self._file(ref, "writing"), "") and self._create(self._file(ref, "json"), text)):
+        if not (self._create(self._file(ref, "writing"), _mark()) and self._create(self._file(ref, "json"), text)):
             raise ManifestError(
                 f"the manifest {self.path(ref)} exists, was given up, or writing it was tried before",
                 remedy="Clear prepare: it opens a new attempt",
@@ -103,34 +110,34 @@ class ManifestStore:
 
     def is_written(self, ref: AttemptRef) -> bool:
         """True when the attempt has its manifest, or was given up: it takes no further write."""
-        return self._file(ref, "json").exists()
+        return self._exists(ref, "json")
 
     def give_up(self, ref: AttemptRef, reason: str) -> bool:
         """Put a tombstone in the manifest's place, so that no manifest can follow (rule 13).
 
         :returns: False when writing the manifest was tried: then nothing may be ended.
         """
-        if self._file(ref, "writing").exists():
+        if self._exists(ref, "writing"):
             return False
         return self._create(self._file(ref, "json"), manifest.dump_given_up(ref, reason))
 
     def note_ran_once(self, ref: AttemptRef) -> None:
         """The application's word, when its write is over: Spark has run no stage again, and no task twice at once."""
-        self._create(self._file(ref, "once"), "")
+        self._create(self._file(ref, "once"), _mark())
 
     def writers_left(self, manifest: Manifest) -> bool:
         """Whether a writer of the attempt may live on that its manifest does not name (rule 5).
 
         False only where the application has said that nothing was run twice; nobody says it of a plain ``df.write``.
         """
-        return manifest.ran_again or not self._file(manifest.attempt, "once").exists()
+        return manifest.ran_again or not self._exists(manifest.attempt, "once")
 
     def read(self, ref: AttemptRef) -> Manifest:
         """The manifest of an attempt.
 
         :raises ManifestError: it is missing, or not whole and this attempt's own (see ``manifest.load``).
         """
-        text = _read(self._file(ref, "json"))
+        text = self._place.read(self._file(ref, "json"))
         if text is None:
             raise ManifestError(
                 f"there is no manifest at {self.path(ref)}",
@@ -140,7 +147,7 @@ class ManifestStore:
             )
         return manifest.load(text, ref)
 
-    def _file(self, ref: AttemptRef, kind: str) -> Path:
+    def _file(self, ref: AttemptRef, kind: str) -> str:
         # the encoding leaves neither '/' nor '.', so no name can step out of its folder or be '..'
         namespace, ledger_id, name, key, _ = naming.prefix(ref.load, ref.ledger_id).split(".")
         for field, part in (("namespace", namespace), ("name", name), ("key", key)):
@@ -150,70 +157,15 @@ class ManifestStore:
                     remedy=f"Shorten the {field}",
                     load=str(ref.load),
                 )
-        return self._root / ledger_id / namespace / name / key / f"{ref.attempt}.{kind}"
+        return f"{ledger_id}/{namespace}/{name}/{key}/{ref.attempt}.{kind}"
 
-    def _create(self, path: Path, text: str) -> bool:
-        """Create a file with all of its text on the disk; False when it exists."""
-        try:
-            _make_folders(path.parent)
-            unfinished = path.parent / f".{path.name}.{uuid.uuid4().hex}"
-            try:
-                with open(unfinished, "x", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.link(unfinished, path)  # refuses an existing name, where a rename would replace it
-            finally:
-                unfinished.unlink(missing_ok=True)
-            _sync(path.parent)
-        except FileExistsError:
-            return False
-        except OSError as e:
-            raise ConfigurationError(
-                f"the manifest folder cannot be written: {path} ({e.strerror or e})",
-                remedy="Set manifest_dir to a folder that the Spark driver may write and Airflow may read",
-            ) from e
-        return True
+    def _exists(self, ref: AttemptRef, kind: str) -> bool:
+        return self._place.read(self._file(ref, kind)) is not None
+
+    def _create(self, name: str, text: str) -> bool:
+        return self._place.create(name, text)
 
 
-def _local(base: str) -> Path:
-    parts = urlsplit(base)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        path = Path(unquote(parts.path))
-    elif "://" not in base:
-        path = Path(base)
-    else:
-        raise ConfigurationError(
-            f"manifest_dir {base!r} is not a local path", remedy="Use an absolute path or a file:/// URI"
-        )
-    if not path.is_absolute():
-        raise ConfigurationError(f"manifest_dir {base!r} is not absolute", remedy="Use an absolute path")
-    return path
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise ConfigurationError(
-            f"{path} cannot be read ({e.strerror or e})",
-            remedy="Give Airflow's user the right to read manifest_dir",
-        ) from e
-
-
-def _make_folders(folder: Path) -> None:
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        _sync(made.parent)
-
-
-def _sync(folder: Path) -> None:
-    # without it, the name of a file may be lost in a crash although its content is not
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _mark() -> str:
+    """The text of a file whose name says all: no two are equal, so that each writer knows its own (see ObjectPlace)."""
+    return uuid.uuid4().hex

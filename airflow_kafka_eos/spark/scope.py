@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import TopicError
 from airflow_kafka_eos.kafka.producer_options import ProducerOptions
+from airflow_kafka_eos.spark.handed_over import handed_over
 from airflow_kafka_eos.spark.one_run import refuse_second_runs
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.owners import Owners, placed
@@ -52,7 +53,7 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str]) -> DataFrame:
     running = session.sparkContext.getConf()
     refuse_second_runs(lambda key: running.get(key, None))
     refuse_second_runs(lambda key: session.conf.get(key, None))
-    settings = parsed.settings(os.environ.get(SETTINGS_VARIABLE))
+    settings = parsed.settings(handed_over(os.environ, SETTINGS_VARIABLE))
     counts = partitions_of(settings, parsed)
     owners = Owners.of(counts, parsed.tasks)
     names = [n for n in frame.columns if n in ("topic", "key", "partition")]

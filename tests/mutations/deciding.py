@@ -109,7 +109,7 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         3,
         "claim-replaced",
         "a claim is made once, create-only",
-        _SPARK + "manifest_store.py",
+        _SPARK + "local_place.py",
         "os.link(unfinished, path)  # refuses",
         "os.replace(unfinished, path)  # refuses",
         ("tests/spark/test_manifest_store.py::test_a_second_claim_is_refused_and_names_the_first",),

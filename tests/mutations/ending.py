@@ -255,7 +255,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "given-up-after-writing",
         "once writing the manifest was tried, nothing may be ended",
         _SPARK + "manifest_store.py",
-        '        if self._file(ref, "writing").exists():\n            return False\n',
+        '        if self._exists(ref, "writing"):\n            return False\n',
         "",
         ("tests/spark/test_manifest_store.py::test_once_writing_was_tried_nothing_may_be_given_up",),
     ),

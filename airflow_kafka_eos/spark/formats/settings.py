@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.kafka.settings import json_object
+from airflow_kafka_eos.spark.handed_over import handed_over
 
 #: The environment variable of the Spark driver with the registry's settings and their secrets
 #: (``RegistrySettings.to_json``).
@@ -185,11 +186,11 @@ class RegistrySettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RegistrySettings | None:
-        """What ``REGISTRY_VARIABLE`` of the Spark driver says; None when it is not set.
+        """What ``REGISTRY_VARIABLE`` of the Spark driver says, or the file that it names; None when it is not set.
 
-        :raises ConfigurationError: see :meth:`from_json`.
+        :raises ConfigurationError: see :meth:`from_json` and :func:`handed_over`.
         """
-        text = environ.get(REGISTRY_VARIABLE)
+        text = handed_over(environ, REGISTRY_VARIABLE)
         return cls.from_json(text) if text else None
 
     def to_json(self) -> str:

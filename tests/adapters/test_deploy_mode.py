@@ -1,0 +1,154 @@
+"""What cannot work in a deploy mode is refused before an attempt is taken, and no secret is shown on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.operators.deploy_mode import Deployment
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings
+from airflow_kafka_eos.spark.handed_over import handed_over
+from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+
+SECRET = "hunter2-never-shown"
+SECRET_KEY = f"spark.kubernetes.driver.secretKeyRef.{SETTINGS_VARIABLE}"
+FOLDER = "s3://bucket/folder"
+
+
+@pytest.mark.parametrize(
+    ("master", "mode", "conf", "folder", "says"),
+    [
+        ("spark://h:7077", "cluster", {}, FOLDER, "YARN and Kubernetes only.*Use deploy mode 'client'"),
+        ("spark://h:7077", None, {"spark.submit.deployMode": "cluster"}, FOLDER, "YARN and Kubernetes only"),
+        ("local[2]", "cluster", {}, FOLDER, "YARN and Kubernetes only"),
+        ("yarn", "cluster", {}, None, "needs a manifest_dir"),
+        ("k8s://https://h:1", "cluster", {}, FOLDER, f"nothing brings the Kafka settings.*{SECRET_KEY}"),
+        ("yarn", "client", {f"spark.yarn.appMasterEnv.{SETTINGS_VARIABLE}": "x"}, None, "would show"),
+        ("k8s://h", "cluster", {f"spark.kubernetes.driverEnv.{SETTINGS_VARIABLE}": "x"}, FOLDER, "would show"),
+        ("spark://h:1", "client", {f"spark.executorEnv.{SETTINGS_VARIABLE}": "x"}, None, "would show"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    master: str, mode: str | None, conf: dict[str, str], folder: Any, says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE)
+
+
+@pytest.mark.parametrize(
+    ("master", "mode", "conf", "folder"),
+    [
+        ("local[2]", None, {}, None),
+        ("spark://h:7077", "client", {}, None),
+        ("yarn", "client", {}, None),
+        ("yarn", "cluster", {}, FOLDER),
+        ("k8s://https://h:1", "cluster", {SECRET_KEY: "kafka:settings"}, FOLDER),
+        ("k8s://h", "cluster", {f"spark.kubernetes.driverEnv.{SETTINGS_VARIABLE}_FILE": "/s/kafka"}, FOLDER),
+        ("k8s://h", "cluster", {"spark.kubernetes.driver.podTemplateFile": "t.yaml"}, FOLDER),
+    ],
+)
+def test_what_can_work_is_not(master: str, mode: str | None, conf: dict[str, str], folder: Any) -> None:
+    Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE)
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, host: str, mode: str, **arguments: Any) -> PrepareLoadOperator:
+    connection = {"conn_type": "spark", "host": host, "extra": {"deploy-mode": mode}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    load = {"load_name": "l", "load_key": "k", "topics": ["t"], "sql": "SELECT 1"}
+    return PrepareLoadOperator(task_id="prepare", conn_id="spark_default", **load, **arguments)
+
+
+def test_prepare_refuses_before_it_takes_an_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There is no ledger and no broker here: it does not come as far."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
+    task = prepare(monkeypatch, "spark://127.0.0.1:7077", "cluster", manifest_dir=str(tmp_path))
+    with pytest.raises(AirflowFailException, match="YARN and Kubernetes only"):
+        task.execute({})  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the command line nor this process's environment has them; the names alone are shown."""
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": "h:9", "sasl.password": SECRET})
+    registry = RegistrySettings.from_mapping({"url": "http://h:9", "basic.auth.user.info": f"me:{SECRET}"})
+    task = prepare(monkeypatch, "yarn", "cluster", files="mine.txt", conf={"spark.x": "1"})
+    before = dict(os.environ)
+    with task._handed_over(settings, registry):
+        task._application("{}")
+        assert task._hook is not None
+        command = task._hook._build_spark_submit_command(task.application)
+        assert dict(os.environ) == before
+        assert SECRET not in " ".join(command)
+        conf = dict(c.split("=", 1) for flag, c in pairwise(command) if flag == "--conf")
+        assert (conf["spark.x"], conf["spark.yarn.maxAppAttempts"]) == ("1", "1")
+        mine, *shipped = command[command.index("--files") + 1].split(",")
+        assert mine == "mine.txt"
+        by_name = {Path(path).name: Path(path) for path in shipped}
+        there = {}
+        for variable in (SETTINGS_VARIABLE, REGISTRY_VARIABLE):
+            path = by_name[conf[f"spark.yarn.appMasterEnv.{variable}_FILE"]]
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+            there[f"{variable}_FILE"] = str(path)
+        assert KafkaSettings.from_json(handed_over(there, SETTINGS_VARIABLE) or "") == settings
+        assert RegistrySettings.from_environment(there) == registry
+    assert not [path for path in by_name.values() if path.exists()]
+    assert (task.files, task.conf) == ("mine.txt", {"spark.x": "1"})
+
+
+def test_on_kubernetes_nothing_of_ours_is_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver has them from a Kubernetes secret."""
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": "h:9", "sasl.password": SECRET})
+    task = PrepareLoadOperator(task_id="p", load_name="l", load_key="k", topics=["t"], sql="SELECT 1")
+    monkeypatch.setattr(type(task), "_deployment", lambda self: Deployment("k8s://h", "cluster", {}))
+    before = dict(os.environ)
+    with task._handed_over(settings, None):
+        assert (dict(os.environ), task.files) == (before, None)
+
+
+class TestHandedOver:
+    """A text in the environment, or in a file that not everybody may read."""
+
+    def file(self, folder: Path, mode: int = 0o600) -> dict[str, str]:
+        (folder / "f").write_text(SECRET)
+        (folder / "f").chmod(mode)
+        return {"V_FILE": str(folder / "f")}
+
+    def test_a_text_or_a_file_or_neither(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert handed_over({"V": "text"}, "V") == "text"
+        assert handed_over(self.file(tmp_path), "V") == SECRET
+        assert handed_over({}, "V") is None
+        monkeypatch.chdir(tmp_path)  # as YARN leaves it in the container's folder
+        assert handed_over({"V_FILE": "f"}, "V") == SECRET
+
+    @pytest.mark.parametrize("mode", [0o604, 0o602, 0o666])
+    def test_a_file_that_everybody_may_open_is_refused(self, tmp_path: Path, mode: int) -> None:
+        with pytest.raises(ConfigurationError, match=r"everybody may read or write.*chmod 600") as caught:
+            handed_over(self.file(tmp_path, mode), "V")
+        assert SECRET not in str(caught.value)
+
+    def test_both_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match="both set"):
+            handed_over(self.file(tmp_path) | {"V": "text"}, "V")
+
+    def test_a_file_that_is_not_there_is_named(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"V_FILE names /nowhere, which cannot be read.*No such file"):
+            handed_over({"V_FILE": "/nowhere"}, "V")
+
+    def test_a_file_that_is_no_text_is_named(self, tmp_path: Path) -> None:
+        environment = self.file(tmp_path)
+        (tmp_path / "f").write_bytes(b"\xff")
+        with pytest.raises(ConfigurationError, match="not UTF-8"):
+            handed_over(environment, "V")
