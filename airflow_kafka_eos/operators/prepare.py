@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
-    AccessError,
-    BrokerTooOldError,
     ConfigurationError,
     KafkaEosError,
-    RecordError,
 )
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, registry_settings
 from airflow_kafka_eos.load import TransactionNaming, TransactionScope, TwoPhaseCommit, Verdict, WriterName
@@ -33,6 +27,7 @@ from airflow_kafka_eos.operators.base import (
     refuse_siblings,
 )
 from airflow_kafka_eos.operators.deploy_mode import Deployment
+from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings, ValueFormat
 from airflow_kafka_eos.spark.handed_over import FILE_SUFFIX
 
@@ -190,7 +185,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 ref = reference(session, row)
 
             def run_spark(spec_text: str) -> None:
-                with self._handed_over(resolved.settings, registry), _own_error_first():
+                with self._handed_over(resolved.settings, registry), own_error_first():
                     self._application(spec_text)
                     SparkSubmitOperator.execute(self, context)
 
@@ -304,7 +299,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         if registry is not None:
             texts[REGISTRY_VARIABLE] = registry.to_json()
         if not deployment.is_cluster:
-            with _environment(texts, deployment.is_local):
+            with environment(texts, deployment.is_local):
                 yield
         elif not deployment.ships_files:
             yield
@@ -319,20 +314,6 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     yield
                 finally:
                     self.files, self.conf = before
-
-
-@contextmanager
-def private_files(texts: Mapping[str, str]) -> Iterator[dict[str, Path]]:
-    """A file for each text that this user alone may read, gone afterwards.
-
-    :param texts: by variable.
-    """
-    with TemporaryDirectory(prefix="airflow-kafka-eos-") as folder:
-        paths = {variable: Path(folder) / f"{variable.lower()}.json" for variable in texts}
-        for variable, path in paths.items():
-            path.touch(mode=0o600)
-            path.write_text(texts[variable], encoding="utf-8")
-        yield paths
 
 
 def _refuse_text(topics: Any) -> None:
@@ -358,49 +339,3 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
 
         return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)
     return ManifestStore(manifest_dir)
-
-
-@contextmanager
-def _own_error_first() -> Iterator[None]:
-    """Say what the application said, before spark-submit's command line and the tail of its output.
-
-    An error that the next attempt would meet too ends the task without retries.
-    """
-    from airflow_kafka_eos.spark.errortext import printed_error
-
-    try:
-        yield
-    except AirflowException as e:
-        found = printed_error(str(e))
-        if found is None:
-            raise
-        kind, message = found
-        final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
-        raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
-
-
-@contextmanager
-def _environment(texts: Mapping[str, str], local: bool) -> Iterator[None]:
-    """Hand the cluster's and the registry's settings to the Spark driver by environment: all else is shown.
-
-    Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
-    """
-    from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
-
-    wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid())}
-    if "PYSPARK_DRIVER_PYTHON" not in os.environ:
-        wanted["PYSPARK_DRIVER_PYTHON"] = (
-            sys.executable
-        )  # client mode: the driver runs here, with our package
-    if local and "PYSPARK_PYTHON" not in os.environ:
-        wanted["PYSPARK_PYTHON"] = sys.executable
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -11,7 +11,7 @@ from airflow.sdk import Connection
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url, registry_settings
 from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.operators.prepare import _environment
+from airflow_kafka_eos.operators.submitting import environment
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
@@ -91,8 +91,8 @@ def test_spark_gets_the_settings_by_environment_and_it_is_restored(
     registry = RegistrySettings.from_mapping({"url": "http://127.0.0.1:9", "basic.auth.user.info": SECRET})
     before = dict(os.environ)
     texts = {SETTINGS_VARIABLE: settings.to_json(), REGISTRY_VARIABLE: registry.to_json()}
-    with pytest.raises(RuntimeError), _environment(texts, local):
-        assert RegistrySettings.from_environment(os.environ) == registry
+    with pytest.raises(RuntimeError), environment(texts, local):
+        assert RegistrySettings.fromenvironment(os.environ) == registry
         assert KafkaSettings.from_json(os.environ[SETTINGS_VARIABLE]) == settings
         assert ("PYSPARK_PYTHON" in os.environ) is local
         raise RuntimeError
