@@ -78,10 +78,11 @@ class Examples:
     def visible(self, topic: str) -> list[str]:
         return committed_values(self.bootstrap, topic, 2)
 
-    def spans(self, topic: str) -> dict[str, list[int]]:
-        """The first and the last offset that readers see, by partition."""
+    def spans(self, topic: str, of: str) -> dict[str, list[int]]:
+        """The first and the last offset that readers see, by partition, of records with that text in them."""
         with self.session() as session:
-            seen = read(self.world(session, topic, "any", "any"), "read_committed")
+            every = read(self.world(session, topic, "any", "any"), "read_committed")
+        seen = [m for m in every if of in (m[3] or b"").decode()]
         offsets = {p: [m[1] for m in seen if m[0] == p] for p in sorted({m[0] for m in seen})}
         return {str(p): [min(of), max(of)] for p, of in offsets.items()}
 

@@ -1,0 +1,78 @@
+"""Asset events of `loaded`, by the task SDK and Airflow's own database, without a scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.airflow.steps import a_prepared_load, run
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.world import foreign_transaction
+
+HERE = Path(__file__).parent
+
+
+def ask(home: Path, query: str) -> list[Any]:
+    if not (home / "airflow.db").exists():
+        return []
+    with sqlite3.connect(f"file:{home}/airflow.db?mode=ro", uri=True) as db:
+        try:
+            return db.execute(query).fetchall()
+        except sqlite3.OperationalError:  # not migrated yet, or locked at this moment
+            return []
+
+
+def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    a_prepared_load(home, kafka, "told", name, 3)
+    run("decide", "told")
+    run("commit", "told")
+    # somebody else's transaction behind ours is open, ours stands before it; a second load's readers would wait
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
+    stranger = foreign_transaction(SimpleNamespace(settings=settings, topic=name), "theirs")  # type: ignore[arg-type]
+    environment = os.environ | {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "telling"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "TEST_TOPIC": name,
+    }
+    command = [sys.executable, str(HERE / "telling_process.py"), "2026-01-01", "2026-01-02"]
+    log = (home / "telling.log").open("wb")
+    with log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
+        wait_until(lambda: process.poll() is not None, "both runs", 200)
+        stranger.abort_transaction(30)
+    said = (home / "telling.log").read_text()[-3000:]
+    assert process.returncode == 0, said
+    states = ask(home, "SELECT state FROM task_instance WHERE dag_id = 'telling'")
+    assert states == [("success",), ("success",)], said
+    found = ask(home, "SELECT a.uri, e.extra, e.partition_key FROM asset_event e JOIN asset a ON a.id = e.asset_id")
+    events = {uri: (json.loads(extra), key) for uri, extra, key in found}
+    assert len(events) == len(found), "each once, although it ran twice"
+    common = {k: v for k, v in events["file:///report"][0].items() if k != "records"}
+    assert (common["load"], common["attempt"]) == ("airflow/a.b/ü %/told", 1)
+    assert {uri: extra for uri, (extra, _) in events.items()} == {
+        "file:///report": common | {"records": 3},
+        f"kafka://events/{name}": common | {"records": 3, "offsets": {"0": [0, 2]}},
+        "kafka://events/empty": common | {"records": 0, "offsets": {}},
+    }
+    assert {key for _, key in events.values()} == {None}
+    woken = ask(home, "SELECT q.target_dag_id FROM asset_dag_run_queue q ORDER BY 1")
+    assert woken == [("reader_of_report",), ("reader_of_topic",)]
+    assert ask(home, "SELECT * FROM asset_partition_dag_run") == []
+
+
+@pytest.fixture(autouse=True)
+def _light(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__LOGGING__LOGGING_LEVEL", "INFO")
