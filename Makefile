@@ -42,8 +42,10 @@ setup: $(READY)
 demo: tools $(READY)
 	@$(BIN)/airflow-kafka-eos demo
 
+# as many processes as WORKERS share the tests; 0 runs them one after the other
+WORKERS ?= 2
 test: tools lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

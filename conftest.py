@@ -1,4 +1,8 @@
-"""Marks by what a test really uses, so that `make unit` needs no broker, whatever a test's author forgot."""
+"""Marks by what a test really uses, so that `make unit` needs no broker, whatever a test's author forgot.
+
+And who runs it where several processes share the tests (`pytest -n 2`): a file stays in one, for its broker; what shares
+one Airflow stays together, and is begun first, as it takes longest.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-AIRFLOW_TESTS = Path(__file__).parent / "tests" / "airflow"
+ROOT = Path(__file__).parent
+#: fixtures that start an Airflow for many files
+ONE_AIRFLOW = ("place", "site")
+AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 
 
 # first: before pytest deselects by mark
@@ -17,3 +24,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.broker)
         if item.path.is_relative_to(AIRFLOW_TESTS):
             item.add_marker(pytest.mark.airflow)
+        shared = [name for name in ONE_AIRFLOW if name in getattr(item, "fixturenames", ())]
+        item.add_marker(pytest.mark.xdist_group(*shared[:1] or [str(item.path.relative_to(ROOT))]))
