@@ -33,7 +33,7 @@ class Author:
         found: dict[str, Any] = json.loads(lines[-1]) | {"log": done.stdout + done.stderr}
         return found
 
-    def run(self, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = 540) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *arguments], env=self.env, cwd=self.home, capture_output=True, text=True, timeout=timeout
         )
