@@ -58,7 +58,7 @@ def spec(ref, tmp_path):
 
 
 def submit(spec, servers, environment, *conf):
-    """Run spark-submit, at most two minutes; returns (exit code, stdout, stderr)."""
+    """Run spark-submit, at most four minutes; returns (exit code, stdout, stderr)."""
     settings = {"bootstrap.servers": servers, "sasl.username": "user", "sasl.password": SECRET}
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", *conf]
     done = subprocess.run(
@@ -67,7 +67,7 @@ def submit(spec, servers, environment, *conf):
         cwd=os.path.dirname(spec.manifest_dir),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     return done.returncode, done.stdout, done.stderr
 

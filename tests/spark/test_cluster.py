@@ -25,7 +25,7 @@ from tests.airflow.steps import LOAD, connection, open_ids, run, session, state
 from tests.reading import committed_values
 from tests.spark.bare_python import python_without
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.airflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.airflow, pytest.mark.timeout(900)]
 
 PARTITIONS = 3
 #: A batch for each record, one on its way at a time: the first one opens the transaction, and there is time to kill.
@@ -41,7 +41,7 @@ def load(spark, rows, tasks, hold=None):
 
     def first_run_waits(batches):
         yield from batches
-        end = time.monotonic() + 200
+        end = time.monotonic() + 450
         while not os.path.exists(hold):
             if time.monotonic() > end:
                 raise TimeoutError(hold)
@@ -109,7 +109,7 @@ def finish(load: Callable[..., Any], key: str) -> None:
 
 
 def wait(what: Callable[[], object], prepare: Future[Any], cluster: LocalSpark) -> None:
-    end = time.monotonic() + 200
+    end = time.monotonic() + 450
     while not what():
         if prepare.done():
             pytest.fail(f"prepare ended too early: {prepare.exception() or prepare.result()}")
@@ -150,7 +150,7 @@ def test_scope_task_an_executor_killed_while_it_writes_costs_nothing(
             os.kill(cluster.executors()[0], signal.SIGKILL)
         finally:
             go.touch()
-        made = prepare.result(250)
+        made = prepare.result(450)
     assert (made["records"], made["transactions"], made["attempt"]) == (2000, 4, 1)
     assert len(open_ids(key)) > 4, "the killed executor's own transactions are still there"
     finish(load, key)
@@ -175,7 +175,7 @@ def test_scope_load_an_executor_killed_while_it_writes_fails_the_attempt_and_the
         wait(lambda: partitions_written(key) == PARTITIONS, prepare, cluster)
         os.kill(cluster.executors()[0], signal.SIGKILL)
         with pytest.raises(AirflowException):
-            prepare.result(250)
+            prepare.result(450)
     assert state(key) is not LoadState.PREPARED
     assert committed_values(kafka.bootstrap_servers, name, PARTITIONS) == []
     connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap_servers})
