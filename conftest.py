@@ -1,7 +1,7 @@
 """Marks by what a test really uses, so that `make unit` needs no broker, whatever a test's author forgot.
 
-And who runs it where several processes share the tests (`pytest -n 2`): a file stays in one, for its broker; what shares
-one Airflow stays together, and is begun first, as it takes longest.
+And who runs it where several processes share the tests (`pytest -n 2`): a file stays in one, for its broker, and so
+does what shares one Airflow.
 """
 
 from __future__ import annotations

@@ -61,9 +61,8 @@ class Browser:
         self.open(f"dags/orders/runs/{run_id}/plugin/kafka-transactions-run")
 
     def until(self, found: Callable[[WebDriver], WebElement]) -> WebElement:
-        waiting = WebDriverWait(
-            self.driver, 60, ignored_exceptions=(NoSuchElementException, StaleElementReferenceException, LookupError, StopIteration)
-        )
+        not_yet = (NoSuchElementException, StaleElementReferenceException, LookupError, StopIteration)
+        waiting = WebDriverWait(self.driver, 60, ignored_exceptions=not_yet)
         return waiting.until(found)
 
     def sees(self, text: str, where: str = "body") -> WebElement:
