@@ -24,6 +24,8 @@ pytestmark = pytest.mark.airflow
 
 #: write the pictures of docs/page.md anew
 PICTURES = os.environ.get("PAGE_PICTURES")
+#: what a look at a page says that is not drawn yet, or drawn anew at this moment
+NOT_YET = (NoSuchElementException, StaleElementReferenceException, LookupError, StopIteration)
 #: a colour, in whatever notation, as red, green and blue
 PIXEL = """
 const brush = document.createElement("canvas").getContext("2d");
@@ -61,9 +63,7 @@ class Browser:
         self.open(f"dags/orders/runs/{run_id}/plugin/kafka-transactions-run")
 
     def until(self, found: Callable[[WebDriver], WebElement]) -> WebElement:
-        not_yet = (NoSuchElementException, StaleElementReferenceException, LookupError, StopIteration)
-        waiting = WebDriverWait(self.driver, 60, ignored_exceptions=not_yet)
-        return waiting.until(found)
+        return WebDriverWait(self.driver, 60, ignored_exceptions=NOT_YET).until(found)
 
     def sees(self, text: str, where: str = "body") -> WebElement:
         """Wait for a text."""

@@ -69,15 +69,17 @@ def test_attempts_of_another_dag_are_neither_shown_nor_swept(site: Site, new_loa
 
 
 def test_ids_of_a_name_are_shown_to_who_may_see_all_of_its_loads(site: Site, new_load: NewLoad) -> None:
-    mine, others = new_load("ids-mine"), new_load("ids-others", dag_id="other")
+    mine, others = new_load("ids-mine"), new_load("ids-others")
     mine.prepare(["a"], owner=owner(mine))
+    # the same load name, and one of its loads is another DAG's
     others.prepare(["a"], owner=owner(others, "other"))
-    with site.client("neighbour") as neighbour:
-        names = [n["load_name"] for report in get(neighbour, "ids")["namespaces"] for n in report["names"]]
-        assert "other.load" not in names
-    with site.client("viewer") as viewer:
-        names = [n["load_name"] for report in get(viewer, "ids")["namespaces"] for n in report["names"]]
-        assert "other.load" in names
+    shown = {}
+    for user in ("neighbour", "viewer"):
+        with site.client(user) as client:
+            assert {"ids-mine"} <= {x["key"] for x in get(client, "loads")["loads"]}
+            shown[user] = [n["load_name"] for report in get(client, "ids")["namespaces"] for n in report["names"]]
+    assert "orders.load" in shown["viewer"]
+    assert "orders.load" not in shown["neighbour"]
 
 
 @pytest.mark.parametrize(
