@@ -55,9 +55,12 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
         return (home / "telling.log").read_text(errors="replace")
 
     with log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
-        wait_until(lambda: WAITS in said_so_far() or process.poll() is not None, "the wait", 150)
-        stranger.abort_transaction(30)
-        wait_until(lambda: process.poll() is not None, "the end of both runs", 150)
+        try:
+            wait_until(lambda: WAITS in said_so_far() or process.poll() is not None, "the wait", 150)
+            stranger.abort_transaction(30)
+            wait_until(lambda: process.poll() is not None, "the end of both runs", 150)
+        finally:
+            process.kill()  # only does something when a wait has failed
     said = said_so_far()[-3000:]
     assert process.returncode == 0, said
     assert WAITS in said_so_far()
