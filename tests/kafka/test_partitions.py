@@ -268,6 +268,24 @@ def test_offsets_that_the_log_does_not_have_are_unreadable_rule_7(
     assert found == {tp: Marker.UNREADABLE}
 
 
+def test_what_was_deleted_says_nothing_of_what_is_behind_it_rule_7(
+    kafka: LocalKafka, coordinator: Coordinator, partitions: Partitions, admin: AdminClient, topic: Callable[..., str]
+) -> None:
+    """Two transactions of one load in a partition, asked for at once: retention took the first one with its end."""
+    name = topic()
+    tp = TopicPartition(name, 0)
+    every = []
+    for n in (1, 2):
+        txn, last = prepare(coordinator, kafka.bootstrap_servers, an_id(name, n), {tp: 1})
+        coordinator.end(txn, Verdict.COMMIT)
+        wait_ended(coordinator, txn.transactional_id)
+        every.append(Sought(txn.state.producer_id, txn.state.producer_epoch, last[tp] + 1))
+    delete_before(admin, tp, every[1].from_offset - 1)
+    found, error = partitions.markers_of({tp: every}, ids_of(partitions, name))
+    assert error is None
+    assert [found[tp][one] for one in every] == [Marker.UNREADABLE, Marker.COMMIT]
+
+
 def test_a_recreated_or_deleted_topic_is_unreadable_rule_7(
     kafka: LocalKafka,
     coordinator: Coordinator,

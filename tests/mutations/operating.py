@@ -191,7 +191,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _KAFKA + "markers.py",
         "            if up_to is None or one.from_offset <= up_to:",
         "            if up_to is None or one is not None:",
-        ("tests/kafka/test_partitions.py::test_offsets_that_the_log_does_not_have_are_unreadable_rule_7",),
+        ("tests/kafka/test_partitions.py::test_what_was_deleted_says_nothing_of_what_is_behind_it_rule_7",),
     ),
     Mutation(
         11,
