@@ -130,8 +130,11 @@ def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
         _refuse_unconfirmed(session, again, manifest)
         late = [part for part in again.parts if not _adopted(session, part, manifest)]
     except KafkaEosError as e:
+        overtaken = _is_overtaken(session, again)  # whoever did it has ended what the brokers do not confirm
         give_back(session, again, str(e), manifest)  # what was adopted stays so
-        raise
+        if not overtaken:
+            raise
+        late = list(again.parts)
     _tell_kafka(session, again, manifest)
     outcomes = {t.transaction: t.outcome for t in session.ledger.transactions(load, number)}
     still = [part for part in late if outcomes.get(part.lost.transaction) is Outcome.LOST]
@@ -216,6 +219,11 @@ def _refuse_unconfirmed(session: Session, again: Repreparation, manifest: Manife
             load=str(again.attempt.load),
             attempt=again.attempt.number,
         )
+
+
+def _is_overtaken(session: Session, again: Repreparation) -> bool:
+    states = {r.number: r.state for r in session.ledger.repairs(again.attempt.load)}
+    return any(states.get(part.repair.number) is RepairState.UNDECIDABLE for part in again.parts)
 
 
 def _adopted(session: Session, part: LostPart, manifest: Manifest) -> bool:
