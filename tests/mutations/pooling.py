@@ -181,8 +181,8 @@ OF_POOLING: tuple[Mutation, ...] = (
         "scope-load-not-probed",
         "the one id of scope load is asked for by name, listed or not",
         _PROTOCOL + "probing.py",
-        "    known = set(describe([str(ref.common_id(IdRole.LOAD))]))",
-        "    known: set[str] = set()",
+        "        return set(describe([common]))",
+        "        return set()",
         ("tests/protocol/test_probing.py::test_an_incrementing_attempt_is_asked_for_its_one_id_of_scope_load",),
     ),
     Mutation(
@@ -190,8 +190,8 @@ OF_POOLING: tuple[Mutation, ...] = (
         "tries-not-probed",
         "where all numbers of a Spark partition are known, the next ones are asked for",
         _PROTOCOL + "probing.py",
-        "        known |= found | _more(describe, ref, found)",
-        "        known |= found",
+        "        known |= _more(describe, ref, tasks)\n",
+        "",
         ("tests/protocol/test_probing.py::test_what_can_be_guessed_is_found_whatever_is_missing_between",),
     ),
     Mutation(

@@ -45,7 +45,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "anybodys-copy-adopted",
         "only what was prepared under the repair's own id enters the decision",
         _LEDGER,
-        "    if row.transactional_id != transaction.transactional_id or transaction.state.is_empty:",
+        "    if not _is_of(row, transaction.transactional_id) or transaction.state.is_empty:",
         "    if row is None:",
         (_TESTS + "test_rule_4_only_the_repairs_own_transaction_is_adopted",),
     ),
@@ -88,10 +88,10 @@ OF_REPAIRS: tuple[Mutation, ...] = (
     Mutation(
         12,
         "adopted-repair-ended",
-        "only undecidable repairs are ended",
+        "what is decided of a repair is not ended with what other task attempts of it have left",
         _REPAIRING,
-        "if r.state is RepairState.UNDECIDABLE}\n    if not over",
-        "if r.state is not RepairState.OPEN}\n    if not over",
+        "        and not session.ledger.is_decided_commit(identity := PreparedTransaction(name, d.state))",
+        "        and (identity := PreparedTransaction(name, d.state))",
         (_REAL + "test_sweeping_ends_an_abandoned_repair_and_no_decided_one",),
     ),
     Mutation(
