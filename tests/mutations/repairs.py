@@ -92,7 +92,8 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         _REPAIRING,
         "        and not session.ledger.is_decided_commit(identity := PreparedTransaction(name, d.state))",
         "        and (identity := PreparedTransaction(name, d.state))",
-        (_REAL + "test_sweeping_ends_an_abandoned_repair_and_no_decided_one",),
+        ("tests/protocol/test_repreparing.py::"
+         "test_one_that_dies_behind_the_adoption_is_rolled_forward_and_copied_if_it_is_lost",),
     ),
     Mutation(
         12,
