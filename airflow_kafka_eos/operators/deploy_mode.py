@@ -68,8 +68,8 @@ class Deployment:
             return
         if self.master.startswith(("spark://", "local")):
             raise ConfigurationError(
-                f"deploy mode 'cluster' with Spark master {self.master!r}: Spark supports it for Python applications on "
-                "YARN and Kubernetes only",
+                f"deploy mode 'cluster' with Spark master {self.master!r}: Spark supports it for Python applications "
+                "on YARN and Kubernetes only",
                 remedy="Use deploy mode 'client': the driver runs on Airflow's worker",
             )
         if not manifest_dir:
@@ -80,6 +80,7 @@ class Deployment:
         wanted = (f"{_KUBERNETES_SECRET}{variable}", f"{_KUBERNETES_ENV}{variable}_FILE", _KUBERNETES_TEMPLATE)
         if not self.ships_files and not any(key in self.conf for key in wanted):
             raise ConfigurationError(
-                f"deploy mode 'cluster' with Spark master {self.master!r}: nothing brings the Kafka settings to the driver",
+                f"deploy mode 'cluster' with Spark master {self.master!r}: nothing brings the Kafka settings to the "
+                "driver",
                 remedy=f"Put them into a Kubernetes secret and set {wanted[0]}=<secret>:<key> in conf (docs/spark.md)",
             )
