@@ -84,8 +84,9 @@ class LocalSpark:
             self._wait(lambda seen: seen is not None)
             for number in range(1, self._count + 1):
                 folder = self._folder / f"worker-{number}"
-                self._run(folder.name, java, _WORKER, "--webui-port", "0", "--cores", str(self._cores),
-                          "--memory", "2g", "--work-dir", str(folder), self.master)  # fmt: skip
+                offered = ("--cores", str(self._cores), "--memory", "2g")
+                where = ("--webui-port", "0", "--work-dir", str(folder), self.master)
+                self._run(folder.name, java, _WORKER, *offered, *where)
             self._wait(lambda seen: seen is not None and seen["aliveworkers"] == self._count)
         except BaseException:
             self.stop()

@@ -10,7 +10,8 @@ import re
 from airflow_kafka_eos import errors
 
 _PRINTED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
-_NOT_THERE = re.compile(r"ModuleNotFoundError: No module named '(airflow_kafka_eos|kafka)[.']")
+#: What is imported before a task can look itself (:mod:`.installed`).
+_NOT_THERE = re.compile(r"ModuleNotFoundError: No module named '(airflow_kafka_eos|kafka|xxhash|numpy|pyarrow)[.']")
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+): (.+)")
 
 
@@ -37,8 +38,11 @@ def printed_error(text: str) -> tuple[type[errors.KafkaEosError], str] | None:
 
 
 def _no_package(name: str) -> errors.ConfigurationError:
+    archived = name in ("airflow_kafka_eos", "kafka")
     return errors.ConfigurationError(
-        f"the Python of Spark's executors has no package {name}",
+        f"the Python of Spark's executors (spark.pyspark.python) has no package {name}",
         remedy="Write an archive with airflow-kafka-eos spark-archive OUT.zip and ship it with "
-        "spark_args={'py_files': 'OUT.zip'}, or install airflow-kafka-eos there",
+        "spark_args={'py_files': 'OUT.zip'}, or install airflow-kafka-eos there"
+        if archived
+        else f"pip install {name} on every executor, and where the driver runs (docs/spark.md)",
     )

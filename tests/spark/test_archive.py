@@ -71,6 +71,8 @@ def test_executors_without_the_package_are_named() -> None:
     """They cannot even raise an error of ours."""
     text = "Job aborted due to stage failure: ...\nModuleNotFoundError: No module named 'airflow_kafka_eos'\n\tat org"
     found = own_error(RuntimeError(text))
-    assert found is not None and found.startswith("ConfigurationError: the Python of Spark's executors has no package")
+    assert found is not None and found.startswith("ConfigurationError: the Python of Spark's executors")
     assert "spark-archive" in found
-    assert own_error(RuntimeError("ModuleNotFoundError: No module named 'numpy'")) is None
+    found = own_error(RuntimeError("ModuleNotFoundError: No module named 'xxhash'"))
+    assert found is not None and "pip install xxhash" in found
+    assert own_error(RuntimeError("ModuleNotFoundError: No module named 'kafkaesque'")) is None

@@ -25,7 +25,7 @@ from tests.spark.test_application import submit
 def test_a_library_with_machine_code_that_executors_lack_is_named(
     ref: AttemptRef, kafka: LocalKafka, topic: Callable[..., str], tmp_path: Path, still_open: Callable[[], list[str]]
 ) -> None:
-    bare = python_without(tmp_path / "venv", "crc32c", "xxhash")
+    bare = python_without(tmp_path / "venv", "crc32c", "lz4")
     deadline = int(time.time() * 1000) + 600_000
     spec = ApplicationSpec(
         ref, str(tmp_path / "m"), (topic(),), 60_000, deadline, sql="select 'v' value from range(2)"
@@ -35,5 +35,5 @@ def test_a_library_with_machine_code_that_executors_lack_is_named(
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_environment(), *conf)
     kind, message = printed_error(out) or (None, out + err)
     assert (code, kind) == (1, ConfigurationError), message
-    assert f"lacks crc32c, xxhash ({bare}" in message
+    assert f"lacks crc32c, lz4 ({bare}" in message
     assert still_open() == []
