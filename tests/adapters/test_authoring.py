@@ -320,7 +320,9 @@ def test_no_default_args_break_the_wiring() -> None:
     found = steps(load)
     assert {n for n, t in found.items() if t.trigger_rule == "all_success"} >= {"prepare", "decide", "commit", "loaded"}
     assert found["cleanup"].trigger_rule == "all_done_setup_success"
-    assert {n: [a.name for a in t.outlets] for n, t in found.items() if t.outlets} == {"loaded": ["loaded"]}
+    assert {n: [a.name for a in t.outlets] for n, t in found.items() if t.outlets} == {
+        "loaded": ["loaded", "authored.load"]  # the alias of its topics' assets
+    }
     assert found["begin"].do_xcom_push and not found["prepare"].durable
     assert {t.load_name for t in found.values()} == {"authored.load"}
     assert found["begin"].load_key == DEFAULT_LOAD_KEY

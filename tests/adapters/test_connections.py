@@ -92,7 +92,7 @@ def test_spark_gets_the_settings_by_environment_and_it_is_restored(
     before = dict(os.environ)
     texts = {SETTINGS_VARIABLE: settings.to_json(), REGISTRY_VARIABLE: registry.to_json()}
     with pytest.raises(RuntimeError), environment(texts, local):
-        assert RegistrySettings.fromenvironment(os.environ) == registry
+        assert RegistrySettings.from_environment(os.environ) == registry
         assert KafkaSettings.from_json(os.environ[SETTINGS_VARIABLE]) == settings
         assert ("PYSPARK_PYTHON" in os.environ) is local
         raise RuntimeError
