@@ -68,7 +68,7 @@ def object_store() -> Iterator[ObjectStore]:
     thread.start()
     store.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        store.filesystem().mkdir(BUCKET)
+        store.filesystem().makedirs(BUCKET, exist_ok=True)  # moto keeps its buckets for the life of a process
         yield store
     finally:
         server.shutdown()

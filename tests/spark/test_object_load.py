@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import fsspec.config
 import pytest
 
 from airflow_kafka_eos.load import LoadState
@@ -30,6 +31,8 @@ def test_a_load_arrives_once_and_leaves_no_file_and_no_secret(
     with object_store() as store:
         for variable, value in store.environment.items():
             monkeypatch.setenv(variable, value)
+        # fsspec reads its variables when it is first imported, which in this process was long ago
+        monkeypatch.setitem(fsspec.config.conf, "s3", store.options)
         folder = {"manifest_dir": store.folder()}
         run("begin", key)
         sql = "select cast(id as string) value from range(0, 30, 1, 3)"
