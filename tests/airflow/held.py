@@ -53,6 +53,10 @@ class Held(Run):
         """Whether the author's check raises AirflowSkipException."""
         self._file("skip", "").touch() if on else self._file("skip", "").unlink(missing_ok=True)
 
+    def be_unwatched(self) -> None:
+        """The next Spark application does not end with its task."""
+        self._file("unwatched", "").touch()
+
     def passed(self, moment: str) -> bool:
         return self._file(moment, ".done").exists()
 

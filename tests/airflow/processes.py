@@ -63,9 +63,3 @@ def submit_of(ref: AttemptRef) -> psutil.Process:
     found = spark_submit_of(ref)
     assert found is not None, ref
     return found
-
-
-def python_driver_of(jvm: psutil.Process) -> psutil.Process:
-    """The Python process that runs the packaged application."""
-    (found,) = [p for p in jvm.children() if any("application.py" in part for part in p.cmdline())]
-    return found
