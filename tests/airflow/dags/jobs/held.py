@@ -2,8 +2,8 @@
 row, at ``starting``, the second one in its middle, at ``writing``; ``written.done`` says that it has gone on.
 
 Where ``unwatched`` is, this application does not see its Airflow task die (docs/adr/0008), as behind another PID
-namespace. (A driver stopped by SIGSTOP would do that too, but the kernel sends SIGHUP to a process group that its task's
-death leaves orphaned with a stopped member.)
+namespace. (A driver stopped by SIGSTOP would not see it either, but the kernel sends SIGHUP to a process group that its
+task's death leaves orphaned with a stopped member.)
 """
 
 from __future__ import annotations
