@@ -70,7 +70,7 @@ class Held(Run):
 
     def jvm(self) -> psutil.Process:
         newest = self.place.ledger.attempts(self.load)[-1]
-        return submit_of(AttemptRef(self.load, self.place.ledger.ledger_id, newest.number, newest.slot))
+        return submit_of(self.airflow, AttemptRef(self.load, self.place.ledger.ledger_id, newest.number, newest.slot))
 
     def kill_supervisor(self, moment: str) -> None:
         supervisor = self.process(moment).parent()
