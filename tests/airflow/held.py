@@ -53,6 +53,10 @@ class Held(Run):
         """Whether the author's check raises AirflowSkipException."""
         self._file("skip", "").touch() if on else self._file("skip", "").unlink(missing_ok=True)
 
+    def be_unwatched(self) -> None:
+        """The next Spark application does not end with its task."""
+        self._file("unwatched", "").touch()
+
     def passed(self, moment: str) -> bool:
         return self._file(moment, ".done").exists()
 
@@ -66,7 +70,7 @@ class Held(Run):
 
     def jvm(self) -> psutil.Process:
         newest = self.place.ledger.attempts(self.load)[-1]
-        return submit_of(AttemptRef(self.load, self.place.ledger.ledger_id, newest.number, newest.slot))
+        return submit_of(self.airflow, AttemptRef(self.load, self.place.ledger.ledger_id, newest.number, newest.slot))
 
     def kill_supervisor(self, moment: str) -> None:
         supervisor = self.process(moment).parent()

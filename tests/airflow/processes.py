@@ -13,7 +13,7 @@ import psutil
 
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
-from airflow_kafka_eos.sandbox.demo.mishaps import spark_submit_of
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 GONE_SECONDS = 10.0
 
@@ -58,14 +58,13 @@ def kill(*processes: psutil.Process) -> None:
     assert all(p.status() == psutil.STATUS_ZOMBIE for p in alive if p.is_running()), alive
 
 
-def submit_of(ref: AttemptRef) -> psutil.Process:
+def submit_of(airflow: LocalAirflow, ref: AttemptRef) -> psutil.Process:
     """The spark-submit JVM of an attempt."""
-    found = spark_submit_of(ref)
-    assert found is not None, ref
-    return found
-
-
-def python_driver_of(jvm: psutil.Process) -> psutil.Process:
-    """The Python process that runs the packaged application."""
-    (found,) = [p for p in jvm.children() if any("application.py" in part for part in p.cmdline())]
-    return found
+    for process in _of(airflow):
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if not any("SparkSubmit" in part for part in line) or "--spec" not in line:
+                continue
+            if ApplicationSpec.from_json(line[line.index("--spec") + 1]).attempt == ref:
+                return process
+    raise AssertionError(f"no spark-submit of {ref}")

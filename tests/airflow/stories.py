@@ -9,7 +9,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from tests.airflow.conftest import Place
 from tests.airflow.counting import PARTITIONS, count, open_ids
 from tests.airflow.held import RECORDS, Held, right, wait_gone
-from tests.airflow.processes import kill, python_driver_of
+from tests.airflow.processes import kill
 from tests.airflow.rest import Run, wait_for
 
 
@@ -50,20 +50,17 @@ def deleted_when_marked_failed(place: Place) -> None:
 def zombie_spark(place: Place) -> None:
     """A Spark application whose task was killed goes on writing when another attempt has been committed.
 
-    Its Python driver would end it within a second (docs/adr/0008): stopped by SIGSTOP, it cannot. Of its two tasks, one
-    is in the middle of its transaction, one has yet to begin.
+    Of its two tasks, one is in the middle of its transaction, one has yet to begin.
     """
     run = Held(place, "zombie")
+    run.be_unwatched()
     run.hold("starting")
     run.hold("writing")
     run.start()
     for moment in ("starting", "writing"):
         run.reached(moment, with_open=False)
-    jvm, task = run.jvm(), run.process("writing")
-    driver = python_driver_of(jvm)
-    workers = [p for p in jvm.children(recursive=True) if p.pid != driver.pid]
-    driver.suspend()
-    kill(task)
+    jvm = run.jvm()
+    kill(run.process("writing"))
     try:
         assert run.wait() == "success", run.tasks()
         assert run.attempts() == 2
@@ -75,9 +72,12 @@ def zombie_spark(place: Place) -> None:
         wait_for(lambda: run.passed("written"), lambda: "the end of the zombie's other partition")
         seen = run.count(whole=True)
         assert (seen.seen, seen.missing, seen.duplicate) == (RECORDS, 0, 0)
+        # of itself: its writer is fenced, so its job fails
+        wait_gone(jvm)
     finally:
-        kill(jvm, driver, *workers)
-    # two-phase commit: no timeout of the broker ends it, a sweep does
+        if jvm.is_running():
+            kill(jvm, *jvm.children(recursive=True))
+    # with two-phase commit, no timeout of the broker ends what it may have left: a sweep does
     run.sweep()
     assert run.count(whole=True) == right(whole=True)
 

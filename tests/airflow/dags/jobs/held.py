@@ -1,10 +1,24 @@
 """``count`` rows in two partitions, which stop where a test asks for it (see clicks.py): the first one before its first
-row, at ``starting``, the second one in its middle, at ``writing``; ``written.done`` says that it has gone on."""
+row, at ``starting``, the second one in its middle, at ``writing``; ``written.done`` says that it has gone on.
+
+Where ``unwatched`` is, this application does not see its Airflow task die (docs/adr/0008), as behind another PID
+namespace. (A driver stopped by SIGSTOP would not see it either, but the kernel sends SIGHUP to a process group that its
+task's death leaves orphaned with a stopped member.)
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def load(spark, prefix, count, switches):
+    unwatched = Path(switches, "unwatched")
+    if unwatched.exists():
+        from airflow_kafka_eos.spark import orphan
+
+        unwatched.unlink()
+        orphan.is_alive = lambda identity: True
+
     def stop_at(moment):
         import os
         import time
@@ -14,10 +28,11 @@ def load(spark, prefix, count, switches):
         try:
             here.with_suffix(".hold").rename(here.with_suffix(".here"))
         except FileNotFoundError:
-            return
+            return False
         here.with_suffix(".here").write_text(str(os.getpid()))
         while not here.with_suffix(".go").exists():
             time.sleep(0.02)
+        return True
 
     def held(batches):
         from pathlib import Path
@@ -30,11 +45,10 @@ def load(spark, prefix, count, switches):
                 stop_at("starting")
             half = batch.num_rows // 2
             yield batch.slice(0, half)
-            if not first:
-                stop_at("writing")
+            stopped = not first and stop_at("writing")
             yield batch.slice(half)
-        if not first and Path(switches).is_dir():
-            Path(switches, "written.done").touch()
+            if stopped:
+                Path(switches, "written.done").touch()
 
     rows = spark.range(count, numPartitions=2).selectExpr(
         "CAST(id AS STRING) AS key", f"concat('{prefix} ', id) AS value"
