@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from datetime import date, timedelta
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.load import LoadIdentity
 from tests.airflow.conftest import Place
 from tests.airflow.counting import PARTITIONS, Count, count
@@ -22,8 +21,6 @@ FIRST = date(2025, 3, 1)
 AT_A_TIME = 4
 #: A load takes seconds; here is room for a slow machine.
 SECONDS = 60 * DAYS + 180
-#: Whether a committed load can be loaded again by asking for it.
-RELOADS = "on_committed" in inspect.signature(ExactlyOnceLoad).parameters
 
 
 class Backfill:
@@ -47,7 +44,7 @@ class Backfill:
             "reprocess_behavior": behavior,
         }
         began, tries = time.monotonic(), self.tries()
-        number = self.airflow.post("/backfills", body)["id"]
+        number = self._begun(body)
 
         def over() -> bool:
             done = self.airflow.get(f"/backfills/{number}")["completed_at"] is not None
@@ -57,6 +54,17 @@ class Backfill:
         assert [run["state"] for run in self.runs()] == ["success"] * len(self.days)
         assert self.tries() >= tries + len(self.days), "no run was done again: this tests nothing"
         print(f"{self.dag}, {len(self.days)} days, {behavior}: {time.monotonic() - began:.1f} s", flush=True)
+
+    def _begun(self, body: dict[str, Any]) -> int:
+        try:
+            return int(self.airflow.post("/backfills", body)["id"])
+        except SandboxError as e:
+            if "already a running backfill" not in str(e):
+                raise
+            # the call before was answered "database is locked", and had begun it all the same
+            found = self.airflow.get("/backfills", dag_id=self.dag)["backfills"]
+            (number,) = [b["id"] for b in found if b["completed_at"] is None]
+            return int(number)
 
     def runs(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.airflow.get(f"/dags/{self.dag}/dagRuns", limit=100)["dag_runs"]
@@ -89,7 +97,6 @@ def test_a_backfill_loads_each_day_once_and_the_same_again_loads_nothing(place: 
 
 
 @pytest.mark.timeout(2 * SECONDS + 120)
-@pytest.mark.skipif(not RELOADS, reason="ExactlyOnceLoad has no on_committed")
 def test_the_same_again_with_reload_makes_exactly_one_more_copy(place: Place) -> None:
     """Rule 9: a reload is a load with a key of its own, asked for by name."""
     backfill = Backfill(place, "days_again", min(DAYS, 2))

@@ -7,7 +7,6 @@ one process stops there, once) and waits for ``<moment>.go``. The moments: ``bef
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from datetime import datetime, timedelta
@@ -79,9 +78,8 @@ clicks = load_dag("clicks")
 # one transaction for all of it
 whole = load_dag("whole", scope="load")
 days = load_dag("days", topic="days", prefix="{{ ds }}", schedule="@daily", hooks=False)
-if "on_committed" in inspect.signature(ExactlyOnceLoad).parameters:
-    again = {"on_committed": "reload", "topic": "days_again"}
-    days_again = load_dag("days_again", prefix="{{ ds }}", schedule="@daily", hooks=False, **again)
+again = {"on_committed": "reload", "topic": "days_again"}
+days_again = load_dag("days_again", prefix="{{ ds }}", schedule="@daily", hooks=False, **again)
 # three who load the very same
 racers = [
     load_dag(name, topic="race", prefix="race", load_name="race", load_key="the one")
