@@ -83,8 +83,8 @@ def own_error_first() -> Iterator[None]:
 def reason_of(error: BaseException) -> str:
     """Why prepare failed, for the ledger, which more people read than prepare's log.
 
-    What spark-submit's error repeats of the driver's output, job and connections included, stays in that log: of our own
-    error among it, only the class is kept, for an author's may look like one.
+    What spark-submit's error repeats of the command and the driver's output stays in that log: of our own error among
+    it, only the class is kept, for an author's may look like one.
     """
     from airflow_kafka_eos.spark.errortext import printed_error
 
