@@ -27,7 +27,7 @@ from airflow_kafka_eos.operators.base import (
     refuse_siblings,
 )
 from airflow_kafka_eos.operators.deploy_mode import Deployment
-from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files
+from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files, reason_of
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings, ValueFormat
 from airflow_kafka_eos.spark.handed_over import FILE_SUFFIX
 
@@ -239,7 +239,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             # the ledger first, then Kafka; without a manifest nobody can decide it
             try:
                 with resolved.session(self.namespace) as session:
-                    give_back(session, again, f"{type(e).__name__}: {e}")
+                    give_back(session, again, reason_of(e))
             except KafkaEosError as left:
                 self.log.warning("what %s has open is left to cleanup: %s", again.ref, left)
             raise
