@@ -108,7 +108,8 @@ def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
     All of it, or nothing.
 
     :raises InDoubtError: it is not: the load is IN_DOUBT, and nothing of it is open any more.
-    :raises UndecidableError: the broker does not confirm it (a timeout has passed); the load stays REPAIRING.
+    :raises UndecidableError: the broker does not confirm it (a timeout has passed), and the load stays REPAIRING; or
+        the load was given up meanwhile.
     :raises NotFinishedError: cleanup has taken it for a dead one's; prepare may run again.
     """
     load, number = again.attempt.load, again.attempt.number
@@ -236,10 +237,21 @@ def _adopted(session: Session, part: LostPart, manifest: Manifest) -> bool:
 
 
 def _tell_kafka(session: Session, again: Repreparation, manifest: Manifest) -> None:
-    """Commit what is adopted now, while it has time left; end what is late, and what other task attempts have left."""
+    """Commit what is adopted now, while it has time left; end what is late, and what other task attempts have left.
+
+    :raises UndecidableError: the load was given up.
+    """
     load = again.attempt.load
+    given_up: UndecidableError | None = None
     try:
         commit_pass(session, load, again.attempt.number)
-        end_abandoned(session, load, closed_too=True, known=_reported(manifest))
+    except UndecidableError as e:
+        given_up = e  # no commit comes behind this one
     except KafkaEosError as e:
         log.warning("what was prepared again is decided, commit will finish it: %s", e)
+    try:
+        end_abandoned(session, load, closed_too=True, known=_reported(manifest))
+    except KafkaEosError as e:
+        log.warning("what %s has open is left to commit, cleanup, or its timeout: %s", again.ref, e)
+    if given_up is not None:
+        raise given_up
