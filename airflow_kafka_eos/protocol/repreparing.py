@@ -105,7 +105,7 @@ def open_repreparation(
 def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
     """Let what was prepared again enter the decision, if it is what was lost, and have it committed.
 
-    All of it, or nothing.
+    Nothing of it unless all digests are equal; then part by part, and what is adopted stays so whatever follows.
 
     :raises InDoubtError: it is not: the load is IN_DOUBT, and nothing of it is open any more.
     :raises UndecidableError: the broker does not confirm it (a timeout has passed), and the load stays REPAIRING; or
@@ -216,7 +216,8 @@ def _refuse_unconfirmed(session: Session, again: Repreparation, manifest: Manife
     if found:
         raise UndecidableError(
             f"what was prepared again can no longer be committed: {'; '.join(found[:3])}",
-            remedy="Clear prepare again; if time ran out, raise hold_time",
+            remedy="Clear prepare again; if time ran out, raise hold_time, and the brokers' transaction.max.timeout.ms "
+            f"if it is less: two-phase or not, they had {again.timeout_ms / 1000:g} s for all tasks of the job",
             load=str(again.attempt.load),
             attempt=again.attempt.number,
         )
