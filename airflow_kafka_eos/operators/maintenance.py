@@ -25,14 +25,15 @@ class SweepLeftoversOperator(BaseOperator):
     """What cleanup does for a run, for the runs that are gone: deleted, skipped whole, or of a DAG that is no more.
 
     Per namespace: undecided attempts without a sign of life are made undecidable and what they have open is ended;
-    decided loads are rolled forward. Attempts at work, loads in doubt and transactions of others are left alone. Then
-    it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
+    decided loads are rolled forward. Attempts and repairs at work, loads in doubt and transactions of others are left
+    alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
 
     :param namespaces: of the loads. (templated)
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
     :param ledger_conn_id: connection of the metadata DB; None for the embedded SQLite file beside Airflow's home.
     :param abandoned_after: an undecided attempt without a sign of life for so long is nobody's any more. More than any
-        run of a load takes from begin to decide, retries included: it cannot be committed any more.
+        run of a load takes from begin to decide, retries included: it cannot be committed any more. A load with a
+        younger repair that is not done is left alone.
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param sweep_timeout: how long one namespace may take.
     :param fail_on_problems: fail, without retries, when something needs a person; False: warn, and succeed.

@@ -163,6 +163,16 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         ("tests/kafka/test_copying.py::test_a_topic_that_was_made_anew_has_nothing_to_copy",),
     ),
     Mutation(
+        12,
+        "repaired-twice-by-a-restored-ledger",
+        "nothing is repaired where the broker shows a repair that the ledger does not know",
+        "airflow_kafka_eos/protocol/committing.py",
+        "                    refuse_unknown_repairs(session, load)\n",
+        "",
+        ("tests/protocol/test_repair_restored.py::"
+         "test_rule_12_what_was_repaired_behind_the_backup_is_not_repaired_again",),
+    ),
+    Mutation(
         5,
         "late-repair-is-final",
         "a repair that could not begin in time is tried again, for the load is decided",
