@@ -334,7 +334,7 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
         return ManifestStore(os.path.join(home, "kafka_eos_manifests"))
     scheme, _, rest = manifest_dir.partition("://")
     conn_id, at, place = rest.partition("@")
-    if at and scheme in CONNECTION_SCHEMES and ":" not in conn_id:
+    if at and scheme in CONNECTION_SCHEMES and not {":", "/"} & set(conn_id):  # else it may be a login
         from airflow.sdk.io import attach
 
         return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)
