@@ -167,7 +167,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
-            self._deployment().check(self.manifest_dir, SETTINGS_VARIABLE)
+            self._deployment().check(self.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
             with resolved.session(self.namespace) as session:
                 row = submit(
                     session,
