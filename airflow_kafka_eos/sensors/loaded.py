@@ -41,17 +41,19 @@ class LoadedSensor(PollingLoadSensor):
         **kwargs: Any,
     ) -> None:
         refuse_server(asset_server)
-        # rendered names are known too late for an outlet
-        name = kwargs.get("load_name")
-        is_literal = isinstance(name, str) and "{{" not in name
         super().__init__(**kwargs)
         self.topics = topics
         self.asset_server = asset_server
-        self._alias = alias_of(name if name and is_literal else self.task_id) if asset_events and topics else None
+        self._alias = alias_of(self._known_name()) if asset_events and topics else None
         if self._alias is not None:
             self.outlets = [*self.outlets, self._alias]
         self._arrival: dict[str, Any] | None = None
         self._wrote = False
+
+    def _known_name(self) -> str:
+        """The load's, but for a template: it is rendered too late for an outlet."""
+        is_template = "{{" in self.load_name or "{%" in self.load_name
+        return f"{self.dag_id}.{self.task_id}" if is_template else self.load_name
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import VisiblePoll

@@ -59,7 +59,9 @@ def test_loaded_has_one_outlet_for_topics_whose_cluster_is_not_known_yet_and_tho
     assert outlets(outlets=[report], asset_events=False) == [report]
     assert outlets(asset_events=False) == []
     assert outlets(load_name="aufträge") == [alias_of("auftr%C3%A4ge")]
-    assert outlets(load_name="orders of {{ params.shop }}") == [AssetAlias("load.loaded")]
+    # two DAGs that say so have two
+    assert outlets(load_name="orders of {{ params.shop }}") == [AssetAlias("orders.load.loaded")]
+    assert outlets(load_name="{% if x %}a{% endif %}") == [AssetAlias("orders.load.loaded")]
 
 
 ARRIVAL = {
