@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
 from airflow_kafka_eos.lineage.metrics import count_arrival
-from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors, owner_of, refuse_text
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.loaded import LoadedTrigger
 
@@ -41,6 +41,7 @@ class LoadedSensor(PollingLoadSensor):
         **kwargs: Any,
     ) -> None:
         refuse_server(asset_server)
+        refuse_text(topics)  # and again when rendered: they may come from another task
         super().__init__(**kwargs)
         self.topics = topics
         self.asset_server = asset_server
@@ -54,6 +55,13 @@ class LoadedSensor(PollingLoadSensor):
         """The load's, but for a template: it is rendered too late for an outlet."""
         is_template = "{{" in self.load_name or "{%" in self.load_name
         return f"{self.dag_id}.{self.task_id}" if is_template else self.load_name
+
+    def before_polling(self, owner: str) -> None:
+        """
+        :raises AirflowFailException: the rendered ``topics`` are a text.
+        """
+        with no_retry_of_terminal_errors():
+            refuse_text(self.topics)
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import VisiblePoll

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +66,18 @@ def test_loaded_has_one_outlet_for_topics_whose_cluster_is_not_known_yet_and_tho
     assert outlets(load_name="{% if x %}a{% endif %}") == [AssetAlias("orders.load.loaded")]
 
 
+def test_a_text_in_the_place_of_topics_is_refused_at_parse_and_when_rendered() -> None:
+    """Each of its letters would be told of as a topic."""
+    with pytest.raises(ConfigurationError, match=r"topics='orders' is a text.* Pass a list: topics=\['orders'\]"):
+        LoadedSensor(task_id="loaded", load_name="l", topics="orders")
+    run = SimpleNamespace(dag_id="d", run_id="r", task_id="loaded", map_index=-1)
+    loaded = LoadedSensor(task_id="loaded", load_name="l", load_key="k", topics=["{{ params.topic }}"])
+    loaded.topics = "orders"  # as an XCom of another task may be
+    context: Any = {"ti": run}
+    with pytest.raises(AirflowFailException, match="topics='orders' is a text"):
+        loaded.execute(context)
+
+
 ARRIVAL = {
     "load": "airflow/orders.load/1",
     "topics": {"t": {"records": 3, "bytes": 70, "offsets": {"0": [5, 7]}}},
@@ -72,8 +86,6 @@ ARRIVAL = {
 
 def extracted(loaded: LoadedSensor) -> Any:
     """By OpenLineage's own choice of an extractor."""
-    from types import SimpleNamespace
-
     from airflow.providers.openlineage.extractors.manager import ExtractorManager
     from airflow.sdk import TaskInstanceState
 
