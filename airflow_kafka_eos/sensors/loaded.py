@@ -74,8 +74,7 @@ class LoadedSensor(PollingLoadSensor):
     def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
         self._arrival = summary
         self._wrote = summary["by"] == owner_of(context)
-        if self._wrote:
-            count_arrival(self.load_identity, summary, datetime.now(UTC))
+        before: list[str] = []
         if self.outlets:
             told = announce(
                 context,
@@ -86,8 +85,11 @@ class LoadedSensor(PollingLoadSensor):
                 server=self._server(),
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
+            before = told.before
             news = ", ".join(told.events) or "nobody: it was told of before"
             self.log.info("load %s is told of to %s", summary["load"], news)
+        if self._wrote and not before:  # a cleared loaded counts no load twice
+            count_arrival(self.load_identity, summary, datetime.now(UTC))
         return summary
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:

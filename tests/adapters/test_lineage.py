@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +83,31 @@ ARRIVAL = {
     "load": "airflow/orders.load/1",
     "topics": {"t": {"records": 3, "bytes": 70, "offsets": {"0": [5, 7]}}},
 }
+
+
+def test_a_load_that_was_told_of_before_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever clears loaded of the run that has written the load."""
+    counted: list[str] = []
+    events: list[str] = []  # as Airflow has registered them
+    monkeypatch.setattr("airflow_kafka_eos.sensors.loaded.count_arrival", lambda load, *_: counted.append(str(load)))
+    monkeypatch.setattr("airflow_kafka_eos.lineage.assets._was_told", lambda key, _: key.uri in events)
+    run = SimpleNamespace(dag_id="d", run_id="r", task_id="load.loaded", map_index=-1)
+    by = {"by": "d/r#group=load", "attempt": 1, "decided_at": "2026-01-01T00:00:00+00:00", "records": 3}
+    for uris in (["file:///report"], ["file:///report"], ["file:///report", "file:///added-since"]):
+        loaded = LoadedSensor(
+            task_id="loaded",
+            load_name="orders.load",
+            load_key="1",
+            topics=["t"],
+            outlets=[Asset(uri) for uri in uris],
+            asset_events=False,
+            asset_server="events",
+        )
+        context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
+        loaded.done(ARRIVAL | by, context)
+        events += [outlet.uri for outlet in loaded.outlets]
+        assert counted == ["airflow/orders.load/1"]
+    assert events == ["file:///report", "file:///added-since"]
 
 
 def extracted(loaded: LoadedSensor) -> Any:
