@@ -26,7 +26,7 @@ class Place:
     """Where a load is written, and where it is noted.
 
     :param kafka_conn_id: None where it is not known.
-    :param ledger_conn_id: None for the embedded SQLite file.
+    :param ledger_conn_id: None for the embedded SQLite file; a template, as it stands, where it is not known.
     """
 
     kafka_conn_id: str | None
@@ -133,9 +133,14 @@ def _read(task: Any) -> LoadTask | None:
     return LoadTask(task.task_id, str(values["load_name"]), place)
 
 
+def is_template(text: str) -> bool:
+    """What it was rendered to is not kept for long, and a guess may lead to another cluster or ledger."""
+    return "{{" in text or "{%" in text
+
+
 def _literal(text: str | None) -> str | None:
-    """None for a template: what it was rendered to is not kept for long, and a guess may lead to another cluster."""
-    return None if text is None or "{{" in text or "{%" in text else text
+    """None for a template."""
+    return None if text is None or is_template(text) else text
 
 
 def _option(name: str, default: str | None) -> str | None:
