@@ -85,15 +85,22 @@ def begun_loads(dag_id: str, run_id: str, tasks: Iterable[LoadTask]) -> set[str]
     if not task_ids:
         return set()
     query = XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_ids, key="return_value")
-    found = set()
     with create_session() as session:
         entries: Iterable[Any] = session.scalars(query)
-        for entry in entries:
-            # as it is stored: nothing of what a DAG's author may have put there is made into an object
-            value = json.loads(entry.value) if isinstance(entry.value, str) else entry.value
-            if isinstance(value, dict) and isinstance(value.get("load"), str):
-                found.add(value["load"])
-    return found
+        return {load for entry in entries if (load := load_named_by(entry.value)) is not None}
+
+
+def load_named_by(stored: Any) -> str | None:
+    """The load in what a step has returned, as XCom stores it; None for what another XCom backend keeps there instead.
+
+    Nothing of what a DAG's author may have put there is made into an object.
+    """
+    try:
+        value = json.loads(stored) if isinstance(stored, str) else stored
+    except ValueError:
+        return None
+    load = value.get("load") if isinstance(value, dict) else None
+    return load if isinstance(load, str) else None
 
 
 def note_action(event: str, *, by: str, owner: str, extra: dict[str, Any]) -> None:

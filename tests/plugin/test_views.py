@@ -14,6 +14,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
 from airflow_kafka_eos.plugin import views
+from airflow_kafka_eos.plugin.dags import load_named_by
 from airflow_kafka_eos.plugin.looking import visible
 from airflow_kafka_eos.plugin.permissions import Access
 from airflow_kafka_eos.plugin.views import ActionName, Standing
@@ -143,6 +144,22 @@ def test_others_hanging_transactions_are_for_who_may_see_all_dags(dags: set[str 
         HangingTransaction(producer, "theirs", "no coordinator knows it", 5_000, Whose.FOREIGN),
     ]
     assert [h.whose.value for h in visible(Answers(None), stuck)] == seen
+
+
+@pytest.mark.parametrize(
+    ("stored", "load"),
+    [
+        ('{"load": "airflow/l/k", "attempt": 1}', "airflow/l/k"),
+        ({"load": "airflow/l/k"}, "airflow/l/k"),
+        # what custom XCom backends keep: a path, an object's place
+        ("s3://bucket/xcom/1.json", None),
+        ('{"load": ["x"]}', None),
+        ('["load"]', None),
+        (None, None),
+    ],
+)
+def test_a_load_is_read_out_of_an_xcom_and_nothing_else_is_trusted(stored: object, load: str | None) -> None:
+    assert load_named_by(stored) == load
 
 
 def test_lag_is_sorted_by_what_waits() -> None:
