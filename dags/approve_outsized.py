@@ -21,7 +21,8 @@ class ApproveOutsized(ApprovalOperator):
 
     def execute(self, context):
         prepared = context["ti"].xcom_pull(task_ids="load_orders.prepare")
-        if prepared.get("records", 0) > USUAL:  # a load that is committed already was not prepared again
+        # with a verdict it is decided already: what was lost of it may be prepared again, that is no question any more
+        if "verdict" not in prepared and prepared["records"] > USUAL:
             super().execute(context)
 
 

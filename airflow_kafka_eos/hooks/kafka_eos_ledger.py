@@ -47,9 +47,11 @@ class KafkaEosLedgerHook(BaseHook):
         return self.get_conn()
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the ledger can be opened, and which it is; changes nothing, shows no password."""
+        """Whether the ledger can be opened, and which it is; makes and upgrades none, shows no password."""
+        from airflow_kafka_eos.ledger.ledger import Ledger
+
         try:
-            with self.get_conn() as ledger:
+            with Ledger.open(ledger_url(self.get_connection(self.ledger_conn_id)), upgrade=False) as ledger:
                 return True, f"{ledger!r} answers; its id is {ledger.ledger_id}"
         except KafkaEosError as e:
             return False, str(e)

@@ -46,15 +46,14 @@ class Ledger:
         self._ledger_id = ledger_id
 
     @classmethod
-    def open(cls, url: str, *, upgrade: bool = False) -> Ledger:
+    def open(cls, url: str, *, upgrade: bool | None = None) -> Ledger:
         """Open the ledger at an SQLAlchemy URL (SQLite file, PostgreSQL, MySQL).
 
-        The embedded SQLite default is created and upgraded for you; any other only with ``upgrade``.
-
+        :param upgrade: create or upgrade it. None: the embedded SQLite default only.
         :raises LedgerUnavailableError: unreachable, or not upgraded yet.
         :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
         """
-        if upgrade or url == default_url():
+        if url == default_url() if upgrade is None else upgrade:
             migrate.upgrade(url)
         database = Database(url)
         return cls(database, migrate.read_checked(database, queries.ledger_id))

@@ -73,10 +73,12 @@ class Told:
 
     :param outlets: the task's, without the assets that this load was told of before.
     :param events: URIs of the assets that are told of, but for those that Airflow resolves by itself.
+    :param before: URIs of those that were told of before.
     """
 
     outlets: list[Any] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
 
 
 def announce(
@@ -105,6 +107,7 @@ def announce(
                 continue
             named.add(accessor.key.uri)
             if _was_told(accessor.key, arrival):
+                told.before.append(accessor.key.uri)
                 continue
             accessor.extra.update(_extra(arrival, _topic_of(accessor.key.uri, server)))
             told.events.append(accessor.key.uri)
@@ -114,7 +117,9 @@ def announce(
         if uri in named:
             continue
         key = _key_of(accessors, uri)
-        if not _was_told(key, arrival):
+        if _was_told(key, arrival):
+            told.before.append(uri)
+        else:
             accessors[alias].add(key.to_asset(), extra=_extra(arrival, topic))
             told.events.append(uri)
     return told

@@ -186,6 +186,14 @@ def refuse_siblings(row: AttemptRow, context: Any) -> None:
         )
 
 
+def refuse_text(topics: Any) -> None:
+    """
+    :raises ConfigurationError: one topic's name in a list's place: its letters would be taken for topics.
+    """
+    if isinstance(topics, str):
+        raise ConfigurationError(f"topics={topics!r} is a text", remedy=f"Pass a list: topics=[{topics!r}]")
+
+
 def _short(text: str) -> str:
     if len(text) <= MAX_OWNER_PART:
         return text

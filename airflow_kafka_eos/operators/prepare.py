@@ -25,6 +25,7 @@ from airflow_kafka_eos.operators.base import (
     no_retry_of_terminal_errors,
     owner_of,
     refuse_siblings,
+    refuse_text,
 )
 from airflow_kafka_eos.operators.deploy_mode import Deployment
 from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files, reason_of
@@ -120,7 +121,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     f"{taken}={kwargs[taken]!r} cannot be set on {type(self).__name__}",
                     remedy="Name your job with job=… and its arguments with job_args=…",
                 )
-        _refuse_text(topics)  # and again when rendered: they may come from another task
+        refuse_text(topics)  # and again when rendered: they may come from another task
         if (job is None) == (sql is None):
             raise ConfigurationError(
                 f"job={job!r} and sql={sql!r}: one of them must be set", remedy="Set either job=… or sql=…"
@@ -254,7 +255,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def _spec(self, store: ManifestStore, deadline_ms: int) -> Any:
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
-        _refuse_text(self.topics)
+        refuse_text(self.topics)
 
         def of(ref: Any, **changes: Any) -> str:
             spec = ApplicationSpec(
@@ -314,11 +315,6 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     yield
                 finally:
                     self.files, self.conf = before
-
-
-def _refuse_text(topics: Any) -> None:
-    if isinstance(topics, str):
-        raise ConfigurationError(f"topics={topics!r} is a text", remedy=f"Pass a list: topics=[{topics!r}]")
 
 
 def manifest_store(manifest_dir: str | None) -> ManifestStore:

@@ -26,7 +26,7 @@ class Place:
     """Where a load is written, and where it is noted.
 
     :param kafka_conn_id: None where it is not known.
-    :param ledger_conn_id: None for the embedded SQLite file.
+    :param ledger_conn_id: None for the embedded SQLite file; a template, as it stands, where it is not known.
     """
 
     kafka_conn_id: str | None
@@ -85,15 +85,22 @@ def begun_loads(dag_id: str, run_id: str, tasks: Iterable[LoadTask]) -> set[str]
     if not task_ids:
         return set()
     query = XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_ids, key="return_value")
-    found = set()
     with create_session() as session:
         entries: Iterable[Any] = session.scalars(query)
-        for entry in entries:
-            # as it is stored: nothing of what a DAG's author may have put there is made into an object
-            value = json.loads(entry.value) if isinstance(entry.value, str) else entry.value
-            if isinstance(value, dict) and isinstance(value.get("load"), str):
-                found.add(value["load"])
-    return found
+        return {load for entry in entries if (load := load_named_by(entry.value)) is not None}
+
+
+def load_named_by(stored: Any) -> str | None:
+    """The load in what a step has returned, as XCom stores it; None for what another XCom backend keeps there instead.
+
+    Nothing of what a DAG's author may have put there is made into an object.
+    """
+    try:
+        value = json.loads(stored) if isinstance(stored, str) else stored
+    except ValueError:
+        return None
+    load = value.get("load") if isinstance(value, dict) else None
+    return load if isinstance(load, str) else None
 
 
 def note_action(event: str, *, by: str, owner: str, extra: dict[str, Any]) -> None:
@@ -133,9 +140,14 @@ def _read(task: Any) -> LoadTask | None:
     return LoadTask(task.task_id, str(values["load_name"]), place)
 
 
+def is_template(text: str) -> bool:
+    """What it was rendered to is not kept for long, and a guess may lead to another cluster or ledger."""
+    return "{{" in text or "{%" in text
+
+
 def _literal(text: str | None) -> str | None:
-    """None for a template: what it was rendered to is not kept for long, and a guess may lead to another cluster."""
-    return None if text is None or "{{" in text or "{%" in text else text
+    """None for a template."""
+    return None if text is None or is_template(text) else text
 
 
 def _option(name: str, default: str | None) -> str | None:

@@ -196,16 +196,19 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
                 shown.append(views.open_transaction(d, attempt, row, is_decided=is_decided, now_ms=now_ms))
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
-            stuck += [
-                h
-                for h in hanging.find(one, sorted(partitions)[:_MOST_PARTITIONS])
-                if h.attempt is None or access.may_see(h.attempt)
-            ]
+            stuck += visible(access, hanging.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
     return {
         "transactions": sorted(shown, key=lambda t: (-(t["running_ms"] or 0), t["transactional_id"])),
         "lag": views.lag(lag),
         "hanging": [views.hanging(h) for h in stuck],
     }
+
+
+def visible(
+    access: Access, stuck: Iterable[hanging.HangingTransaction]
+) -> list[hanging.HangingTransaction]:
+    """Those that the user may see: others' name no attempt, so they are for who may see all DAGs."""
+    return [h for h in stuck if access.may_see(h.attempt)]
 
 
 def _decided(ledger: Ledger, described: Iterable[TransactionDescription]) -> set[PreparedTransaction]:

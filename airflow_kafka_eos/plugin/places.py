@@ -13,7 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
-from airflow_kafka_eos.plugin.dags import Place
+from airflow_kafka_eos.plugin.dags import Place, is_template
 from airflow_kafka_eos.protocol.session import Session
 
 #: Seconds that one request to a broker, with its retries, may take.
@@ -25,7 +25,8 @@ def open_ledger(conn_id: str | None) -> Iterator[Ledger]:
     """The ledger alone: it is shown also while no broker answers.
 
     :param conn_id: None for the embedded SQLite file.
-    :raises ConfigurationError: Airflow has no such connection, or there is no embedded ledger here.
+    :raises ConfigurationError: the connection is a template, Airflow has no such one, or there is no embedded ledger
+        here.
     :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
     """
     with _known_connections(), Ledger.open(_url(conn_id)) as ledger:
@@ -62,6 +63,12 @@ def _known_connections() -> Iterator[None]:
 
 
 def _url(conn_id: str | None) -> str:
+    if conn_id is not None and is_template(conn_id):
+        raise ConfigurationError(
+            f"the ledger of these loads is not known for sure: ledger_conn_id is the template {conn_id!r}",
+            remedy="Look for them among all loads, where [kafka_eos] names their ledger, or use the command line, with "
+            "the connection by name: airflow-kafka-eos … --ledger-conn-id …",
+        )
     if conn_id is not None:
         return ledger_url(BaseHook.get_connection(conn_id))
     url = default_url()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.operators.base import are_siblings, no_retry_of_terminal_errors, owner_index
+from airflow_kafka_eos.sensors.loaded import LoadedSensor
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
 
@@ -82,7 +83,7 @@ class CleanupLoadSensor(PollingLoadSensor):
         """
         if summary.get("problem"):
             self.log.warning("NOT CLEAN, and no sweep will make it so: %s", summary["problem"])
-        hidden = hidden_failure(summary.get("state"), _states_of_group(context))
+        hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
         if hidden is not None:
             raise AirflowFailException(f"load {summary['load']}, cleaned up: {hidden}")
         return summary
@@ -93,31 +94,37 @@ class CleanupLoadSensor(PollingLoadSensor):
         )
 
 
-def hidden_failure(load: str | None, tasks: Mapping[str, str | None]) -> str | None:
+def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Collection[str]) -> str | None:
     """Why Airflow would show the run as successful although it is not, or None. No I/O.
 
-    Marking a run failed (Airflow 3.3.2) skips all of its tasks that have not begun, but for teardowns; when those are
+    Marking a run (Airflow 3.3.2) skips all of its tasks that have not begun, but for teardowns; when those are
     through, it judges the run by its leaves, for which skipped is as good as success. So a load's leaf must not be
     skipped behind a begin that has succeeded, whoever skips it: a person, or a check that raises AirflowSkipException.
+    Not of a committed load either: nobody has waited until readers see it (rule 10), nor told them of it.
 
     :param load: the load's state in the ledger.
     :param tasks: task id -> state, the tasks of the load's group.
+    :param leaves: which of them are its ``loaded``.
     """
     skipped = sorted(task for task, state in tasks.items() if state == "skipped")
     failed = sorted(task for task, state in tasks.items() if state == "failed")
-    if not skipped or (load == LoadState.COMMITTED.value and not failed):
+    untold = not set(skipped).isdisjoint(leaves)
+    if not skipped or (load == LoadState.COMMITTED.value and not failed and not untold):
         return None
+    aim = "so that its readers are woken" if load == LoadState.COMMITTED.value else "to go on"
     return (
         f"it is {load}, {', '.join(skipped)} skipped and {', '.join(failed) or 'none'} failed. Airflow would show the "
-        "run as successful. Clear what was skipped to go on"
+        f"run as successful. Clear what was skipped, and cleanup, {aim}"
     )
 
 
-def _states_of_group(context: Any) -> dict[str, str | None]:
-    """Of the tasks of this cleanup's group and map index, but for itself."""
-    ti = context["ti"]
+def _states_of_group(context: Any) -> tuple[dict[str, str | None], set[str]]:
+    """Of the tasks of this cleanup's group and map index, but for itself; and which of them are ``loaded``."""
+    ti, dag = context["ti"], context["dag"]
     group = ti.task_id.rpartition(".")[0]
-    wanted = [t for t in context["dag"].task_ids if t.rpartition(".")[0] == group and t != ti.task_id]
+    wanted = [t for t in dag.task_ids if t.rpartition(".")[0] == group and t != ti.task_id]
     index = owner_index(context)
     found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=wanted, map_index=index)
-    return {task: None if state is None else str(state) for task, state in found.get(ti.run_id, {}).items()}
+    suffix = "" if index is None else f"_{index}"  # as Airflow names a mapped task there
+    states = {task: None if state is None else str(state) for task, state in found.get(ti.run_id, {}).items()}
+    return states, {task + suffix for task in wanted if isinstance(dag.get_task(task), LoadedSensor)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
 from airflow_kafka_eos.lineage.metrics import count_arrival
-from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors, owner_of, refuse_text
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.loaded import LoadedTrigger
 
@@ -41,17 +41,27 @@ class LoadedSensor(PollingLoadSensor):
         **kwargs: Any,
     ) -> None:
         refuse_server(asset_server)
-        # rendered names are known too late for an outlet
-        name = kwargs.get("load_name")
-        is_literal = isinstance(name, str) and "{{" not in name
+        refuse_text(topics)  # and again when rendered: they may come from another task
         super().__init__(**kwargs)
         self.topics = topics
         self.asset_server = asset_server
-        self._alias = alias_of(name if name and is_literal else self.task_id) if asset_events and topics else None
+        self._alias = alias_of(self._known_name()) if asset_events and topics else None
         if self._alias is not None:
             self.outlets = [*self.outlets, self._alias]
         self._arrival: dict[str, Any] | None = None
         self._wrote = False
+
+    def _known_name(self) -> str:
+        """The load's, but for a template: it is rendered too late for an outlet."""
+        is_template = "{{" in self.load_name or "{%" in self.load_name
+        return f"{self.dag_id}.{self.task_id}" if is_template else self.load_name
+
+    def before_polling(self, owner: str) -> None:
+        """
+        :raises AirflowFailException: the rendered ``topics`` are a text.
+        """
+        with no_retry_of_terminal_errors():
+            refuse_text(self.topics)
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import VisiblePoll
@@ -64,8 +74,7 @@ class LoadedSensor(PollingLoadSensor):
     def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
         self._arrival = summary
         self._wrote = summary["by"] == owner_of(context)
-        if self._wrote:
-            count_arrival(self.load_identity, summary, datetime.now(UTC))
+        before: list[str] = []
         if self.outlets:
             told = announce(
                 context,
@@ -76,8 +85,11 @@ class LoadedSensor(PollingLoadSensor):
                 server=self._server(),
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
+            before = told.before
             news = ", ".join(told.events) or "nobody: it was told of before"
             self.log.info("load %s is told of to %s", summary["load"], news)
+        if self._wrote and not before:  # a cleared loaded counts no load twice
+            count_arrival(self.load_identity, summary, datetime.now(UTC))
         return summary
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:

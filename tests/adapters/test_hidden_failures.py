@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor, hidden_failure
+from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
 DONE = {"begin": "success", "prepare": "success", "decide": "success", "commit": "success", "loaded": None}
 MARKED = DONE | {"prepare": "failed", "decide": "skipped", "commit": "skipped", "loaded": "skipped"}
@@ -26,28 +28,38 @@ MARKED = DONE | {"prepare": "failed", "decide": "skipped", "commit": "skipped", 
         (None, MARKED, True),
         # a run that was marked failed is to show it, although commit cannot be taken back
         ("COMMITTED", DONE | {"commit": "failed", "loaded": "skipped"}, True),
-        # marked as successful, and so it is
-        ("COMMITTED", DONE | {"loaded": "skipped"}, False),
+        # marked between two tasks, whatever as: committed, but nobody has waited for it, nor woken its readers (rule 10)
+        ("COMMITTED", DONE | {"commit": "skipped", "loaded": "skipped"}, True),
+        ("COMMITTED", DONE | {"loaded": "skipped"}, True),
+        # a task of the author's own
+        ("COMMITTED", DONE | {"loaded": "success", "report": "skipped"}, False),
         ("COMMITTING", DONE | {"commit": "success", "loaded": "skipped"}, True),
     ],
 )
 def test_a_leaf_that_was_skipped_hides_a_failure(load: str | None, tasks: dict[str, str | None], hidden: bool) -> None:
-    assert (hidden_failure(load, tasks) is not None) == hidden
+    assert (hidden_failure(load, tasks, {"loaded"}) is not None) == hidden
 
 
-def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good() -> None:
+@pytest.mark.parametrize("state", ["ABORTED", "COMMITTED"])
+def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good(state: str) -> None:
     asked: dict[str, Any] = {}
 
     def get_task_states(**arguments: Any) -> dict[str, dict[str, str]]:
         asked.update(arguments)
-        return {"run": {"load.decide_1": "failed", "load.loaded_1": "skipped"}}
+        return {"run": {"load.seen_1": "skipped"}}
 
     ti = SimpleNamespace(
         dag_id="dag", run_id="run", map_index=1, task_id="load.cleanup", get_task_states=get_task_states
     )
-    context: Any = {"ti": ti, "dag": SimpleNamespace(task_ids=["load.cleanup", "load.loaded", "other.loaded", "x"])}
-    sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")
-    done = {"status": "done", "summary": {"load": "airflow/l/k", "aborted": [], "problem": None, "state": "ABORTED"}}
-    with pytest.raises(AirflowFailException, match="skipped"):
+    with DAG("dag", schedule=None) as dag:
+        with TaskGroup("load"):
+            sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")
+            LoadedSensor(task_id="seen", load_name="l", load_key="k")  # by its type, not by the group's usual name
+        with TaskGroup("other"):
+            LoadedSensor(task_id="seen", load_name="other")
+        BaseOperator(task_id="x")
+    context: Any = {"ti": ti, "dag": dag}
+    done = {"status": "done", "summary": {"load": "airflow/l/k", "aborted": [], "problem": None, "state": state}}
+    with pytest.raises(AirflowFailException, match=r"load\.seen_1 skipped.* Clear what was skipped, and cleanup"):
         sensor.execute_complete(context, done)
-    assert asked == {"dag_id": "dag", "run_ids": ["run"], "task_ids": ["load.loaded"], "map_index": 1}
+    assert asked == {"dag_id": "dag", "run_ids": ["run"], "task_ids": ["load.seen"], "map_index": 1}

@@ -13,6 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks.kafka_eos import ledger_url
 from airflow_kafka_eos.hooks.kafka_eos_ledger import KafkaEosLedgerHook
 from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.ledger.location import default_url
 from tests.postgresql import PostgreSQL
 
 SECRET = "hunter/2 %:never@shown"
@@ -55,6 +56,21 @@ def test_a_connection_is_tested_without_changing_anything(monkeypatch: pytest.Mo
         assert good and ledger.ledger_id in said
         with found.open() as same:
             assert same.ledger_id == ledger.ledger_id
+
+
+def test_the_embedded_ledger_is_not_made_by_a_test_of_its_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever opens it to use it makes it."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    path = default_url().removeprefix("sqlite:///")
+    assert path.startswith(str(tmp_path))
+    found = hook(monkeypatch, host=path, extra={"backend": "sqlite"})
+    good, said = found.test_connection()
+    assert not good and "has not been created yet" in said
+    assert not Path(path).exists() and not (tmp_path / "home").exists()
+    found.open().close()
+    assert found.test_connection()[0]
 
 
 def test_a_postgresql_is_tested_and_its_password_never_shown(

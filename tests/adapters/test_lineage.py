@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,7 +62,21 @@ def test_loaded_has_one_outlet_for_topics_whose_cluster_is_not_known_yet_and_tho
     assert outlets(outlets=[report], asset_events=False) == [report]
     assert outlets(asset_events=False) == []
     assert outlets(load_name="aufträge") == [alias_of("auftr%C3%A4ge")]
-    assert outlets(load_name="orders of {{ params.shop }}") == [AssetAlias("load.loaded")]
+    # two DAGs that say so have two
+    assert outlets(load_name="orders of {{ params.shop }}") == [AssetAlias("orders.load.loaded")]
+    assert outlets(load_name="{% if x %}a{% endif %}") == [AssetAlias("orders.load.loaded")]
+
+
+def test_a_text_in_the_place_of_topics_is_refused_at_parse_and_when_rendered() -> None:
+    """Each of its letters would be told of as a topic."""
+    with pytest.raises(ConfigurationError, match=r"topics='orders' is a text.* Pass a list: topics=\['orders'\]"):
+        LoadedSensor(task_id="loaded", load_name="l", topics="orders")
+    run = SimpleNamespace(dag_id="d", run_id="r", task_id="loaded", map_index=-1)
+    loaded = LoadedSensor(task_id="loaded", load_name="l", load_key="k", topics=["{{ params.topic }}"])
+    loaded.topics = "orders"  # as an XCom of another task may be
+    context: Any = {"ti": run}
+    with pytest.raises(AirflowFailException, match="topics='orders' is a text"):
+        loaded.execute(context)
 
 
 ARRIVAL = {
@@ -68,10 +85,33 @@ ARRIVAL = {
 }
 
 
+def test_a_load_that_was_told_of_before_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever clears loaded of the run that has written the load."""
+    counted: list[str] = []
+    events: list[str] = []  # as Airflow has registered them
+    monkeypatch.setattr("airflow_kafka_eos.sensors.loaded.count_arrival", lambda load, *_: counted.append(str(load)))
+    monkeypatch.setattr("airflow_kafka_eos.lineage.assets._was_told", lambda key, _: key.uri in events)
+    run = SimpleNamespace(dag_id="d", run_id="r", task_id="load.loaded", map_index=-1)
+    by = {"by": "d/r#group=load", "attempt": 1, "decided_at": "2026-01-01T00:00:00+00:00", "records": 3}
+    for uris in (["file:///report"], ["file:///report"], ["file:///report", "file:///added-since"]):
+        loaded = LoadedSensor(
+            task_id="loaded",
+            load_name="orders.load",
+            load_key="1",
+            topics=["t"],
+            outlets=[Asset(uri) for uri in uris],
+            asset_events=False,
+            asset_server="events",
+        )
+        context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
+        loaded.done(ARRIVAL | by, context)
+        events += [outlet.uri for outlet in loaded.outlets]
+        assert counted == ["airflow/orders.load/1"]
+    assert events == ["file:///report", "file:///added-since"]
+
+
 def extracted(loaded: LoadedSensor) -> Any:
     """By OpenLineage's own choice of an extractor."""
-    from types import SimpleNamespace
-
     from airflow.providers.openlineage.extractors.manager import ExtractorManager
     from airflow.sdk import TaskInstanceState
 

@@ -21,6 +21,7 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, are_siblings, owner_of, refuse_siblings
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
+from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -251,7 +252,9 @@ def test_cleanup_warns_of_what_no_sweep_can_end_and_does_not_fail(capfd: pytest.
     ti = SimpleNamespace(
         dag_id="dag", run_id="run", map_index=-1, task_id="load.cleanup", get_task_states=lambda **_: {}
     )
-    context: Any = {"ti": ti, "dag": SimpleNamespace(task_ids=["load.loaded"])}
+    with DAG("dag", schedule=None) as dag:
+        LoadedSensor(task_id="loaded", load_name="l")
+    context: Any = {"ti": ti, "dag": dag}
     assert sensor.execute_complete(context, done) == summary
     said = "".join(capfd.readouterr())
     assert "NOT CLEAN" in said and "were lost" in said

@@ -173,7 +173,9 @@ SCENARIOS = (
             Leg("failed", whole=False, click=clear_from_prepare_with_skip),
             _run_marked("success", "checking", clear_from_prepare),
             _run_marked("failed", "before-commit", clear_from("begin"), whole=True),
-            Leg("success", whole=True, click=clear_from("commit")),
+            # committed, and commit shows success; but nobody waits for loaded, which wakes its readers
+            _run_marked("success", "before-commit", clear_from("commit"), whole=True),
+            Leg("success", whole=True, click=clear("loaded", "cleanup")),
         ),
     ),
     Scenario(

@@ -215,6 +215,17 @@ def test_the_ids_that_brokers_keep_are_counted(site: Site, new_load: NewLoad) ->
     assert names["orders.load"]["incrementing"] >= 2
 
 
+def test_a_ledger_that_is_not_known_for_sure_is_said_to_be(site: Site, new_load: NewLoad) -> None:
+    """Not taken for the name of a connection, nor for the embedded ledger, where another load may have the name."""
+    new_load("no-ledger", dag_id="unnamed_ledger")
+    with site.client("viewer") as viewer:
+        for route in ("loads", "transactions"):
+            answer = viewer.get(
+                f"/kafka-eos/api/{route}", params={"dag_id": "unnamed_ledger", "run_id": "no-ledger"}
+            )
+            assert answer.status_code == 422 and "ledger_conn_id is the template" in answer.text, answer.text
+
+
 def test_no_answer_has_a_secret(site: Site, new_load: NewLoad) -> None:
     world = new_load("secret")
     lingering(site, world)

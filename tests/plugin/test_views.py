@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,9 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
 from airflow_kafka_eos.plugin import views
+from airflow_kafka_eos.plugin.dags import load_named_by
+from airflow_kafka_eos.plugin.looking import visible
+from airflow_kafka_eos.plugin.permissions import Access
 from airflow_kafka_eos.plugin.views import ActionName, Standing
 from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
 from airflow_kafka_eos.transaction import (
@@ -123,6 +127,39 @@ def test_a_hanging_transaction_says_where_whose_and_why() -> None:
     assert (shown["idle_ms"], shown["transactional_id"], shown["load"]) == (5_000, None, None)
     ours = HangingTransaction(producer, "id", "ended", 5_000, Whose.OURS, attempt(verdict=Verdict.ABORT))
     assert (views.hanging(ours)["whose"], views.hanging(ours)["load"]) == ("ours", str(LOAD))
+
+
+@pytest.mark.parametrize(("dags", "seen"), [({"orders"}, ["ours"]), ({"orders", None}, ["ours", "foreign"])])
+def test_others_hanging_transactions_are_for_who_may_see_all_dags(dags: set[str | None], seen: list[str]) -> None:
+    class Answers(Access):
+        """In the auth manager's place."""
+
+        def may(self, method: str, dag_id: str | None) -> bool:
+            return dag_id in dags
+
+    producer = OpenProducer(TopicPartition("orders", 1), 7, 2, 0, 40, 1_000)
+    stuck = [
+        HangingTransaction(producer, "id", "ended", 5_000, Whose.OURS, attempt()),
+        HangingTransaction(producer, "id", "ended", 5_000, Whose.OURS, replace(attempt(), owner="other/run#group=x")),
+        HangingTransaction(producer, "theirs", "no coordinator knows it", 5_000, Whose.FOREIGN),
+    ]
+    assert [h.whose.value for h in visible(Answers(None), stuck)] == seen
+
+
+@pytest.mark.parametrize(
+    ("stored", "load"),
+    [
+        ('{"load": "airflow/l/k", "attempt": 1}', "airflow/l/k"),
+        ({"load": "airflow/l/k"}, "airflow/l/k"),
+        # what custom XCom backends keep: a path, an object's place
+        ("s3://bucket/xcom/1.json", None),
+        ('{"load": ["x"]}', None),
+        ('["load"]', None),
+        (None, None),
+    ],
+)
+def test_a_load_is_read_out_of_an_xcom_and_nothing_else_is_trusted(stored: object, load: str | None) -> None:
+    assert load_named_by(stored) == load
 
 
 def test_lag_is_sorted_by_what_waits() -> None:
