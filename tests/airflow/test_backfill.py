@@ -16,7 +16,7 @@ from tests.airflow.counting import PARTITIONS, Count, count
 from tests.airflow.held import RECORDS
 from tests.airflow.rest import ENDED, wait_for, wait_for_dag
 
-DAYS = int(os.environ.get("DAYS", "6"))
+DAYS = int(os.environ.get("DAYS", "4"))
 FIRST = date(2025, 3, 1)
 AT_A_TIME = 4
 #: A load takes seconds; here is room for a slow machine.
