@@ -35,7 +35,8 @@ class BeginLoadOperator(LoadOperator):
     :param on_committed: what happens with a load that is committed already. ``skip``: it passes as done, nothing is
         written again. ``fail``: begin fails, unless this run's own group committed it. ``reload``: it is written once
         more, as a load with the key ``<load_key>~reload-<n>``; all other steps must take begin's ``load_key``, as
-        above. A retry never reloads, nor does clearing some of its tasks: only the whole group does. (templated)
+        above. Clearing the whole group, or ``prepare`` with what is downstream, reloads; clearing less of it does not,
+        nor does a retry, but for one that comes when another run has committed meanwhile (ADR 17). (templated)
     :param item: what tells this load from the others of a mapped group: a text, or a list of topics. Its name is put
         behind ``load_key``, so that no load is known by the position of its map index. (templated)
     """

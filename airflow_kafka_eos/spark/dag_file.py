@@ -1,7 +1,7 @@
 """The author's function in a DAG file: how the Spark driver comes to it (``@exactly_once_load``).
 
 As Airflow's own workers do it: the file is run again, and the DAG's load is looked up by its ids. So closures, loops
-and factories give the driver the very function that they gave Airflow; nothing is pickled on its way.
+and the file's own factories give the driver the very function that they gave Airflow; nothing is pickled on its way.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ def _find(file: str, dag_id: str, group_id: str, path: Sequence[str]) -> Callabl
         raise ConfigurationError(
             f"the DAG file {file} has no load {group_id!r} of DAG {dag_id!r} when the Spark driver reads it "
             f"(it has: {found})",
-            remedy="Let the file make the same loads wherever it is read: not by the host, the time or a random number",
+            remedy="Call DAG(...) in the DAG file itself, not in a factory of another module: the driver runs the file "
+            "in which it is called. And let the file make the same loads wherever it is read: not by the host, the "
+            "time or a random number",
         )
     return _functions[dag_id, group_id]

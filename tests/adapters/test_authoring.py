@@ -204,6 +204,34 @@ def test_the_call_makes_a_group_whose_job_is_the_function() -> None:
     assert load_numbers.__doc__ == "Numbers." and load_numbers.function("s", 1, "d") == ("s", 1, "d")
 
 
+def test_a_dag_that_another_module_makes_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver runs the file in which DAG( is called: a factory's module by itself makes no DAG (ADR 18)."""
+    from airflow_kafka_eos.spark import dag_file
+
+    (tmp_path / "a_factory.py").write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_kafka_eos import exactly_once_load\n"
+        "def make(name):\n"
+        "    @exactly_once_load(topics=['t'])\n"
+        "    def rows(spark):\n"
+        "        return spark\n"
+        "    with DAG(name, schedule=None) as dag:\n"
+        "        rows()\n"
+        "    return dag\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(dag_file, "_functions", {})
+    import a_factory  # type: ignore[import-not-found]
+
+    given = a_factory.make("made_elsewhere").get_task("rows.prepare").job_args
+    assert given["file"] == str(tmp_path / "a_factory.py")
+    dag_file._functions.clear()  # the driver is another process
+    with pytest.raises(ConfigurationError, match=r"has no load 'rows'.*Call DAG\(\.\.\.\) in the DAG file itself"):
+        dag_file.load("spark", **given)
+
+
 def test_the_driver_finds_the_function_by_dag_and_group(tmp_path: Path) -> None:
     from airflow_kafka_eos.spark import dag_file
 
