@@ -141,7 +141,7 @@ def test_a_stranger_that_is_young_may_be_another_deployments_work(left: Callable
 
 
 def test_what_is_lost_and_what_is_in_doubt_is_named(left: Callable[[str], World]) -> None:
-    """Decided and aborted by a hand: commit, or a person, repairs it; without its records nobody can."""
+    """Decided and aborted by a hand: commit, or a person, repairs it; without its records only prepare can."""
     from airflow.sdk.exceptions import AirflowFailException
 
     world = left("lost")
@@ -156,6 +156,8 @@ def test_what_is_lost_and_what_is_in_doubt_is_named(left: Callable[[str], World]
         delete_records(world, partition, -1)
     with pytest.raises(InDoubtError):
         recover(world.session, world.load, by="a person", deadline_s=30)
+    number = world.session.ledger.attempts(world.load)[-1].number
+    assert world.session.ledger.record_in_doubt(world.load, number, "prepared again from a source that has changed")
     found = found_by(world.load.namespace, fail_on_problems=False)
     assert (found["in_doubt"], found["numbers"]["in_doubt_loads"]) == ([str(world.load)], 1)
     assert len(found["problems"]) == 1 and str(world.load) in found["problems"][0]
