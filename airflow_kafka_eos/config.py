@@ -1,6 +1,7 @@
 """Section ``[kafka_eos]`` of Airflow's configuration: what a deployment sets once. Arguments win over it.
 
-Read when a DAG is parsed, on every host that parses it: workers too, so it should say the same on all of them.
+Read when a DAG is parsed, on every host that parses it: workers too, so it should say the same on all of them. The
+deadline's callback reads it on the triggerer's host, a command where it runs.
 """
 
 from __future__ import annotations

@@ -51,13 +51,15 @@ def refuse_reserved(load: LoadIdentity) -> None:
 def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whole: bool) -> int:
     """The generation that a run goes on with: the newest, or the one behind it where the newest is committed.
 
-    One that is not committed is gone on with, so that a ``begin`` that is tried again makes no second copy.
+    One that is not committed is gone on with, so that a ``begin`` that is tried again makes no second copy. In doubt it
+    is so for its own group only, whose prepare may be what brings back the lost records (docs/adr/0014).
 
     :param found: all generations of the load, the oldest first.
     :param owner: the run's group.
     :param whole: whether all steps of the group run (again). Else a part of them was cleared, to go on with what the
         group has already: then nothing new is opened.
-    :raises InDoubtError: the newest is in doubt or given up: a reload does not run round an unfinished decision.
+    :raises InDoubtError: the newest is given up, or in doubt and another group's: a reload does not run round an
+        unfinished decision.
     """
     if not found:
         return 1
@@ -65,6 +67,8 @@ def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whol
     if not whole:
         own = [g.number for g in found if owner in g.owners]
         return max(own, default=newest.number)
+    if newest.state is LoadState.IN_DOUBT and owner in newest.owners:
+        return newest.number
     if newest.state in _UNFINISHED:
         raise InDoubtError(
             f"the newest generation of the load is {newest.state.value}: part of it may be visible already",

@@ -71,7 +71,7 @@ class ExactlyOnceLoad(TaskGroup):
     :param margin: time that decide wants left of it.
     :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
         decides all of it. Then each Kafka partition is written by one Spark task, and a task that fails fails prepare.
-    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.4 with
+    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.1 or newer with
         ``transaction.two.phase.commit.enable``), no transaction ever times out, and ``hold_time`` does not count;
         ``required``: prepare fails where it is not granted; ``off``: never asked for.
     :param writer: ``arrow``, ``confluent`` (every authentication that librdkafka has, row by row), or ``auto``.

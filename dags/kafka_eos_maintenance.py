@@ -1,6 +1,7 @@
 """Hourly: sweep what no run is left to sweep, send the numbers, and fail when something needs a person.
 
-One per ledger. What each finding means, and what to do: docs/howto-on-call.md.
+One per ledger: this one is for the ledger and the namespace that Airflow's section ``[kafka_eos]`` names. What each
+finding means, and what to do: docs/howto-on-call.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,5 @@ with DAG(
 ):
     SweepLeftoversOperator(
         task_id="sweep",
-        namespaces=["airflow"],
         abandoned_after=timedelta(days=1),  # longer than any run takes from begin to decide, retries included
     )

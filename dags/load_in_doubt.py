@@ -11,13 +11,14 @@ import pendulum
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, task
 
+from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
 
 with DAG(
     "load_in_doubt",
     schedule=None,
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
-    params={"namespace": "airflow", "name": Param(type="string"), "key": Param(type="string")},
+    params={"namespace": setting("namespace"), "name": Param(type="string"), "key": Param(type="string")},
     tags=["kafka", "exactly-once"],
 ):
     ask = HITLOperator(
@@ -38,7 +39,8 @@ with DAG(
         load = LoadIdentity(params["namespace"], params["name"], params["key"])
         person, (choice,) = answer["responded_by_user"] or {}, answer["chosen_options"]
         by = person.get("name") or "nobody"
-        with KafkaEosHook().resolve().session(load.namespace) as session:
+        hook = KafkaEosHook(setting("kafka_conn_id"), optional("ledger_conn_id"))  # as loads have it
+        with hook.resolve().session(load.namespace) as session:
             if choice == "Recover":
                 return recover(session, load, by=by, deadline_s=300).state.value
             if choice == "Give up":

@@ -32,7 +32,7 @@ def test_the_first_generation_has_the_authors_own_key_and_each_other_one_of_its_
 @given(histories)
 def test_only_behind_a_commit_a_new_generation_is_opened(found: list[Generation]) -> None:
     newest = found[-1]
-    if newest.state in UNFINISHED:
+    if newest.state in UNFINISHED:  # all of it is another group's
         with pytest.raises(InDoubtError, match="loads recover"):
             pick(found)
     else:
@@ -44,6 +44,19 @@ def test_a_begin_that_is_tried_again_makes_no_second_copy(found: list[Generation
     first_try = pick(found)
     opened = [*found, Generation(first_try, LoadState.PREPARING, frozenset({"me"}))]
     assert pick(opened) == first_try
+
+
+@given(histories.filter(lambda found: found[-1].state in UNFINISHED))
+def test_what_is_in_doubt_is_gone_on_with_by_its_own_group_and_what_is_given_up_by_nobody(
+    found: list[Generation],
+) -> None:
+    """"Bring back the source and clear prepare" brings begin along; it opens nothing."""
+    newest = found[-1]
+    if newest.state is LoadState.IN_DOUBT:
+        assert pick(found, owner="you") == newest.number
+    else:
+        with pytest.raises(InDoubtError, match="newest generation of the load is GIVEN_UP"):
+            pick(found, owner="you")
 
 
 @given(histories)

@@ -19,8 +19,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
 
     :param prog: what the program is called in its help.
     """
-    arguments = parser(prog).parse_args(argv)
     try:
+        arguments = parser(prog).parse_args(argv)
         return int(arguments.run(arguments))
     except KafkaEosError as e:
         # a driver's message or the tail of a broker's log may have several lines

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING
 
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
+from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.kafka.settings import KafkaSettings
     from airflow_kafka_eos.protocol.session import Session
-
-DEFAULT_CONN_ID = "kafka_default"
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Which cluster, which ledger, and how long to wait. No secret is ever an argument: process lists show them."""
     command.add_argument(
         "--kafka-conn-id",
-        help=f"Airflow connection of type kafka; default {DEFAULT_CONN_ID}, where no --bootstrap-server is given",
+        help="Airflow connection of type kafka; default, where no --bootstrap-server is given: kafka_conn_id of "
+        "section [kafka_eos] in Airflow's configuration, else kafka_default",
     )
     command.add_argument("--bootstrap-server", metavar="HOST:PORT", help="the cluster, without Airflow")
     command.add_argument(
@@ -42,8 +41,13 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
 
 
 def add_namespace(command: argparse.ArgumentParser) -> None:
-    """The argument that says whose."""
-    command.add_argument("--namespace", default=DEFAULT_NAMESPACE, help=f"default {DEFAULT_NAMESPACE}")
+    """The argument that says whose: what loads have that name none, by Airflow's section ``[kafka_eos]``."""
+    command.add_argument(
+        "--namespace",
+        type=lambda text: setting("namespace", text or None),
+        default="",  # argparse hands it to `type`, and only where the argument is missing: Airflow takes its time
+        help="default: that of section [kafka_eos] in Airflow's configuration, else airflow",
+    )
 
 
 def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
@@ -61,7 +65,7 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
             remedy="Name the cluster in one way only",
         )
     if not by_hand:
-        conn_id = arguments.kafka_conn_id or DEFAULT_CONN_ID
+        conn_id = setting("kafka_conn_id", arguments.kafka_conn_id or None)
         source = f"Airflow connection {conn_id!r}"
         extra = airflow_connection("--kafka-conn-id", conn_id).extra_dejson
     else:

@@ -12,13 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.cluster import settings_of
+from airflow_kafka_eos.cli.cluster import add_namespace, settings_of
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.exits import FOUND, OK, TRANSIENT
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, TransactionScope, TwoPhaseCommit
+from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.doctor.examining import Examination
@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
         "--command-config", type=Path, metavar="FILE", help="login and more, as key=value in librdkafka's names"
     )
     doctor.add_argument("--topic", action="append", default=[], help="a topic that is loaded into; may be repeated")
-    doctor.add_argument("--namespace", default=DEFAULT_NAMESPACE, help=f"default {DEFAULT_NAMESPACE}")
+    add_namespace(doctor)
     doctor.add_argument("--load-name", help="where the ACLs are those of one load name only: that name")
     doctor.add_argument("--hold-time", type=float, default=900, metavar="SECONDS", help="default 900")
     for name, choices in (("--two-phase-commit", TwoPhaseCommit), ("--scope", TransactionScope)):

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.connections import airflow_connection
+from airflow_kafka_eos.config import optional
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 
@@ -49,22 +50,28 @@ def add_conn_id(command: argparse.ArgumentParser) -> None:
         "--conn-id",
         "--ledger-conn-id",
         dest="conn_id",
-        help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else the SQLite file",
+        help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else ledger_conn_id of "
+        "section [kafka_eos] in Airflow's configuration, else the SQLite file",
     )
 
 
 def url_of(arguments: argparse.Namespace) -> str:
-    """The ledger's URL.
+    """The ledger's URL, by argument, environment or Airflow's section ``[kafka_eos]``: that of the loads.
 
     :raises ConfigurationError: the connection is not there, or cannot hold a ledger.
     """
     from airflow_kafka_eos.ledger.location import default_url
 
-    if arguments.conn_id:
-        from airflow_kafka_eos.hooks.kafka_eos import ledger_url
+    option, conn_id = "--conn-id", arguments.conn_id
+    if not conn_id:
+        if url := os.environ.get(LEDGER_VARIABLE):
+            return url
+        option, conn_id = "[kafka_eos] ledger_conn_id", optional("ledger_conn_id")
+    if not conn_id:
+        return default_url()
+    from airflow_kafka_eos.hooks.kafka_eos import ledger_url
 
-        return ledger_url(airflow_connection("--conn-id", arguments.conn_id))
-    return os.environ.get(LEDGER_VARIABLE) or default_url()
+    return ledger_url(airflow_connection(option, conn_id))
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli import recovering
+from airflow_kafka_eos.cli.cluster import add_namespace
 from airflow_kafka_eos.cli.durations import text_of
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, LoadState
+from airflow_kafka_eos.load import LoadIdentity, LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
@@ -48,7 +49,7 @@ def add_load(command: argparse.ArgumentParser) -> None:
     """The arguments that name one load."""
     command.add_argument("name", help="the load's name")
     command.add_argument("key", help="its load_key, such as 2026-01-01T00:00:00+00:00")
-    command.add_argument("--namespace", default=DEFAULT_NAMESPACE, help=f"default {DEFAULT_NAMESPACE}")
+    add_namespace(command)
 
 
 def _list(arguments: argparse.Namespace) -> int:

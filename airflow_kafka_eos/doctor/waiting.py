@@ -45,9 +45,10 @@ def _unverified(
         found = Judgement(id, subject, f"{seen}; retention may take records of {first.load} {_when(left_ms)}")
         if left_ms <= 0:
             return found.error(
-                "What retention has taken can neither be verified nor repaired: such a load ends IN_DOUBT. Raise "
-                "retention.ms of its topics at once: it helps where nothing is deleted yet",
-                _recover(first),
+                "Where retention has taken the markers nothing can be verified, and the load ends IN_DOUBT; lost "
+                "records that it has taken can only be prepared again. Raise retention.ms of its topics at once: it "
+                "helps where nothing is deleted yet",
+                f"{_recover(first)}; where it says that records are gone, clear prepare in Airflow",
             )
         if left_ms < first.age_ms(now_ms):
             return found.warning(

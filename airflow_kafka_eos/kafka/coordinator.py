@@ -228,7 +228,7 @@ class Coordinator:
             raise BrokerTooOldError(
                 f"the brokers at {self._wire.settings.bootstrap_servers} do not offer InitProducerId v6, "
                 "which two-phase commit needs",
-                remedy="Use Kafka 4.4 or newer with transaction.two.phase.commit.enable=true and "
+                remedy="Use Kafka 4.1 or newer with transaction.two.phase.commit.enable=true and "
                 "unstable.api.versions.enable=true on every broker, or switch two-phase commit off for this load",
                 transactional_id=transactional_id,
             )

@@ -1,6 +1,6 @@
 """Does this cluster grant two-phase commit (KIP-939)? Asked, not guessed: only InitProducerId itself can tell.
 
-It takes an InitProducerId v6 on the brokers (``unstable.api.versions.enable`` in 4.4), the broker setting
+It takes an InitProducerId v6 on the brokers (Kafka 4.1, with ``unstable.api.versions.enable``), the setting
 ``transaction.two.phase.commit.enable``, and the ACL TWO_PHASE_COMMIT beside WRITE. Brokers answer for the last two with
 one and the same error code, so what is missing is found out by asking again without Enable2Pc.
 """
@@ -45,8 +45,8 @@ def _disabled(node_ids: list[int]) -> ConfigurationError:
     which = f"broker{'s' if len(node_ids) > 1 else ''} {', '.join(map(str, node_ids))}"
     return ConfigurationError(
         f"two-phase commit is switched off on {which} ({ENABLE}=false)",
-        remedy=f"Set {ENABLE}=true on every broker (and unstable.api.versions.enable=true, for Kafka 4.4), and grant "
-        "the principal WRITE and TWO_PHASE_COMMIT on its TransactionalIds",
+        remedy=f"Set {ENABLE}=true on every broker (and unstable.api.versions.enable=true), and grant the principal "
+        " WRITE and TWO_PHASE_COMMIT on its TransactionalIds",
     )
 
 

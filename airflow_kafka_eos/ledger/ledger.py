@@ -230,6 +230,8 @@ class Ledger:
     def record_repairing(self, load: LoadIdentity, number: int, reason: str, *, newer: bool = False) -> bool:
         """The load is REPAIRING: transactions of it are lost, none is in doubt. False: it is COMMITTED, and stays so.
 
+        IN_DOUBT stays with its reason, until :meth:`open_repair` takes the load back from the person who is asked.
+
         :param newer: take the reason also when it is REPAIRING already.
         :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
         """

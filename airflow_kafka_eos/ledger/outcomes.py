@@ -93,16 +93,19 @@ def record_repairing(
 ) -> bool:
     """Transactions of it are lost, and the others tell one story: it is to be repaired.
 
-    Nothing changes when it is, unless the reason is a newer one. False, and nothing changes, when somebody else has
+    Nothing changes when it is, unless the reason is a newer one. IN_DOUBT stays, with its reason: cleanup looks too,
+    and only who opens a repair takes the load back from a person. False, and nothing changes, when somebody else has
     repaired all of it since the look: COMMITTED is final.
     """
     locked, _, _ = _committing(connection, load, number)
-    if locked.row.state is LoadState.COMMITTED:
+    state = locked.row.state
+    if state is LoadState.COMMITTED:
         return False
-    if locked.row.state is not LoadState.REPAIRING:
+    if state is LoadState.REPAIRING:
+        if newer:
+            _renew_reason(connection, locked, reason)
+    elif state is not LoadState.IN_DOUBT:
         move(connection, locked, LoadState.REPAIRING, reason=for_reason(reason))
-    elif newer:
-        _renew_reason(connection, locked, reason)
     return True
 
 

@@ -51,19 +51,21 @@ class Deployment:
         """
         return {f"{_YARN_ENV}{variable}": name for variable, name in files.items()}
 
-    def check(self, manifest_dir: str | None, variable: str) -> None:
+    def check(self, manifest_dir: str | None, variable: str, registry_variable: str) -> None:
         """Refuse what cannot work, before an attempt is taken.
 
         :param manifest_dir: as the author gave it.
         :param variable: the environment variable of the driver with the Kafka settings.
+        :param registry_variable: that with the schema registry's.
         :raises ConfigurationError: naming the deploy mode, and what is missing.
         """
         for prefix in (_YARN_ENV, _KUBERNETES_ENV, "spark.executorEnv."):
-            if prefix + variable in self.conf:
-                raise ConfigurationError(
-                    f"{prefix}{variable} would show the Kafka settings in Spark's UI and on its command line",
-                    remedy=f"Hand the driver a file, and name it by {prefix}{variable}_FILE (docs/spark.md)",
-                )
+            for name, what in ((variable, "Kafka"), (registry_variable, "schema registry's")):
+                if prefix + name in self.conf:
+                    raise ConfigurationError(
+                        f"{prefix}{name} would show the {what} settings in Spark's UI and on its command line",
+                        remedy=f"Hand the driver a file, and name it by {prefix}{name}_FILE (docs/spark.md)",
+                    )
         if not self.is_cluster:
             return
         if self.master.startswith(("spark://", "local")):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.lineage.metrics import count, send_gauges
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadState
+from airflow_kafka_eos.load import LoadState
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,14 +26,18 @@ class SweepLeftoversOperator(BaseOperator):
     """What cleanup does for a run, for the runs that are gone: deleted, skipped whole, or of a DAG that is no more.
 
     Per namespace: undecided attempts without a sign of life are made undecidable and what they have open is ended;
-    decided loads are rolled forward. Attempts at work, loads in doubt and transactions of others are left alone. Then
-    it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
+    decided loads are rolled forward. Attempts and repairs at work, loads in doubt and transactions of others are left
+    alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
 
-    :param namespaces: of the loads. (templated)
+    Where connections and quiet period are None, Airflow's section ``[kafka_eos]`` says them, as it does for the loads:
+    in another ledger than theirs all that they have open would be a stranger's.
+
+    :param namespaces: of the loads; None: the one of the section. (templated)
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
-    :param ledger_conn_id: connection of the metadata DB; None for the embedded SQLite file beside Airflow's home.
+    :param ledger_conn_id: connection of the metadata DB; without, the embedded SQLite file beside Airflow's home.
     :param abandoned_after: an undecided attempt without a sign of life for so long is nobody's any more. More than any
-        run of a load takes from begin to decide, retries included: it cannot be committed any more.
+        run of a load takes from begin to decide, retries included: it cannot be committed any more. A load with a
+        younger repair that is not done is left alone.
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param sweep_timeout: how long one namespace may take.
     :param fail_on_problems: fail, without retries, when something needs a person; False: warn, and succeed.
@@ -43,11 +48,11 @@ class SweepLeftoversOperator(BaseOperator):
     def __init__(
         self,
         *,
-        namespaces: Sequence[str] = (DEFAULT_NAMESPACE,),
-        kafka_conn_id: str = "kafka_default",
+        namespaces: Sequence[str] | None = None,
+        kafka_conn_id: str | None = None,
         ledger_conn_id: str | None = None,
         abandoned_after: timedelta = timedelta(days=1),
-        quiet_period: timedelta = timedelta(seconds=10),
+        quiet_period: timedelta | None = None,
         sweep_timeout: timedelta = timedelta(minutes=10),
         fail_on_problems: bool = True,
         **kwargs: Any,
@@ -62,11 +67,11 @@ class SweepLeftoversOperator(BaseOperator):
                 remedy="Set it to more than a load takes from begin to decide, retries included",
             )
         super().__init__(**kwargs)
-        self.namespaces = namespaces
-        self.kafka_conn_id = kafka_conn_id
-        self.ledger_conn_id = ledger_conn_id
+        self.namespaces: Sequence[str] = [setting("namespace")] if namespaces is None else namespaces
+        self.kafka_conn_id = setting("kafka_conn_id", kafka_conn_id)
+        self.ledger_conn_id = optional("ledger_conn_id", ledger_conn_id)
         self.abandoned_after = abandoned_after
-        self.quiet_period = quiet_period
+        self.quiet_period: timedelta = setting("quiet_period", quiet_period)
         self.sweep_timeout = sweep_timeout
         self.fail_on_problems = fail_on_problems
 

@@ -28,7 +28,7 @@ from airflow_kafka_eos.operators.base import (
     refuse_text,
 )
 from airflow_kafka_eos.operators.deploy_mode import Deployment
-from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files
+from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files, reason_of
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings, ValueFormat
 from airflow_kafka_eos.spark.handed_over import FILE_SUFFIX
 
@@ -69,7 +69,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         also with an Airflow connection for this worker, ``s3://conn_id@bucket/folder``. (templated)
     :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
         decides all of it. Then each Kafka partition is written by one Spark task, and a task that fails fails prepare.
-    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.4 with
+    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.1 or newer with
         ``transaction.two.phase.commit.enable``), no transaction ever times out, and ``hold_time`` does not count;
         ``required``: prepare fails where it is not granted; ``off``: never asked for.
     :param writer: ``arrow``, ``confluent`` (every authentication that librdkafka has, row by row), or ``auto``.
@@ -168,7 +168,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
-            self._deployment().check(self.manifest_dir, SETTINGS_VARIABLE)
+            self._deployment().check(self.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
             with resolved.session(self.namespace) as session:
                 row = submit(
                     session,
@@ -240,7 +240,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             # the ledger first, then Kafka; without a manifest nobody can decide it
             try:
                 with resolved.session(self.namespace) as session:
-                    give_back(session, again, f"{type(e).__name__}: {e}")
+                    give_back(session, again, reason_of(e))
             except KafkaEosError as left:
                 self.log.warning("what %s has open is left to cleanup: %s", again.ref, left)
             raise
@@ -330,7 +330,7 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
         return ManifestStore(os.path.join(home, "kafka_eos_manifests"))
     scheme, _, rest = manifest_dir.partition("://")
     conn_id, at, place = rest.partition("@")
-    if at and scheme in CONNECTION_SCHEMES and ":" not in conn_id:
+    if at and scheme in CONNECTION_SCHEMES and not {":", "/"} & set(conn_id):  # else it may be a login
         from airflow.sdk.io import attach
 
         return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)

@@ -11,7 +11,13 @@ from tempfile import TemporaryDirectory
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, RecordError
+from airflow_kafka_eos.errors import (
+    AccessError,
+    BrokerTooOldError,
+    ConfigurationError,
+    KafkaEosError,
+    RecordError,
+)
 
 
 @contextmanager
@@ -72,3 +78,18 @@ def own_error_first() -> Iterator[None]:
         kind, message = found
         final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
         raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
+
+
+def reason_of(error: BaseException) -> str:
+    """Why prepare failed, for the ledger, which more people read than prepare's log.
+
+    What spark-submit's error repeats of the command and the driver's output stays in that log: of our own error among
+    it, only the class is kept, for an author's may look like one.
+    """
+    from airflow_kafka_eos.spark.errortext import printed_error
+
+    if isinstance(error, KafkaEosError):
+        return f"{type(error).__name__}: {error}"
+    printed = printed_error(str(error))
+    kind = type(error).__name__ if printed is None else f"{type(error).__name__} ({printed[0].__name__})"
+    return f"{kind}: see prepare's log"

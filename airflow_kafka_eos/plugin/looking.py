@@ -100,7 +100,8 @@ def show(access: Access, found: Found) -> dict[str, Any]:
         attempts = ledger.attempts(load)
         visible = [a for a in attempts if access.may_see(a)]
         transactions = [(a, t) for a in visible for t in ledger.transactions(load, a.number)]
-        repairs = ledger.repairs(load)
+        numbers = {a.number for a in visible}
+        repairs = [r for r in ledger.repairs(load) if r.attempt in numbers]
     return views.load_in_full(
         row,
         visible,

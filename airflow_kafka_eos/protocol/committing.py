@@ -25,6 +25,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.judging import evidence_of
 from airflow_kafka_eos.protocol.repairing import end_abandoned, repair
+from airflow_kafka_eos.protocol.restored import refuse_unknown_repairs
 from airflow_kafka_eos.protocol.session import Session
 
 log = logging.getLogger(__name__)
@@ -72,15 +73,15 @@ def commit(
     :param by: who asks, for the ledger; None: whoever is responsible for the attempt.
     :raises RecordsGoneError: what was lost is not in the log any more, the rest is committed; terminal, prepare has to
         write it again.
-    :raises InDoubtError: a transaction's log does not tell one story, or what was lost cannot be repaired; terminal,
-        a person decides.
+    :raises InDoubtError: a transaction's log does not tell one story, what was lost cannot be repaired, or may have
+        been repaired already, for the ledger was restored from a backup; terminal, a person decides.
     :raises UndecidableError: there is no commit decision, or the load was given up.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
     row = decided_attempt(session, load)
     give_up = time.monotonic() + deadline_s
     wait = poll_s
-    first = True
+    first, may_repair = True, False
     gone: dict[str, RecordsGoneError] = {}
     while True:
         try:
@@ -91,6 +92,9 @@ def commit(
                 return session.ledger.attempt(load, row.number) or row
             todo = [name for name in result.lost if name not in gone]
             if todo:
+                if not may_repair:  # once: what it repairs itself from here on is known
+                    refuse_unknown_repairs(session, load)
+                    may_repair = True
                 gone |= _repair_all(session, row, todo, by or row.responsible, give_up)
                 wait = poll_s  # on to commit them, with what is left of the time
             elif result.lost and not result.open:  # only now: what could be copied has a timeout

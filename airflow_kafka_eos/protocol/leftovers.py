@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
-from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
+from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.holding import holders_of, is_ours
@@ -55,7 +55,8 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     """Loads of the session's namespace with something to sweep or to roll forward.
 
     :param abandoned_after: an undecided attempt that has shown no life for so long is nobody's any more. A younger one
-        and everything of its load from there on is left alone: its run may be at work.
+        and everything of its load from there on is left alone: its run may be at work. So is a load with an open repair
+        that is younger: prepare may be writing it, and its transactions have a timeout (docs/adr/0014).
     """
     prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
     open_ids = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
@@ -65,7 +66,12 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     unknown = sorted(t.transactional_id for t in open_ if t not in holders)
     # asked behind the listing: an attempt that was opened since then must not look like an old one
     unfinished = session.ledger.unfinished(session.namespace)
-    loads = choose(unfinished, holders.values(), datetime.now().astimezone(), abandoned_after)
+    now = datetime.now().astimezone()
+    loads = choose(unfinished, holders.values(), now, abandoned_after)
+    rows = session.ledger.loads(session.namespace) if loads else []
+    for load in [row.load for row in rows if row.load in loads and row.state is LoadState.REPAIRING]:
+        if is_repaired(session.ledger.repairs(load), now, abandoned_after):
+            del loads[load]
     return Leftovers(loads, tuple(unknown), hidden_by_acls(session))
 
 
@@ -92,6 +98,12 @@ def choose(
         if number <= limits.get(load, number):
             chosen[load] = number
     return chosen
+
+
+def is_repaired(repairs: Iterable[RepairRow], now: datetime, abandoned_after: timedelta) -> bool:
+    """Whether somebody may be at work on one of a load's repairs. No I/O."""
+    opened = [datetime.fromisoformat(r.opened_at) for r in repairs if r.state is RepairState.OPEN]
+    return any(now - at < abandoned_after for at in opened)
 
 
 def last_sign(row: AttemptRow) -> datetime:

@@ -38,7 +38,8 @@ class Metrics:
     :param unverified_expiration_left_min_ms: until coordinators may forget the ids of that load's transactions, those
         that have ended (``transactional.id.expiration.ms``). Then only the logs tell what became of them.
     :param unverified_retention_left_min_ms: until retention (``retention.ms``) may take the first record of such a
-        load; negative when it may have. What it takes can neither be verified nor repaired: the load ends IN_DOUBT.
+        load; negative when it may have. Without its markers the load ends IN_DOUBT; lost records that it takes
+        can only be prepared again.
     :param undecided_two_phase_age_max_ms: how long the oldest attempt has been prepared in two-phase commit, and is
         undecided: no broker ends it, and readers are held back until somebody does.
     """

@@ -17,7 +17,7 @@ def reload(session: Session, first: LoadIdentity, *, owner: str, whole: bool) ->
 
     Nothing is locked: of two runs that ask at the same time both get the same generation, and that is one load.
 
-    :raises InDoubtError: the newest generation waits for a person.
+    :raises InDoubtError: the newest generation waits for a person, and is not the owner's to go on with.
     """
     load = load_of(first, choose(first, generations(session, first), owner=owner, whole=whole))
     if load != first:

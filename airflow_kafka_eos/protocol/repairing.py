@@ -37,7 +37,7 @@ TIMEOUT_MS = 900_000
 DEADLINE_S = 60
 PREPARE_AGAIN = (
     "Clear prepare of the load's run, with what is downstream (with on_committed='reload' only while the load is "
-    "REPAIRING): it runs the job again, writes only the Spark partitions that are lost, and lets them in if their "
+    "REPAIRING or IN_DOUBT): it runs the job again, writes only the Spark partitions that are lost, and lets them in if their "
     "digests are equal"
 )
 GIVE_UP = (

@@ -105,10 +105,11 @@ def open_repreparation(
 def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
     """Let what was prepared again enter the decision, if it is what was lost, and have it committed.
 
-    All of it, or nothing.
+    Nothing of it unless all digests are equal; then part by part, and what is adopted stays so whatever follows.
 
     :raises InDoubtError: it is not: the load is IN_DOUBT, and nothing of it is open any more.
-    :raises UndecidableError: the broker does not confirm it (a timeout has passed); the load stays REPAIRING.
+    :raises UndecidableError: the broker does not confirm it (a timeout has passed), and the load stays REPAIRING; or
+        the load was given up meanwhile.
     :raises NotFinishedError: cleanup has taken it for a dead one's; prepare may run again.
     """
     load, number = again.attempt.load, again.attempt.number
@@ -215,7 +216,8 @@ def _refuse_unconfirmed(session: Session, again: Repreparation, manifest: Manife
     if found:
         raise UndecidableError(
             f"what was prepared again can no longer be committed: {'; '.join(found[:3])}",
-            remedy="Clear prepare again; if time ran out, raise hold_time",
+            remedy="Clear prepare again; if time ran out, raise hold_time, and the brokers' transaction.max.timeout.ms "
+            f"if it is less: two-phase or not, they had {again.timeout_ms / 1000:g} s for all tasks of the job",
             load=str(again.attempt.load),
             attempt=again.attempt.number,
         )
@@ -236,10 +238,21 @@ def _adopted(session: Session, part: LostPart, manifest: Manifest) -> bool:
 
 
 def _tell_kafka(session: Session, again: Repreparation, manifest: Manifest) -> None:
-    """Commit what is adopted now, while it has time left; end what is late, and what other task attempts have left."""
+    """Commit what is adopted now, while it has time left; end what is late, and what other task attempts have left.
+
+    :raises UndecidableError: the load was given up.
+    """
     load = again.attempt.load
+    given_up: UndecidableError | None = None
     try:
         commit_pass(session, load, again.attempt.number)
-        end_abandoned(session, load, closed_too=True, known=_reported(manifest))
+    except UndecidableError as e:
+        given_up = e  # no commit comes behind this one
     except KafkaEosError as e:
         log.warning("what was prepared again is decided, commit will finish it: %s", e)
+    try:
+        end_abandoned(session, load, closed_too=True, known=_reported(manifest))
+    except KafkaEosError as e:
+        log.warning("what %s has open is left to commit, cleanup, or its timeout: %s", again.ref, e)
+    if given_up is not None:
+        raise given_up

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
+from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import PooledId, TransactionalId, prefix, slot_prefix
 from airflow_kafka_eos.protocol.leasing import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.session import Session
 
 _SHOWN = 5
+_REMEDY_DECIDED = (
+    "Nothing is written. If the ledger was restored from a backup, restore a newer one, or compare the topics with the "
+    "source: what this ledger takes for lost may have been repaired since. Write what is missing by hand, and close "
+    "the load by `airflow-kafka-eos loads give-up`; then `airflow-kafka-eos ledger new-id`"
+)
 _REMEDY = (
     "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or compare the topics "
     "with the source, note which loads are there, and run `airflow-kafka-eos ledger new-id`: it says what follows; "
@@ -49,12 +55,44 @@ def refuse_restored(session: Session, load: LoadIdentity) -> None:
     own = prefix(load, session.ledger.ledger_id)
     refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
     if _is_decided(session, load):
-        return  # nothing of it is written again
+        return  # begin writes nothing of it; commit asks itself before it repairs, for rolling forward cannot wait
     listed = session.coordinator.list_committed(own)
     committed = [name for name in listed if _attempt(session, load, name) is not None]
     if committed and not _is_decided(session, load):
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
     refuse_unknown_commits(session, load)
+
+
+def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
+    """Refuse to repair a decided load where the broker knows of a repair that the ledger does not (rules 1 and 12).
+
+    Restored to a point between decision and adoption, a ledger takes for lost what was repaired and committed since: a
+    second repair would be a duplicate. What is decided, superseded and adopted rows included, stops nobody. Nothing is
+    recorded; what else of the load is open is rolled forward all the same.
+
+    What it cannot tell: once the coordinators have forgotten the repair's id (``transactional.id.expiration.ms``,
+    7 days after its commit), a ledger that was restored to before it repairs again.
+
+    :raises InDoubtError: there is such a repair, open or committed.
+    :raises NotFinishedError: a coordinator was away or moved, and may have left it out of the listing (rule 11).
+    :raises AccessError: ACLs may have left it out.
+    """
+    own = prefix(load, session.ledger.ledger_id)
+    before = session.coordinator.places()
+    listed = session.coordinator.list_committed(own)
+    refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
+    if before is None or before != session.coordinator.places():
+        raise NotFinishedError(
+            "a transaction coordinator is moving or away, so nobody can tell whether what is lost was repaired before",
+            remedy="Check that all replicas of __transaction_state are up, then run commit again",
+            load=str(load),
+        )
+    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, listed, pooled=False)
+    decided = decided_of(session, described.values())
+    unknown = sorted(name for name, d in described.items() if is_unknown_commit(d, decided))
+    if unknown:
+        what = "has not decided what the broker shows as committed of the load"
+        raise _doubt(load, what, unknown, remedy=_REMEDY_DECIDED)
 
 
 def refuse_unknown_commits(session: Session, load: LoadIdentity) -> None:
@@ -98,11 +136,11 @@ def _attempt(session: Session, load: LoadIdentity, name: str) -> int | None:
     return parsed.attempt
 
 
-def _doubt(load: LoadIdentity, what: str, names: list[str]) -> InDoubtError:
+def _doubt(load: LoadIdentity, what: str, names: list[str], *, remedy: str = _REMEDY) -> InDoubtError:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return InDoubtError(
         f"the ledger {what}: {', '.join(names[:_SHOWN])}{more}",
-        remedy=_REMEDY,
+        remedy=remedy,
         load=str(load),
         transactional_id=names[0],
     )

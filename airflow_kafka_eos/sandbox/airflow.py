@@ -95,6 +95,16 @@ class LocalAirflow:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Of the first of its processes, which leads their session.
+
+        :raises SandboxError: it does not run.
+        """
+        if self._process is None:
+            raise SandboxError("Airflow does not run", remedy="Call start() first")
+        return self._process.pid
+
+    @property
     def log_file(self) -> Path:
         return self.home / "standalone.log"
 
@@ -145,9 +155,8 @@ class LocalAirflow:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            # tasks and their Spark run in groups of their own, orphans of killed tasks too: found by AIRFLOW_HOME
-            _, alive = psutil.wait_procs(self._processes(), timeout=STOP_SECONDS)
-            for left in {*alive, *self._processes()}:
+            _, alive = psutil.wait_procs(self._processes(process.pid), timeout=STOP_SECONDS)
+            for left in {*alive, *self._processes(process.pid)}:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     left.kill()
             process.wait()
@@ -193,12 +202,18 @@ class LocalAirflow:
             )
         return answer.json() if answer.content else None
 
-    def _processes(self) -> list[psutil.Process]:
-        """Every process that has this Airflow's home in its environment, but for ourselves."""
+    def _processes(self, session: int) -> list[psutil.Process]:
+        """Every process of this Airflow, but for ourselves.
+
+        Tasks and their Spark run in groups of their own, orphans of killed tasks too: they have its home in their
+        environment. What calls itself by a title has none to be seen any more (setproctitle writes over it), and the
+        executor's workers outlive a scheduler that was killed, and SIGTERM: they are of the session.
+        """
         found = []
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get("AIRFLOW_HOME") == str(self.home):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                ours = os.getsid(process.pid) == session or process.environ().get("AIRFLOW_HOME") == str(self.home)
+                if ours and process.pid != os.getpid():
                     found.append(process)
         return found
 

@@ -55,34 +55,34 @@ def open_place(base: str, filesystem: AbstractFileSystem | None = None) -> Place
     """
     from airflow_kafka_eos.spark.local_place import LocalPlace
 
-    parts = urlsplit(base)
-    if "://" not in base:
+    scheme, separator, rest = base.partition("://")
+    scheme = scheme.lower()
+    if not separator:
         return LocalPlace(base)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return LocalPlace(unquote(parts.path))
-    if parts.scheme not in OBJECT_STORES:
+    if scheme == "file" and rest.partition("/")[0] in ("", "localhost"):
+        return LocalPlace(unquote(urlsplit(base).path))
+    shown = f"manifest_dir '{scheme}://…'"  # what follows may be a password, and be split anywhere
+    if scheme not in OBJECT_STORES:
         raise ConfigurationError(
-            f"manifest_dir {without_login(base)!r} is neither a local path nor in an object store that creates an "
-            "object only where there is none",
+            f"{shown} is neither a local path nor in an object store that creates an object only where there is none",
             remedy="Use an absolute path that the Spark driver and Airflow share, or one of "
             + ", ".join(f"{scheme}://" for scheme in OBJECT_STORES),
         )
-    if parts.username is not None and parts.scheme not in ("abfs", "abfss"):  # abfs://container@account is no login
+    # by hand: urlsplit ends a login at its first slash, and takes the rest for a path
+    bucket, _, folder = rest.partition("/")
+    if scheme in ("abfs", "abfss"):  # container@account is no login
+        bucket = bucket.replace("@", "", 1)
+    if ":" in bucket or "@" in bucket + folder:
         raise ConfigurationError(
-            f"manifest_dir {without_login(base)!r} names a login or an Airflow connection, and Spark drivers have none",
+            f"{shown} names a login or an Airflow connection, and Spark drivers have none: there is an @ in it, or a "
+            ": in the bucket",
             remedy="Give the driver a login by its environment (docs/spark.md) and leave it out here",
         )
-    if not parts.netloc or parts.query or parts.fragment:
+    if not bucket or "?" in rest or "#" in rest:
         raise ConfigurationError(
-            f"manifest_dir {base!r} has {'no bucket' if not parts.netloc else 'a ? or a #'}",
-            remedy=f"Use {parts.scheme}://bucket/folder",
+            f"{shown} has {'no bucket' if not bucket else 'a ? or a #'}",
+            remedy=f"Use {scheme}://bucket/folder",
         )
     from airflow_kafka_eos.spark.object_place import ObjectPlace
 
     return ObjectPlace(base, filesystem)
-
-
-def without_login(base: str) -> str:
-    """A URL for people: what stands before ``@`` may be a password."""
-    scheme, _, rest = base.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if rest else base

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadState
+from airflow_kafka_eos.load import LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
@@ -19,21 +20,24 @@ _ENDED = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
 
 
 async def report_unfinished_loads(
-    namespace: str = DEFAULT_NAMESPACE,
+    namespace: str | None = None,
     load_name: str | None = None,
-    kafka_conn_id: str = "kafka_default",
+    kafka_conn_id: str | None = None,
     ledger_conn_id: str | None = None,
 ) -> list[dict[str, Any]]:
     """A callback for ``AsyncCallback``: the triggerer calls it when a run has missed its deadline, and logs it.
 
-    Only looks. Wrap it in a function of your own to page somebody.
+    Only looks. Wrap it in a function of your own to page somebody. Where namespace or a connection is None, Airflow's
+    section ``[kafka_eos]`` says it, on the triggerer's host.
 
     :param load_name: only loads of that name; None: of the whole namespace.
     :returns: ``load``, ``state``, ``attempt``, ``reason``, ``updated_at`` of each load that is neither committed,
         aborted nor given up; oldest first.
     :raises LedgerUnavailableError: the metadata DB does not answer.
     """
-    resolved = await KafkaEosHook(kafka_conn_id, ledger_conn_id).aresolve()
+    namespace = setting("namespace", namespace)
+    hook = KafkaEosHook(setting("kafka_conn_id", kafka_conn_id), optional("ledger_conn_id", ledger_conn_id))
+    resolved = await hook.aresolve()
 
     def look() -> list[dict[str, Any]]:
         with resolved.ledger() as ledger:

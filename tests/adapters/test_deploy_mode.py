@@ -36,13 +36,16 @@ FOLDER = "s3://bucket/folder"
         ("yarn", "client", {f"spark.yarn.appMasterEnv.{SETTINGS_VARIABLE}": "x"}, None, "would show"),
         ("k8s://h", "cluster", {f"spark.kubernetes.driverEnv.{SETTINGS_VARIABLE}": "x"}, FOLDER, "would show"),
         ("spark://h:1", "client", {f"spark.executorEnv.{SETTINGS_VARIABLE}": "x"}, None, "would show"),
+        ("yarn", "cluster", {f"spark.yarn.appMasterEnv.{REGISTRY_VARIABLE}": "x"}, FOLDER, "would show.*registry"),
+        ("k8s://h", "client", {f"spark.kubernetes.driverEnv.{REGISTRY_VARIABLE}": "x"}, None, "REGISTRY_FILE"),
+        ("local[2]", None, {f"spark.executorEnv.{REGISTRY_VARIABLE}": "x"}, None, "would show the schema registry's"),
     ],
 )
 def test_what_cannot_work_is_refused(
     master: str, mode: str | None, conf: dict[str, str], folder: Any, says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE)
+        Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_what_cannot_work_is_refused(
     ],
 )
 def test_what_can_work_is_not(master: str, mode: str | None, conf: dict[str, str], folder: Any) -> None:
-    Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE)
+    Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, host: str, mode: str, **arguments: Any) -> PrepareLoadOperator:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -67,7 +69,18 @@ def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             home, Path(__file__).parent / "dags", connections=connections, settings=settings
         ) as airflow,
     ):
+        session = os.getsid(airflow.pid)
         yield Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka)
+    assert not _of_session(session), "LocalAirflow.stop leaves nothing behind, whatever was killed before"
+
+
+def _of_session(session: int) -> list[list[str]]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.cmdline())
+    return found
 
 
 @pytest.fixture

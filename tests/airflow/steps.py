@@ -42,7 +42,8 @@ def operator(step: str, key: str, **arguments: Any) -> Any:
     from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 
     if step == "prepare":
-        arguments = {"topics": ["orders"], "sql": "select 'v' value"} | arguments
+        query = None if "job" in arguments else "select 'v' value"
+        arguments = {"topics": ["orders"], "sql": query} | arguments
     if step == "cleanup":
         arguments = {
             "deferrable": False,

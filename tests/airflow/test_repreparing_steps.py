@@ -31,6 +31,7 @@ from airflow_kafka_eos.protocol.opening import prepared as mark_prepared
 from airflow_kafka_eos.protocol.opening import reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from tests.airflow.conftest import SECRET
 from tests.airflow.repreparing_process import STEPS
 from tests.airflow.steps import LOAD, OWNER, connection, open_ids, refused, run, session, state
 from tests.kafka.open_transactions import wait_until
@@ -124,11 +125,14 @@ def test_one_lost_of_eight_is_prepared_again_and_only_that_one(
     assert "RecordsGoneError: Spark partition 3 " in text and "Clear prepare" in text
     # the whole run is cleared, or only prepare: begin opens no attempt
     assert run("begin", "eight")["attempt"] == 1
-    with pytest.raises(AirflowException):
-        run("prepare", "eight", topics=[name], sql="select nothing from nowhere")
+    (home / "leaks.py").write_text(f"def load(spark):\n    raise ValueError('no login with {SECRET}')\n")
+    with pytest.raises(AirflowException, match=SECRET):  # its log has it, as Airflow masks it
+        run("prepare", "eight", topics=[name], job=str(home / "leaks.py"))
     with session() as opened:
         failed = opened.ledger.repairs(identity("eight"))[-1]
-    assert (failed.state, "AirflowException" in failed.reason) == (RepairState.UNDECIDABLE, True)
+    assert (failed.state, failed.reason) == (RepairState.UNDECIDABLE, "AirflowException: see prepare's log")
+    ledger = list(home.glob("*ledger*.db*"))
+    assert ledger != [] and not any(SECRET.encode() in file.read_bytes() for file in ledger)
     done = run("prepare", "eight", topics=[name], sql=EIGHT)
     assert (done["verdict"], done["prepared_again"], done["records"]) == ("commit", [3], 50)
     # a repair has a timeout, also where the load has none
@@ -178,7 +182,10 @@ def test_a_changed_source_stops_with_both_digests_and_nothing_of_it_is_visible(
     assert told is not None and told[1] != w.digest, text
     assert "InDoubtError" in text and "give-up" in text
     wait_until(lambda: open_ids("changed") == [], "the end of the repair")
-    assert state("changed") is LoadState.IN_DOUBT
+    run("cleanup", "changed")  # the teardown, always
+    with session() as opened:
+        row = opened.ledger.load(identity("changed"))
+    assert (row.state, told[0] in row.reason) == (LoadState.IN_DOUBT, True)
     assert committed_values(kafka.bootstrap_servers, name, 2) == before
     assert len(before) == 50
 

@@ -104,3 +104,40 @@ def test_asking_for_a_connection_makes_no_database(home: Path) -> None:
     assert done.returncode == 2
     assert "--kafka-conn-id 'kafka_default': Airflow has no such connection here" in done.stderr
     assert not (home / "airflow.db").exists()
+
+
+@pytest.mark.parametrize("by", ["airflow", "airflow-kafka-eos"])
+def test_what_no_argument_names_airflows_section_says(home: Path, by: str) -> None:
+    """In another ledger, or namespace, every open transaction of the loads would be a stranger's (rule 6)."""
+    words = [str(Path(sys.executable).with_name("airflow")), "kafka-eos"]
+    if by != "airflow":
+        words = [sys.executable, "-c", "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())"]
+    (home / "airflow.cfg").write_text(
+        "[kafka_eos]\nnamespace = payments\nkafka_conn_id = prod\nledger_conn_id = the_ledger\n"
+    )
+    ledger = json.dumps({"conn_type": "sqlite", "host": f"{home}/theirs.db"})
+    cluster = json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}})
+    more = {"AIRFLOW_KAFKA_EOS_LEDGER": "", "AIRFLOW_CONN_THE_LEDGER": ledger, "AIRFLOW_CONN_PROD": cluster}
+    with Ledger.open(f"sqlite:///{home}/theirs.db", upgrade=True) as theirs:
+        ledger_id = theirs.ledger_id
+    checked = run(home, *words, "ledger", "check", more=more)
+    assert f"its id is {ledger_id}" in checked.stdout, checked.stderr
+    away = run(home, *words, "transactions", "list", "--timeout", "1", more=more)
+    assert "127.0.0.1:1 cannot be reached" in away.stderr and away.returncode == 3
+    shown = run(home, *words, "loads", "show", "orders", "k", more=more)
+    assert "payments/orders/k" in shown.stderr and shown.returncode == 2
+    # arguments and the environment's ledger win over it
+    other = run(home, *words, "loads", "show", "orders", "k", "--namespace", "mine", more=more)
+    assert "mine/orders/k" in other.stderr
+    url = {"AIRFLOW_KAFKA_EOS_LEDGER": f"sqlite:///{home}/ledger.db"}
+    environments = run(home, *words, "ledger", "check", more=more | url)
+    assert environments.returncode == 0 and ledger_id not in environments.stdout
+
+
+def test_a_wrong_option_of_the_section_is_one_line(home: Path) -> None:
+    code = "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())"
+    done = run(
+        home, sys.executable, "-c", code, "loads", "show", "a", "b", more={"AIRFLOW__KAFKA_EOS__NAMESPACE": "\udcff"}
+    )
+    assert done.returncode == 2 and done.stderr.startswith("airflow-kafka-eos: ")
+    assert "[kafka_eos] namespace" in done.stderr and "Traceback" not in done.stderr

@@ -74,6 +74,8 @@ def test_a_decision_that_nobody_verifies(
     assert (found.id, found.severity) == ("decided-not-verified", severity)
     assert means in found.means and f"decided {ago_ms / HOUR_MS:.1f} h ago" in found.seen
     remedy = "airflow-kafka-eos loads recover 'orders' 'monday' --namespace team"
+    if severity is ERROR:
+        remedy += "; where it says that records are gone, clear prepare in Airflow"
     assert found.remedy == ("" if severity is OK else remedy)
 
 

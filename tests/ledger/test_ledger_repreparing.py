@@ -105,3 +105,18 @@ def test_a_newer_reason_is_taken_and_committed_is_final(ledger: Ledger) -> None:
     assert not ledger.record_repairing(LOAD, 1, "late", newer=True)
     known = ledger.load(LOAD)
     assert known is not None and known.state is LoadState.COMMITTED
+
+
+def test_rule_7_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else(ledger: Ledger) -> None:
+    lost, row = lost_and_opened(ledger)
+    ledger.record_in_doubt(LOAD, 1, "both digests")
+    for newer in (False, True):
+        assert ledger.record_repairing(LOAD, 1, "one was lost", newer=newer)
+    known = ledger.load(LOAD)
+    assert known is not None
+    assert (known.state, known.reason) == (LoadState.IN_DOUBT, "both digests")
+    own = TransactionalId(LOAD, ledger.ledger_id, row.number, lost.spark_partition, 17)
+    assert adopt(ledger, row, own, moved(lost)).state is RepairState.UNDECIDABLE
+    assert ledger.open_repair(LOAD, 1, lost.transaction.transactional_id, opened_by="ada") is not None
+    known = ledger.load(LOAD)
+    assert known is not None and known.state is LoadState.REPAIRING

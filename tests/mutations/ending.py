@@ -108,6 +108,15 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/test_generation.py::test_only_behind_a_commit_a_new_generation_is_opened",),
     ),
     Mutation(
+        9,
+        "doubt-of-others-gone-on-with",
+        "only the group that a load in doubt is of goes on with it",
+        "airflow_kafka_eos/generation.py",
+        "    if newest.state is LoadState.IN_DOUBT and owner in newest.owners:\n",
+        "    if newest.state is LoadState.IN_DOUBT:\n",
+        ("tests/test_generation.py::test_only_behind_a_commit_a_new_generation_is_opened",),
+    ),
+    Mutation(
         10,
         "committed-unverified",
         "COMMITTED needs every outcome",

@@ -9,6 +9,7 @@ _REPAIRING = "airflow_kafka_eos/protocol/repairing.py"
 _SWEEPING = "airflow_kafka_eos/protocol/sweeping.py"
 _COPYING = "airflow_kafka_eos/kafka/copying.py"
 _TESTS = "tests/ledger/test_ledger_repairs.py::"
+_AGAIN = "tests/ledger/test_ledger_repreparing.py::"
 _REAL = "tests/protocol/test_repairing.py::"
 _CUT_OFF = "tests/protocol/test_repair_cut_off.py::"
 
@@ -57,6 +58,15 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "    if locked.row.state is not LoadState.REPAIRING:\n        return _end(",
         "    if locked.row is None:\n        return _end(",
         (_TESTS + "test_rule_7_nothing_is_adopted_while_a_person_is_asked",),
+    ),
+    Mutation(
+        7,
+        "doubt-taken-back",
+        "a look at a load in doubt does not take it back from the person who is asked",
+        "airflow_kafka_eos/ledger/outcomes.py",
+        "    elif state is not LoadState.IN_DOUBT:\n",
+        "    else:\n",
+        (_AGAIN + "test_rule_7_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else",),
     ),
     Mutation(
         12,
@@ -151,6 +161,16 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "            if now[topic].topic_id != topic_id:",
         "            if now[topic].topic_id is None:",
         ("tests/kafka/test_copying.py::test_a_topic_that_was_made_anew_has_nothing_to_copy",),
+    ),
+    Mutation(
+        12,
+        "repaired-twice-by-a-restored-ledger",
+        "nothing is repaired where the broker shows a repair that the ledger does not know",
+        "airflow_kafka_eos/protocol/committing.py",
+        "                    refuse_unknown_repairs(session, load)\n",
+        "",
+        ("tests/protocol/test_repair_restored.py::"
+         "test_rule_12_what_was_repaired_behind_the_backup_is_not_repaired_again",),
     ),
     Mutation(
         5,

@@ -51,10 +51,9 @@ class ApiServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.terminate()
-        self._airflow.stop()
-        for process in self._airflow._processes():
+        for process in self._airflow._processes(self._process.pid):
             process.kill()
+        self._airflow.stop()
         self._process.wait()
         self._out.close()
 

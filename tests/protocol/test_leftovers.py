@@ -13,13 +13,15 @@ from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.leftovers import Leftovers, choose, clean, find
+from airflow_kafka_eos.protocol.leftovers import Leftovers, choose, clean, find, is_repaired
 from airflow_kafka_eos.protocol.opening import begin, reference
+from airflow_kafka_eos.protocol.repreparing import let_in
 from airflow_kafka_eos.protocol.session import Session, connect
 from tests.protocol.lost import mixed_up
+from tests.protocol.test_repreparing import lost_and_gone, opened, same, written
 from tests.protocol.world import RUN, World, foreign_transaction
 
 DAY = timedelta(days=1)
@@ -89,6 +91,36 @@ def test_aborted_decided_and_abandoned_are_swept_and_the_living_is_not(alone: Wo
     living.decide(manifest)
     living.commit()
     assert find(alone.session, abandoned_after=timedelta(0)) == Leftovers({}, ())
+
+
+@pytest.mark.parametrize(
+    ("state", "days", "is_at_work"),
+    [
+        (RepairState.OPEN, 0.5, True),
+        (RepairState.OPEN, 2, False),
+        (RepairState.UNDECIDABLE, 0.5, False),
+        (RepairState.ADOPTED, 0.5, False),
+    ],
+)
+def test_a_repair_is_somebody_s_while_it_is_open_and_young(state: RepairState, days: float, is_at_work: bool) -> None:
+    opened_at = (NOW - timedelta(days=days)).isoformat(timespec="microseconds")
+    repair = RepairRow(LOAD, 1, 2, "lost", "copy", state, opened_at, "prepare")
+    assert is_repaired([repair], NOW, DAY) is is_at_work
+
+
+def test_what_is_being_prepared_again_is_left_to_its_run_until_it_is_abandoned(alone: World) -> None:
+    lost_and_gone(alone, 1, 0)
+    again = opened(alone)
+    made = written(alone, again, same(1))
+    young = find(alone.session, abandoned_after=DAY)
+    assert young.loads == {}
+    assert find(alone.session, abandoned_after=timedelta(0)).loads == {alone.load: 1}
+    clean(alone.session, young.loads, by=RUN, quiet_s=0, deadline_s=60)
+    let_in(alone.session, again, made)
+    alone.commit()
+    assert find(alone.session, abandoned_after=DAY).loads == {}
+    row = alone.session.ledger.load(alone.load)
+    assert row is not None and row.state is LoadState.COMMITTED
 
 
 def test_what_a_zombie_opens_behind_a_finished_load_is_found_by_listing(alone: World) -> None:

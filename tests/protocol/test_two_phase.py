@@ -23,10 +23,11 @@ from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, CoordinatorState
 from tests.protocol.world import RUN, World
 
 
-@pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[LocalKafka]:
+@pytest.fixture(params=["4.4", "4.1"])
+def impatient(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalKafka]:
     """A broker that grants two seconds, and looks for overdue transactions five times a second."""
     with LocalKafka(
+        version=request.param,
         data_dir=tmp_path / "kafka",
         broker_settings={
             "transaction.max.timeout.ms": "2000",

@@ -143,6 +143,26 @@ def test_no_access_is_final_and_a_store_that_does_not_answer_is_not(server: Obje
         assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("base", ["s3://bucket/a:b", "gs://bucket", "s3://bucket.with-dots_1/a b/ü"])
+def test_a_url_without_a_login_is_one(base: str) -> None:
+    assert open_place(base, fsspec.filesystem("s3", anon=True)).base == base
+
+
+def test_a_container_of_an_account_is_no_login() -> None:
+    base = "abfs://container@account.dfs.core.windows.net/folder"
+    assert open_place(base, fsspec.filesystem("s3", anon=True)).base == base
+
+
+@pytest.mark.parametrize("login", [f"key:{SECRET}", f"key:/{SECRET}", f"{SECRET}/{SECRET}"])
+def test_prepare_takes_no_login_for_an_airflow_connection(login: str) -> None:
+    """The error would name the connection; and the driver gets what stands behind the @ only."""
+    from airflow_kafka_eos.operators.prepare import manifest_store
+
+    with pytest.raises(ConfigurationError, match="names a login") as caught:
+        manifest_store(f"s3://{login}@bucket/folder")
+    assert SECRET not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("base", "says"),
     [
@@ -150,6 +170,16 @@ def test_no_access_is_final_and_a_store_that_does_not_answer_is_not(server: Obje
         ("s3://bucket/a?b", "has a \\? or a #"),
         ("s3://conn@bucket/folder", "names a login or an Airflow connection"),
         (f"s3://key:{SECRET}@bucket/folder", "names a login"),
+        (f"s3://key:{SECRET}/{SECRET}@bucket/folder", "names a login"),  # secrets have slashes
+        (f"s3://key:/{SECRET}@bucket/folder", "names a login"),
+        (f"s3://key:{SECRET}/folder", "names a login"),
+        (f"S3a://{SECRET}/{SECRET}@bucket/folder", "names a login"),
+        (f"s3://key:[{SECRET}@bucket/folder", "names a login"),  # urlsplit refuses it, and says the text
+        (f"s3://key:{SECRET}?#@bucket/folder", "names a login"),
+        (f"abfs://account:{SECRET}@account.dfs.core.windows.net/folder", "names a login"),
+        (f"abfs://container@account.dfs.core.windows.net/{SECRET}@x", "names a login"),
+        (f"s3://bucket/folder?sig={SECRET}", "has a \\? or a #"),
+        (f"ftp://user:{SECRET}/x@host/folder", "neither a local path"),
         (f"ftp://user:{SECRET}@host/folder", "neither a local path"),
     ],
 )

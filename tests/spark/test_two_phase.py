@@ -59,9 +59,12 @@ def known_ids(settings: KafkaSettings) -> list[str]:
          r"switched off on broker 1 \(transaction.two.phase.commit.enable=false\).*on every broker"),
         ("4.4.0", {"unstable.api.versions.enable": "false"},
          r"do not offer InitProducerId v6.*unstable.api.versions.enable=true"),
-        ("3.9.2", {}, r"do not offer InitProducerId v6.*Use Kafka 4.4"),
+        ("4.1.2", {"unstable.api.versions.enable": "false"},
+         r"do not offer InitProducerId v6.*unstable.api.versions.enable=true"),
+        ("4.0.2", {}, r"do not offer InitProducerId v6.*Use Kafka 4.1 or newer"),
+        ("3.9.2", {}, r"do not offer InitProducerId v6.*Use Kafka 4.1 or newer"),
     ],
-    ids=["switched off", "unstable versions off", "3.9.2"],
+    ids=["switched off", "unstable versions off", "4.1.2 without them", "4.0.2", "3.9.2"],
 )  # fmt: skip
 def lacking(request: pytest.FixtureRequest) -> Iterator[tuple[KafkaSettings, str]]:
     """A broker without two-phase commit, and what is to be said of it."""
