@@ -37,8 +37,8 @@ TIMEOUT_MS = 900_000
 DEADLINE_S = 60
 PREPARE_AGAIN = (
     "Clear prepare of the load's run, with what is downstream (with on_committed='reload' only while the load is "
-    "REPAIRING): it runs the job again, writes only the Spark partitions that are lost, and lets them in if their "
-    "digests are equal"
+    "REPAIRING or IN_DOUBT): it runs the job again, writes only the Spark partitions that are lost, and lets them in "
+    "if their digests are equal"
 )
 GIVE_UP = (
     "Or write what is missing from the source by hand, and close this load by `airflow-kafka-eos loads give-up`; "
