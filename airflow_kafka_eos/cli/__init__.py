@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from airflow_kafka_eos import __version__
 from airflow_kafka_eos.cli import cleanup, demo, doctor, ids, ledger, loads, spark_archive, transactions
 from airflow_kafka_eos.cli.exits import EXPLAINED, code_of
+from airflow_kafka_eos.cli.logs import to_stderr
 from airflow_kafka_eos.errors import KafkaEosError
 
 PROG = "airflow-kafka-eos"
@@ -20,6 +21,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
     :param prog: what the program is called in its help.
     """
     try:
+        to_stderr()
         arguments = parser(prog).parse_args(argv)
         return int(arguments.run(arguments))
     except KafkaEosError as e:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_kafka_eos.cli.configured import setting
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
-from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:

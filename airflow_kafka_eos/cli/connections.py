@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from airflow_kafka_eos.cli.logs import to_stderr
 from airflow_kafka_eos.errors import ConfigurationError
 
 
@@ -18,10 +19,12 @@ def airflow_connection(option: str, conn_id: str) -> Any:
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
+    to_stderr()
     with suppress(AirflowNotFoundException):
         return BaseHook.get_connection(conn_id)
     # tasks ask the API server; a command line stands beside the database, where Airflow itself looks
     found = _of_database(conn_id)
+    to_stderr()
     if found is None:
         raise ConfigurationError(
             f"{option} {conn_id!r}: Airflow has no such connection here",

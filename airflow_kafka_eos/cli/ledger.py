@@ -6,9 +6,9 @@ import argparse
 import os
 from typing import Any
 
+from airflow_kafka_eos.cli.configured import optional
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.connections import airflow_connection
-from airflow_kafka_eos.config import optional
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 

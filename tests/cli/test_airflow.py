@@ -13,6 +13,7 @@ import pytest
 
 from airflow_kafka_eos.get_provider_info import get_provider_info
 from airflow_kafka_eos.ledger import Ledger
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.ledger.ledger_support import LOAD, prepare
 
 SECRET = "hunter2-never-shown"
@@ -141,3 +142,13 @@ def test_a_wrong_option_of_the_section_is_one_line(home: Path) -> None:
     )
     assert done.returncode == 2 and done.stderr.startswith("airflow-kafka-eos: ")
     assert "[kafka_eos] namespace" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("program", ["airflow", "airflow-kafka-eos"])
+def test_stdout_has_the_answer_alone(home: Path, kafka: LocalKafka, program: str) -> None:
+    """Airflow, once imported, sends what libraries log to stdout."""
+    script = [str(Path(sys.executable).with_name(program)), *(["kafka-eos"] if program == "airflow" else [])]
+    arguments = ("transactions", "list", "--bootstrap-server", kafka.bootstrap_servers, "--output", "json")
+    done = run(home, *script, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
