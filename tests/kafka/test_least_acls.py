@@ -162,12 +162,12 @@ def test_a_listing_limited_by_acls_is_told(world: World, secured: Secured) -> No
 def test_pooled_ids_must_be_seen_too(world: World, secured: Secured) -> None:
     """They do not begin with the load's key."""
     allow_exactly(secured.plain, PRINCIPAL, LEAST)
-    mine = pooled(replace(world, load=LoadIdentity(NAMESPACE, "pooled", "key")))
+    mine = pooled(replace(world, load=LoadIdentity(NAMESPACE, f"pooled-{world.load.key}", "key")))
     ref = mine.driver()
     hidden = mine.task(ref, ["hidden"])  # never reported
     start = prefix(mine.load, ref.ledger_id)
     allow_exactly(secured.plain, PRINCIPAL, {Right("WRITE", "TransactionalId", f"{start}*"), READ_TOPIC})
-    with pytest.raises(AccessError, match=r"what is open cannot be listed: .* TransactionalId \S+\.pooled\.p"):
+    with pytest.raises(AccessError, match=r"what is open cannot be listed: .* TransactionalId \S+\.pooled-\S+\.p"):
         sweep(mine.session, mine.load, up_to=1, by=RUN)
     allow_exactly(secured.plain, PRINCIPAL, LEAST)
     assert hidden.transaction is not None
