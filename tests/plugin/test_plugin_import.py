@@ -24,7 +24,8 @@ def test_loading_the_plugin_loads_little() -> None:
     assert libraries & {"fastapi", "kafka", "confluent_kafka", "sqlalchemy", "pyarrow", "pyspark"} == set()
     assert modules == {
         "airflow_kafka_eos",
-        "airflow_kafka_eos.get_provider_info",
+        # the provider's section of the configuration
+        *(f"airflow_kafka_eos.{name}" for name in ("get_provider_info", "config", "load", "errors")),
         "airflow_kafka_eos.plugin",
         "airflow_kafka_eos.plugin.airflow_plugin",
         "airflow_kafka_eos.plugin.lazy",
