@@ -168,7 +168,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
-            self._deployment().check(self.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+            deployment = self._deployment()
+            deployment.check(self.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
             with resolved.session(self.namespace) as session:
                 row = submit(
                     session,
@@ -186,7 +187,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 ref = reference(session, row)
 
             def run_spark(spec_text: str) -> None:
-                with self._handed_over(resolved.settings, registry), own_error_first():
+                with self._handed_over(deployment, resolved.settings, registry), own_error_first():
                     self._application(spec_text)
                     SparkSubmitOperator.execute(self, context)
 
@@ -291,11 +292,12 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         return Deployment(str(connection["master"]), connection.get("deploy_mode"), self.conf or {})
 
     @contextmanager
-    def _handed_over(self, settings: KafkaSettings, registry: RegistrySettings | None) -> Iterator[None]:
+    def _handed_over(
+        self, deployment: Deployment, settings: KafkaSettings, registry: RegistrySettings | None
+    ) -> Iterator[None]:
         """Settings and their secrets reach the driver by its environment, or where it runs elsewhere by files."""
         from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
-        deployment = self._deployment()
         texts = {SETTINGS_VARIABLE: settings.to_json()}
         if registry is not None:
             texts[REGISTRY_VARIABLE] = registry.to_json()

@@ -13,21 +13,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import httpx
 import psutil
 
 from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.sandbox.process import WATCH
+from airflow_kafka_eos.sandbox.running import Running
 
 READY_SECONDS = 120.0
 STOP_SECONDS = 5.0
 _LOCKED_SECONDS = 30.0
 
 
-class LocalAirflow:
+class LocalAirflow(Running):
     """Scheduler, dag processor, triggerer, api-server and LocalExecutor on SQLite.
 
     :param home: AIRFLOW_HOME, made when missing.
@@ -80,15 +80,6 @@ class LocalAirflow:
             **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()},
             **(settings or {}),
         }
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
@@ -155,10 +146,14 @@ class LocalAirflow:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            _, alive = psutil.wait_procs(self._processes(process.pid), timeout=STOP_SECONDS)
-            for left in {*alive, *self._processes(process.pid)}:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    left.kill()
+            psutil.wait_procs(self._processes(process.pid), timeout=STOP_SECONDS)
+            until = time.monotonic() + STOP_SECONDS
+            # one that is killed needs a moment to be gone, and may have begun another just before
+            while (left := self._processes(process.pid)) and time.monotonic() < until:
+                for one in left:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        one.kill()
+                psutil.wait_procs(left, timeout=0.5)
             process.wait()
         if self._out is not None:
             self._out.close()
@@ -203,7 +198,7 @@ class LocalAirflow:
         return answer.json() if answer.content else None
 
     def _processes(self, session: int) -> list[psutil.Process]:
-        """Every process of this Airflow, but for ourselves.
+        """Every process of this Airflow that runs, but for ourselves.
 
         Tasks and their Spark run in groups of their own, orphans of killed tasks too: they have its home in their
         environment. What calls itself by a title has none to be seen any more (setproctitle writes over it), and the
@@ -213,7 +208,7 @@ class LocalAirflow:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
                 ours = os.getsid(process.pid) == session or process.environ().get("AIRFLOW_HOME") == str(self.home)
-                if ours and process.pid != os.getpid():
+                if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 

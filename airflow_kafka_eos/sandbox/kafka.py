@@ -19,8 +19,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
 from airflow_kafka_eos.sandbox import probe
@@ -33,6 +31,7 @@ from airflow_kafka_eos.sandbox.process import (
     java_command,
     log_tail,
 )
+from airflow_kafka_eos.sandbox.running import Running
 from airflow_kafka_eos.sandbox.settings import HOST, Node, properties_text, server_settings
 
 __all__ = ["LocalKafka"]
@@ -46,7 +45,7 @@ PORTS = range(20_000, 32_000)
 _running: weakref.WeakSet[LocalKafka] = weakref.WeakSet()
 
 
-class LocalKafka:
+class LocalKafka(Running):
     """A Kafka of this process. Listens on 127.0.0.1 only, and ends with the process, however that ends.
 
     :param version: ``4.4.0``, or ``4.4`` for the newest patch known (3.9, 4.0, 4.1, 4.4).
@@ -81,15 +80,6 @@ class LocalKafka:
         self._processes: dict[int, BrokerProcess] = {}
         self._command: list[str] = []
         self._owner = os.getpid()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def bootstrap_servers(self) -> str:

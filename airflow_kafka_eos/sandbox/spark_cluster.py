@@ -20,12 +20,12 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from airflow_kafka_eos.errors import SandboxError, ToolMissingError
 from airflow_kafka_eos.sandbox.jars import find_java
 from airflow_kafka_eos.sandbox.process import QUICK_JVM, WATCH, log_tail
+from airflow_kafka_eos.sandbox.running import Running
 from airflow_kafka_eos.sandbox.settings import HOST
 
 READY_SECONDS = 60.0
@@ -35,7 +35,7 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
-class LocalSpark:
+class LocalSpark(Running):
     """A standalone cluster of this process. Listens on 127.0.0.1 only, and ends with the process, however that ends.
 
     :param workers: how many; each runs executors of applications as processes below its own.
@@ -54,15 +54,6 @@ class LocalSpark:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = Path()
         self._web = self.master = ""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def client_environment(self) -> dict[str, str]:

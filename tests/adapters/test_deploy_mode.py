@@ -88,7 +88,7 @@ def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monk
     registry = RegistrySettings.from_mapping({"url": "http://h:9", "basic.auth.user.info": f"me:{SECRET}"})
     task = prepare(monkeypatch, "yarn", "cluster", files="mine.txt", conf={"spark.x": "1"})
     before = dict(os.environ)
-    with task._handed_over(settings, registry):
+    with task._handed_over(task._deployment(), settings, registry):
         task._application("{}")
         assert task._hook is not None
         command = task._hook._build_spark_submit_command(task.application)
@@ -111,13 +111,12 @@ def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monk
     assert (task.files, task.conf) == ("mine.txt", {"spark.x": "1"})
 
 
-def test_on_kubernetes_nothing_of_ours_is_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_kubernetes_nothing_of_ours_is_shipped() -> None:
     """The driver has them from a Kubernetes secret."""
     settings = KafkaSettings.from_mapping({"bootstrap.servers": "h:9", "sasl.password": SECRET})
     task = PrepareLoadOperator(task_id="p", load_name="l", load_key="k", topics=["t"], sql="SELECT 1")
-    monkeypatch.setattr(type(task), "_deployment", lambda self: Deployment("k8s://h", "cluster", {}))
     before = dict(os.environ)
-    with task._handed_over(settings, None):
+    with task._handed_over(Deployment("k8s://h", "cluster", {}), settings, None):
         assert (dict(os.environ), task.files) == (before, None)
 
 

@@ -42,7 +42,9 @@ def test_without_an_error_the_exit_code_is_0_and_each_warning_comes_with_its_rem
     config.write_text("# as for loads\n\nmessage.max.bytes = 900000\n")
     name = topic(1)
     arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--command-config", str(config), "--topic", name]
-    assert main(["doctor", *arguments, "--spark-conf", "spark.executor.cores=2"]) == 0
+    # a namespace of its own: other tests' ledgers have ids in the default one
+    arguments += ["--namespace", name, "--spark-conf", "spark.executor.cores=2"]
+    assert main(["doctor", *arguments]) == 0
     out = capsys.readouterr().out
     head, _, *rows = out.splitlines()
     assert head.split() == ["check", "result", "subject", "seen"]

@@ -212,7 +212,7 @@ def test_rule_12_of_two_that_prepare_again_at_once_one_is_adopted(
         try:
             with connect(settings, ledger_url, "test") as own:
                 again = opened(world, own, by)
-                made = written(world, again, same(2), task)
+                made = written(replace(world, session=own), again, same(2), task)
                 ready.wait(60)
                 let_in(own, again, made)
         except BaseException as e:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +60,7 @@ def object_store() -> Iterator[ObjectStore]:
         if environ["REQUEST_METHOD"] == "PUT" and store.lost_answers:
             store.lost_answers -= 1
             b"".join(answer)
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError("the answer is lost")
         return answer
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import fsspec
 import pytest
+from fsspec.registry import _registry as IMPORTED
 
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.errors import (
@@ -192,7 +193,7 @@ def test_a_url_that_cannot_do_is_named_without_its_secrets(base: str, says: str)
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     for scheme in ("s3", "s3a"):  # fsspec keeps what was imported before
-        monkeypatch.delitem(fsspec.registry._registry, scheme, raising=False)
+        monkeypatch.delitem(IMPORTED, scheme, raising=False)
     with pytest.raises(ConfigurationError, match="Install s3fs"):
         ManifestStore("s3://bucket/folder")
 
