@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 #: What waits for nobody any more.
 _ENDED = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
+#: Airflow keeps what a callback returns in a text column, which on MySQL ends at 64 KB.
+_TOLD = 20
 
 
 async def report_unfinished_loads(
@@ -24,15 +27,17 @@ async def report_unfinished_loads(
     load_name: str | None = None,
     kafka_conn_id: str | None = None,
     ledger_conn_id: str | None = None,
-) -> list[dict[str, Any]]:
+) -> str:
     """A callback for ``AsyncCallback``: the triggerer calls it when a run has missed its deadline, and logs it.
 
-    Only looks. Wrap it in a function of your own to page somebody. Where namespace or a connection is None, Airflow's
-    section ``[kafka_eos]`` says it, on the triggerer's host.
+    Only looks. Wrap it in a function of your own to page somebody, and return text from there too: Airflow 3.3 writes
+    whatever a callback returns into a text column, and its triggerer ends, with all that it waits for, where that is
+    no text. Where namespace or a connection is None, Airflow's section ``[kafka_eos]`` says it, on the triggerer's
+    host.
 
     :param load_name: only loads of that name; None: of the whole namespace.
-    :returns: ``load``, ``state``, ``attempt``, ``reason``, ``updated_at`` of each load that is neither committed,
-        aborted nor given up; oldest first.
+    :returns: JSON: ``unfinished``, how many loads are neither committed, aborted nor given up, and ``oldest``, ``load``,
+        ``state`` and ``updated_at`` of the first 20 of them. The log has all of them, with their reasons.
     :raises LedgerUnavailableError: the metadata DB does not answer.
     """
     namespace = setting("namespace", namespace)
@@ -46,11 +51,15 @@ async def report_unfinished_loads(
     found = await asyncio.to_thread(look)
     for row in found:
         log.error("DEADLINE MISSED: load %(load)s is %(state)s since %(updated_at)s: %(reason)s", row)
-    return found
+    oldest = [{field: row[field] for field in ("load", "state", "updated_at")} for row in found[:_TOLD]]
+    return json.dumps({"unfinished": len(found), "oldest": oldest})
 
 
 def unfinished_loads(ledger: Ledger, namespace: str, load_name: str | None) -> list[dict[str, Any]]:
-    """See :func:`report_unfinished_loads`."""
+    """Loads that are neither committed, aborted nor given up; oldest first.
+
+    :returns: ``load``, ``state``, ``attempt``, ``reason``, ``updated_at`` of each.
+    """
     return [
         {
             "load": str(row.load),

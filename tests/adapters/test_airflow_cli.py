@@ -45,6 +45,15 @@ def test_providers_get_shows_what_the_package_brings(tmp_path: Path) -> None:
     assert ours["conn_id_attribute_name"] == "ledger_conn_id" and ours["package_name"] == "airflow-kafka-eos"
 
 
+def test_plugins_shows_the_tab_the_page_and_the_link(tmp_path: Path) -> None:
+    (ours,) = [p for p in json.loads(airflow(tmp_path, "plugins", "--output", "json")) if p["name"] == "kafka_eos"]
+    places = {view["destination"]: view["name"] for view in ours["external_views"]}
+    assert places == {"nav": "Kafka transactions", "dag_run": "Kafka transactions"}
+    assert [app["url_prefix"] for app in ours["fastapi_apps"]] == ["/kafka-eos"]
+    assert "KafkaTransactionsLink" in str(ours["operator_extra_links"])
+    assert ours["source"].startswith("airflow-kafka-eos==")
+
+
 @pytest.fixture
 def migrated(tmp_path: Path) -> Path:
     airflow(tmp_path, "db", "migrate")

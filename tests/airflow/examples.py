@@ -17,7 +17,7 @@ from tests.reading import committed_values
 
 ENDED = ("success", "failed")
 #: seconds; everything runs at once, on machines with two cores
-PATIENCE = 200
+PATIENCE = 400
 
 
 @dataclass(frozen=True)

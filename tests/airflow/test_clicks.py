@@ -6,16 +6,15 @@ The scenarios are played side by side, as many at a time as the machine can take
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
-from airflow_kafka_eos.load import LoadState
 from tests.airflow.conftest import Place
-from tests.airflow.held import Held, right
+from tests.airflow.held import Held
+from tests.airflow.playing import play
 from tests.airflow.rest import GIVEN_UP, wait_for_dag
 from tests.airflow.scenarios import SCENARIOS, Scenario
 from tests.airflow.stories import STORIES
@@ -23,30 +22,13 @@ from tests.airflow.stories import STORIES
 AT_A_TIME = int(os.environ.get("AT_A_TIME", "4"))
 
 
-def play(scenario: Scenario, place: Place) -> None:
-    """One run from start to end; asserts on the way."""
-    run = Held(place, scenario.name, scenario.dag)
-    for number, leg in enumerate(scenario.legs):
-        said = f"{scenario.name}, leg {number}"
-        for at in leg.at:
-            run.hold(at.moment)
-        leg.click(run)
-        for at in leg.at:
-            run.reached(at.moment)
-            at.do(run, at.moment)
-            run.go(at.moment)
-        ended = run.wait()
-        assert ended == leg.ends, f"{said}: {run.tasks()}"
-        assert run.count(whole=leg.whole) == right(whole=leg.whole), f"{said}: {run.tasks()}"
-        row = place.ledger.load(run.load)
-        committed = row is not None and row.state is LoadState.COMMITTED
-        assert committed == leg.whole, f"{said}: {row}"
-        assert committed or ended != "success", f"{said}: a load that is not there shows as a successful run"
-        assert leg.attempts in (None, run.attempts()), said
-        print(f"{time.strftime('%X')} {said}: {run.tasks()}, {run.attempts()} attempts", flush=True)
+def played_from_the_table(scenario: Scenario, place: Place) -> None:
+    play(scenario, Held(place, scenario.name, scenario.dag))
 
 
-PLAYS: Mapping[str, Callable[[Place], None]] = {s.name: partial(play, s) for s in SCENARIOS} | STORIES
+PLAYS: Mapping[str, Callable[[Place], None]] = {
+    s.name: partial(played_from_the_table, s) for s in SCENARIOS
+} | STORIES
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,19 @@
-"""The page in Airflow's own UI, under Chromium: Debian's chromium and its driver, nothing from the net."""
+"""The page in Airflow's own UI, under Chromium."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.wait import WebDriverWait
 
 from airflow_kafka_eos.load import LoadState
+from tests.browser import Browser, chromium
 from tests.plugin.conftest import Site, owner
 from tests.plugin.test_page_api import NewLoad, lingering, state
 
@@ -24,8 +21,6 @@ pytestmark = pytest.mark.airflow
 
 #: write the pictures of docs/page.md anew
 PICTURES = os.environ.get("PAGE_PICTURES")
-#: what a look at a page says that is not drawn yet, or drawn anew at this moment
-NOT_YET = (NoSuchElementException, StaleElementReferenceException, LookupError, StopIteration)
 #: a colour, in whatever notation, as red, green and blue
 PIXEL = """
 const brush = document.createElement("canvas").getContext("2d");
@@ -36,11 +31,8 @@ return Array.from(brush.getImageData(0, 0, 1, 1).data.slice(0, 3));
 
 
 @dataclass
-class Browser:
-    """A user at Airflow's UI."""
-
-    driver: WebDriver
-    url: str
+class PageBrowser(Browser):
+    """A user at our page."""
 
     def log_in(self, site: Site, user: str) -> None:
         with site.client(user) as client:
@@ -54,43 +46,11 @@ class Browser:
 
     def open(self, path: str) -> None:
         """A page of Airflow's, and into the frame that our page stands in."""
-        self.driver.switch_to.default_content()
-        self.driver.get(f"{self.url}/{path}")
-        frame = self.until(lambda d: d.find_element(By.CSS_SELECTOR, "iframe[title='Kafka transactions']"))
-        self.driver.switch_to.frame(frame)
+        super().open(path)
+        self.enter_frame()
 
     def open_run(self, run_id: str) -> None:
         self.open(f"dags/orders/runs/{run_id}/plugin/kafka-transactions-run")
-
-    def until(self, found: Callable[[WebDriver], WebElement]) -> WebElement:
-        return WebDriverWait(self.driver, 60, ignored_exceptions=NOT_YET).until(found)
-
-    def sees(self, text: str, where: str = "body") -> WebElement:
-        """Wait for a text."""
-
-        def look(driver: WebDriver) -> WebElement:
-            element = driver.find_element(By.CSS_SELECTOR, where)
-            if text not in element.text:
-                raise LookupError
-            return element
-
-        return self.until(look)
-
-    def click(self, find: Callable[[WebDriver], WebElement]) -> None:
-        """Click it; anew where the page has drawn another one in its place meanwhile."""
-
-        def click(driver: WebDriver) -> WebElement:
-            element = find(driver)
-            element.click()
-            return element
-
-        self.until(click)
-
-    def press(self, selector: str) -> None:
-        self.click(lambda d: d.find_element(By.CSS_SELECTOR, selector))
-
-    def text(self) -> str:
-        return self.driver.find_element(By.TAG_NAME, "body").text
 
     def picture(self, name: str) -> None:
         if PICTURES:
@@ -99,36 +59,12 @@ class Browser:
 
 
 @pytest.fixture(scope="session")
-def browser(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        why = "no chromium, or no chromedriver, is installed: apt-get install chromium chromium-driver"
-        if os.environ.get("CI"):
-            pytest.fail(why)
-        pytest.skip(why)
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",  # root has no namespaces of its own here
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--no-proxy-server",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-        "--window-size=1280,1000",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    running.set_page_load_timeout(60)
-    try:
-        yield Browser(running, site.airflow.url)
-    finally:
-        running.quit()
+def browser(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageBrowser]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        yield PageBrowser(driver, site.airflow.url)
 
 
-def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: Browser, new_load: NewLoad) -> None:
+def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: PageBrowser, new_load: NewLoad) -> None:
     world = new_load("2026-11-01")
     manifest = world.prepare(["a", "b"], ["c"], owner=owner(world))
     browser.log_in(site, "user")
@@ -151,7 +87,7 @@ def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: Browser, 
     browser.picture("page-committed-light")
 
 
-def test_a_lingering_transaction_is_shown_and_cleaned_up(site: Site, browser: Browser, new_load: NewLoad) -> None:
+def test_a_lingering_transaction_is_shown_and_cleaned_up(site: Site, browser: PageBrowser, new_load: NewLoad) -> None:
     world = new_load("2026-11-02")
     lingering(site, world)
     browser.log_in(site, "user")
@@ -173,7 +109,7 @@ def _row(driver: WebDriver, key: str) -> WebElement:
 
 
 def test_an_undecided_load_is_swept_only_after_its_name_is_typed(
-    site: Site, browser: Browser, new_load: NewLoad
+    site: Site, browser: PageBrowser, new_load: NewLoad
 ) -> None:
     world = new_load("2026-11-03")
     world.prepare(["a"], owner=owner(world))
@@ -193,7 +129,7 @@ def test_an_undecided_load_is_swept_only_after_its_name_is_typed(
 
 
 def test_a_user_without_permission_sees_neither_data_nor_buttons(
-    site: Site, browser: Browser, new_load: NewLoad
+    site: Site, browser: PageBrowser, new_load: NewLoad
 ) -> None:
     world = new_load("2026-11-04")
     lingering(site, world)
@@ -211,7 +147,7 @@ def test_a_user_without_permission_sees_neither_data_nor_buttons(
     assert "2026-11-04-" not in browser.text() and "lingering" not in browser.text()
 
 
-def test_the_page_goes_along_with_airflows_theme(site: Site, browser: Browser, new_load: NewLoad) -> None:
+def test_the_page_goes_along_with_airflows_theme(site: Site, browser: PageBrowser, new_load: NewLoad) -> None:
     new_load("2026-11-05").prepare(["a"], owner="orders/2026-11-05#group=load")
     browser.log_in(site, "user")
     shades = {}
@@ -234,7 +170,7 @@ def test_the_page_goes_along_with_airflows_theme(site: Site, browser: Browser, n
     browser.until(lambda d: d.find_element(By.CSS_SELECTOR, "html[data-theme=light]"))
 
 
-def test_what_a_load_is_called_never_becomes_markup(site: Site, browser: Browser, new_load: NewLoad) -> None:
+def test_what_a_load_is_called_never_becomes_markup(site: Site, browser: PageBrowser, new_load: NewLoad) -> None:
     world = new_load("2026-11-06")
     world.prepare(["a"], owner=owner(world))
     evil = "<img src=x onerror=alert(1)><script>document.title='owned'</script>"
@@ -247,7 +183,7 @@ def test_what_a_load_is_called_never_becomes_markup(site: Site, browser: Browser
     assert browser.driver.title != "owned"
 
 
-def test_the_browser_finds_nothing_to_complain_of(site: Site, browser: Browser, new_load: NewLoad) -> None:
+def test_the_browser_finds_nothing_to_complain_of(site: Site, browser: PageBrowser, new_load: NewLoad) -> None:
     """A module that is missing, a style that the policy refuses, an error in a script: all of it is in its log."""
     new_load("2026-11-07").prepare(["a"], owner="orders/2026-11-07#group=load")
     browser.log_in(site, "user")
