@@ -8,8 +8,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
+from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import ExactlyOnceLoad
 
@@ -24,6 +26,13 @@ class ApproveOutsized(ApprovalOperator):
         # with a verdict it is decided already: what was lost of it may be prepared again, that is no question any more
         if "verdict" not in prepared and prepared["records"] > USUAL:
             super().execute(context)
+
+    def execute_complete(self, context, event):
+        try:
+            super().execute_complete(context, event)
+        except HITLRejectException as e:
+            # for good: as any other failure, it would be tried again, and the person asked once more
+            raise AirflowFailException(str(e)) from e
 
 
 with DAG(

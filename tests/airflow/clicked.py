@@ -39,12 +39,13 @@ class Clicked(Held):
             (task,) = tasks
             self._open(task)
             self._browser.press(CLEAR)
-            self._is_asked("Downstream")
-            if downstream:
-                self._is_asked(f"Affected Tasks: {len(TASKS) - TASKS.index(task)}")
-            else:
+            behind = set(TASKS[TASKS.index(task) :])
+            # Airflow takes a group's setup and teardown along
+            alone = {task, "begin", "cleanup"}
+            self._is_asked(f"Affected Tasks: {len(behind | alone)}")
+            if not downstream:
                 self._choose("Downstream")  # is chosen unless told otherwise
-                self._is_asked("Affected Tasks: 1")
+                self._is_asked(f"Affected Tasks: {len(alone)}")
             self._choose(EVEN_IF_RUNNING)
         self._confirm("Confirm")
 
