@@ -12,12 +12,11 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test test-night lint unit mutations bench bench-quick clean
+.PHONY: help setup tools demo test lint unit mutations bench bench-quick clean
 
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
 	@echo "make test   set everything up, then lint and all tests, on a real broker"
-	@echo "make test-night   the same, and what takes a quiet machine: every click and kill in Airflow, backfills, example DAGs"
 	@echo "make lint   ruff, mypy, import directions"
 	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
 	@echo "make mutations  take out one guard of the protocol's rules after the other, and see a test go red (minutes)"
@@ -47,10 +46,6 @@ demo: tools $(READY)
 WORKERS ?= 2
 test: tools lint
 	$(BIN)/pytest -n $(WORKERS)
-
-# and everything that can be clicked or killed in a whole Airflow, backfills, the example DAGs: on a quiet machine
-test-night: export NIGHT = 1
-test-night: test
 
 lint: $(READY)
 	$(BIN)/ruff check .

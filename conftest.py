@@ -1,14 +1,11 @@
 """Marks by what a test really uses, so that `make unit` needs no broker, whatever a test's author forgot.
 
-What takes a quiet machine for many minutes is left out unless asked for: `make test-night` (NIGHT=1).
-
 And who runs it where several processes share the tests (`pytest -n 2`): a file stays in one, for its broker, and so
 does what shares one Airflow. (Not by xdist's own groups: 3.8 marks them where pytest 9.2 does not look any more.)
 """
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,18 +14,6 @@ import pytest
 
 ROOT = Path(__file__).parent
 AIRFLOW_TESTS = ROOT / "tests" / "airflow"
-#: everything that can be clicked or killed in a whole Airflow, backfills, the example DAGs
-NIGHT = {
-    AIRFLOW_TESTS / name
-    for name in (
-        "test_authored.py",
-        "test_backfill.py",
-        "test_clicks.py",
-        "test_dags.py",
-        "test_parts_killed.py",
-        "test_standalone_reload.py",
-    )
-}
 #: files that share an Airflow, by what they have in them
 ONE_AIRFLOW = ("place: Place", "site: Site")
 
@@ -41,8 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.broker)
         if item.path.is_relative_to(AIRFLOW_TESTS):
             item.add_marker(pytest.mark.airflow)
-        if item.path in NIGHT and not os.environ.get("NIGHT"):
-            item.add_marker(pytest.mark.skip(reason="minutes of a quiet machine: NIGHT=1, or make test-night"))
 
 
 @pytest.hookimpl(optionalhook=True)
