@@ -6,6 +6,7 @@
     │   │   ├── InvalidNameError     a name cannot become part of a transactional id
     │   │   ├── TopicError           a topic or partition is missing or does not fit
     │   │   ├── SchemaRefusedError       the registry refuses the values' schema, or the columns do not fit it
+    │   │   ├── OtherClusterError    the attempt was written to another Kafka cluster than the connection leads to
     │   │   └── ToolMissingError     a program on the machine is missing or too old
     │   ├── AccessError              the broker refuses the credentials or the operation
     │   ├── BrokerTooOldError        the broker lacks a request that exactly-once needs
@@ -47,6 +48,7 @@ __all__ = [
     "LedgerUnavailableError",
     "ManifestError",
     "NotFinishedError",
+    "OtherClusterError",
     "ProducerFencedError",
     "RecordError",
     "RecordsGoneError",
@@ -128,6 +130,29 @@ class TopicError(ConfigurationError):
 
 class SchemaRefusedError(ConfigurationError):
     """The schema registry refuses the values' schema, has none where one must be, or the columns do not fit it."""
+
+
+class OtherClusterError(ConfigurationError):
+    """The attempt was written to another Kafka cluster than the one that the connection leads to.
+
+    :param written_to: the attempt's cluster id, as the ledger has it.
+    :param leads_to: that of the cluster which the connection leads to.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        load: str | None = None,
+        attempt: int | None = None,
+        transactional_id: str | None = None,
+        written_to: str | None = None,
+        leads_to: str | None = None,
+    ) -> None:
+        super().__init__(message, remedy=remedy, load=load, attempt=attempt, transactional_id=transactional_id)
+        self.written_to = written_to
+        self.leads_to = leads_to
 
 
 class ToolMissingError(ConfigurationError):

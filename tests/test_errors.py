@@ -23,6 +23,7 @@ PINNED = [
     "LedgerUnavailableError",
     "ManifestError",
     "NotFinishedError",
+    "OtherClusterError",
     "ProducerFencedError",
     "RecordError",
     "RecordsGoneError",

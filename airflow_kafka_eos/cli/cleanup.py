@@ -12,11 +12,12 @@ from airflow_kafka_eos.cli.durations import milliseconds, text_of
 from airflow_kafka_eos.cli.exits import FOUND, code_of, worst
 from airflow_kafka_eos.cli.hidden import say_hidden
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
-from airflow_kafka_eos.errors import AccessError, ConfigurationError
+from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.protocol.leftovers import Swept
+    from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.protocol.leftovers import Leftovers, Swept
     from airflow_kafka_eos.protocol.session import Session
 
 _DAY_MS = 86_400_000
@@ -59,42 +60,45 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.leftovers import clean
 
     with open_session(arguments) as session:
-        loads, unknown, hidden = _chosen(arguments, session)
+        left = _chosen(arguments, session)
+        loads = dict(left.loads)
         swept: list[Swept] = []
         if loads and not arguments.dry_run:
             confirm(arguments, _question(arguments, session, loads))
             swept = clean(
                 session, loads, by=person(), quiet_s=arguments.quiet / 1000, deadline_s=arguments.deadline
             )
-    codes = [code_of(s.error) for s in swept if s.error is not None] + ([FOUND] if unknown else [])
-    codes.append(say_hidden(hidden))
+    codes = [code_of(s.error) for s in swept if s.error is not None]
+    codes += [FOUND] if left.unknown or left.elsewhere else []
+    codes.append(say_hidden(left.hidden))
     shown = [_row(s.load, s.up_to, s) for s in swept] if swept else [_row(*item) for item in loads.items()]
     if arguments.output == "json":
-        why = None if hidden is None else str(hidden)
-        print(as_json({"loads": shown, "unknown": list(unknown), "hidden": why}))
+        why = None if left.hidden is None else str(left.hidden)
+        elsewhere = [_of_another_cluster(row) for row in left.elsewhere]
+        print(as_json({"loads": shown, "unknown": list(left.unknown), "elsewhere": elsewhere, "hidden": why}))
     else:
         print(as_table([r | {"aborted": len(r["aborted"])} for r in shown]) or "nothing to clean up")
-        if unknown:
+        if left.unknown:
             print("\nopen, of this ledger, and unknown to it (restored from a backup?); left alone:")
-            print("\n".join(unknown))
+            print("\n".join(left.unknown))
+        if left.elsewhere:
+            print("\nwritten to another Kafka cluster, and not closed; run it with a --kafka-conn-id that leads there:")
+            print(as_table([_of_another_cluster(row) for row in left.elsewhere]))
     return worst(codes)
 
 
-def _chosen(
-    arguments: argparse.Namespace, session: Session
-) -> tuple[dict[LoadIdentity, int], tuple[str, ...], AccessError | None]:
-    if arguments.name is None:
-        from airflow_kafka_eos.protocol.leftovers import find
+def _chosen(arguments: argparse.Namespace, session: Session) -> Leftovers:
+    from airflow_kafka_eos.protocol.leftovers import Leftovers, find
 
-        found = find(session, abandoned_after=timedelta(milliseconds=arguments.abandoned_after))
-        return dict(found.loads), found.unknown, found.hidden
+    if arguments.name is None:
+        return find(session, abandoned_after=timedelta(milliseconds=arguments.abandoned_after))
     from airflow_kafka_eos.cli.loads import unknown
 
     load = LoadIdentity(arguments.namespace, arguments.name, arguments.key)
     row = session.ledger.load(load)
     if row is None:
         raise unknown(session.ledger, load)
-    return {load: row.newest_attempt}, (), None  # its sweep makes sure itself
+    return Leftovers({load: row.newest_attempt}, ())  # its sweep makes sure itself
 
 
 def _question(arguments: argparse.Namespace, session: Session, loads: dict[LoadIdentity, int]) -> str:
@@ -108,6 +112,17 @@ def _question(arguments: argparse.Namespace, session: Session, loads: dict[LoadI
     alive = newest is not None and newest.is_undecided
     warning = " It is undecided, a run may be at work on it, and it cannot be committed then." if alive else ""
     return f"Sweep load {load} up to attempt {number}?{warning}"
+
+
+def _of_another_cluster(row: AttemptRow) -> dict[str, Any]:
+    load = row.load
+    return {
+        "namespace": load.namespace,
+        "name": load.name,
+        "key": load.key,
+        "attempt": row.number,
+        "cluster_id": row.cluster_id,
+    }
 
 
 def _row(load: LoadIdentity, up_to: int, swept: Swept | None = None) -> dict[str, Any]:

@@ -118,7 +118,8 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
 
 
 def _attempt(session: Session, name: str) -> AttemptRow:
-    """Whose it is now; refuses what is not ours."""
+    """Whose it is now; refuses what is not ours, or not of this cluster."""
+    from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
     from airflow_kafka_eos.protocol.holding import present_holder, refuse_foreign
 
     refuse_foreign(session, name)
@@ -131,6 +132,7 @@ def _attempt(session: Session, name: str) -> AttemptRow:
             "you have looked at the topic",
             transactional_id=name,
         )
+    refuse_elsewhere(session, [attempt])
     return attempt
 
 

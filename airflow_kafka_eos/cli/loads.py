@@ -172,6 +172,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "reason": row.reason,
         "records": row.records,
         "bytes": row.bytes,
+        "cluster_id": row.cluster_id,
     }
 
 

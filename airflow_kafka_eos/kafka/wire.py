@@ -133,6 +133,14 @@ class Wire:
         """Node ids of the brokers that are alive, asked anew each time."""
         return sorted(broker.node_id for broker in self.metadata([]).brokers)
 
+    def cluster_id(self) -> str | None:
+        """The id of this Kafka cluster, as its brokers told it when they were asked last; None where they tell none.
+
+        Connecting asks for it, so that it costs no request of its own.
+        """
+        self._connect()
+        return self._manager.cluster.cluster_id or None
+
     def addresses(self) -> dict[int, str]:
         """``host:port`` of each broker, as the cluster names it to its clients (``advertised.listeners``)."""
         self._connect()

@@ -38,7 +38,12 @@ def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Inte
 
 
 def submit(
-    connection: Connection, load: LoadIdentity, owner: str, naming: TransactionNaming, writers_until: str | None
+    connection: Connection,
+    load: LoadIdentity,
+    owner: str,
+    naming: TransactionNaming,
+    writers_until: str | None,
+    cluster_id: str | None,
 ) -> AttemptRow:
     """An attempt for this caller's application alone (rule 3), or the one that is decided (rule 9).
 
@@ -71,6 +76,7 @@ def submit(
         submitted_by=by,
         slot=slot,
         writers_until=writers_until,
+        cluster_id=cluster_id,
     )
 
 

@@ -112,6 +112,7 @@ class Ledger:
         owner: str,
         naming: TransactionNaming = TransactionNaming.INCREMENTING,
         deadline_ms: int | None = None,
+        cluster_id: str | None = None,
     ) -> AttemptRow:
         """The attempt that the caller's application may prepare: no two callers get the same (rule 3).
 
@@ -120,6 +121,7 @@ class Ledger:
 
         :param naming: ``pooling``: the attempt leases a slot of ids with it.
         :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction (rule 5).
+        :param cluster_id: of the Kafka cluster that its application writes to; None: not known.
         :raises ConfigurationError: pooling without a deadline: nobody could tell how long its ids may not be used.
         :raises InDoubtError: a slot of the load's name is in doubt.
         """
@@ -130,7 +132,7 @@ class Ledger:
                 load=str(load),
             )
         until = None if deadline_ms is None else slots.text_of(datetime.fromtimestamp(deadline_ms / 1000, UTC))
-        return self._write(lambda c: attempts.submit(c, load, owner, naming, until))
+        return self._write(lambda c: attempts.submit(c, load, owner, naming, until, cluster_id))
 
     def mark_prepared(self, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
         """Record that all of the attempt's transactions are prepared; the same answer for the same manifest again.

@@ -288,6 +288,7 @@ def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
         slot=row.slot,
         writers_until=row.writers_until,
         writers_left=row.writers_left,
+        cluster_id=row.cluster_id,
     )
 
 

@@ -21,7 +21,8 @@ class AttemptRow:
     the manifest says (``records``, ``bytes``, ``scope``, ``two_phase_commit``, ``writer``, ``digest_algorithm``)
     and its own ``manifest_sha256`` (of :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared. ``slot``:
     of pooled ids; it stays noted when given back. ``writers_until``: past it none of its writers begins a
-    transaction. ``writers_left``: whether one may live on behind its manifest.
+    transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the Kafka cluster
+    that it was submitted to; None for those of before revision 0005, too.
     """
 
     load: LoadIdentity
@@ -46,6 +47,7 @@ class AttemptRow:
     slot: int | None = None
     writers_until: str | None = None
     writers_left: bool | None = None
+    cluster_id: str | None = None
 
     @property
     def is_undecided(self) -> bool:

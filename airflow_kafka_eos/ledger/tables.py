@@ -105,6 +105,8 @@ attempts = Table(
     Column("slot", Integer),
     Column("writers_until", _TIME),
     Column("writers_left", Boolean),
+    # revision 0005: of the Kafka cluster that it was submitted to
+    Column("cluster_id", _varchar(255)),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
 

@@ -26,8 +26,9 @@ class SweepLeftoversOperator(BaseOperator):
     """What cleanup does for a run, for the runs that are gone: deleted, skipped whole, or of a DAG that is no more.
 
     Per namespace: undecided attempts without a sign of life are made undecidable and what they have open is ended;
-    decided loads are rolled forward. Attempts and repairs at work, loads in doubt and transactions of others are left
-    alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
+    decided loads are rolled forward. Attempts and repairs at work or of another Kafka cluster, loads in doubt and
+    transactions of others are left alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice,
+    or beside runs, is safe.
 
     Where connections and quiet period are None, Airflow's section ``[kafka_eos]`` says them, as it does for the loads:
     in another ledger than theirs all that they have open would be a stranger's.
@@ -79,8 +80,9 @@ class SweepLeftoversOperator(BaseOperator):
         """Sweep and measure each namespace; returns what was found, by namespace.
 
         ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``unknown``: open ids of this ledger that it
-        does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``in_doubt``: loads.
-        ``numbers``: what went to Stats. ``problems``: what needs a person, as texts.
+        does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``elsewhere``:
+        attempts of another Kafka cluster, not closed, as old as that: ``load``, ``attempt``, ``cluster_id``.
+        ``in_doubt``: loads. ``numbers``: what went to Stats. ``problems``: what needs a person, as texts.
 
         :raises AirflowFailException: something needs a person.
         :raises AirflowException: a broker or the ledger did not answer, or a wait passed its deadline: try again.
@@ -106,7 +108,7 @@ class SweepLeftoversOperator(BaseOperator):
     def _namespace(self, resolved: Resolved, namespace: str, by: str, passing: list[str]) -> dict[str, Any]:
         """One namespace; an error in it keeps no other from being swept."""
         found: dict[str, Any] = {
-            "swept": [], "unknown": [], "strangers": [], "in_doubt": [], "numbers": {}, "problems": [],
+            "swept": [], "unknown": [], "strangers": [], "elsewhere": [], "in_doubt": [], "numbers": {}, "problems": [],
         }  # fmt: skip
         try:
             with resolved.session(namespace) as session:
@@ -154,6 +156,13 @@ class SweepLeftoversOperator(BaseOperator):
         problems += [
             f"{name} is open, of this ledger, and unknown to it (restored from a backup?)" for name in left.unknown
         ]
+        for row in left.elsewhere:
+            found["elsewhere"].append({"load": str(row.load), "attempt": row.number, "cluster_id": row.cluster_id})
+            problems.append(
+                f"attempt {row.number} of load {row.load} was written to Kafka cluster {row.cluster_id}, and is not "
+                f"closed: sweep it with a kafka_conn_id that leads there, {self.kafka_conn_id} leads to "
+                f"{session.cluster_id}"
+            )
         found["strangers"] = strangers(session, longer_than=self.abandoned_after)
         problems += [
             f"{name} is open for more than {self.abandoned_after}, and of another ledger (a deployment that is gone?)"

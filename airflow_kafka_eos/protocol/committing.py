@@ -23,6 +23,7 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.evidence import FINAL, Outcome, judge_decided
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.judging import evidence_of
 from airflow_kafka_eos.protocol.repairing import end_abandoned, repair
 from airflow_kafka_eos.protocol.restored import refuse_unknown_repairs
@@ -76,6 +77,7 @@ def commit(
     :raises InDoubtError: a transaction's log does not tell one story, what was lost cannot be repaired, or may have
         been repaired already, for the ledger was restored from a backup; terminal, a person decides.
     :raises UndecidableError: there is no commit decision, or the load was given up.
+    :raises OtherClusterError: it was written to another cluster, and is not verified committed.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
     row = decided_attempt(session, load)
@@ -149,8 +151,9 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
 
     :raises InDoubtError: see :func:`commit`.
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
+    :raises OtherClusterError: see :func:`commit`.
     """
-    _refuse_undecided(session, load, number)
+    refuse_elsewhere(session, [_refuse_undecided(session, load, number)])
     result = CommitPass()
     rows = session.ledger.transactions(load, number)
     todo = [t for t in rows if t.outcome not in FINAL]
@@ -189,7 +192,7 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
     return result
 
 
-def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> None:
+def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> AttemptRow:
     row, known = session.ledger.attempt(load, number), session.ledger.load(load)
     if row is None or known is None or row.verdict is not Verdict.COMMIT:
         # the ledger knows the transactions of undecided and aborted attempts too
@@ -206,6 +209,7 @@ def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> None
             load=str(load),
             attempt=number,
         )
+    return row
 
 
 def _stop(session: Session, load: LoadIdentity, number: int, stories: Mapping[str, str]) -> bool:

@@ -16,6 +16,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.protocol.confirming import Observed, problems
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.session import Session
 
 log = logging.getLogger(__name__)
@@ -108,8 +109,10 @@ def decide(
     :raises DualWriteError: ``also`` failed; nothing is decided, and decide may run again.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
+    :raises OtherClusterError: the attempt was written to another cluster; nothing is decided.
     """
     ref = manifest.attempt
+    refuse_elsewhere(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
     refusal = checks.refusal(manifest)
     if refusal:
         _abort(session, ref, owner, f"check: {refusal}")

@@ -15,6 +15,7 @@ from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedErro
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.protocol.elsewhere import is_elsewhere
 from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.holding import holders_of, is_ours
 from airflow_kafka_eos.protocol.polling import CleanPoll
@@ -44,15 +45,20 @@ class Leftovers:
     :param loads: each with the number of the last attempt to sweep.
     :param unknown: ids of this ledger that are open, and whose attempt the ledger does not know.
     :param hidden: why there may be more that was not seen: ACLs limit the listing; None when they do not.
+    :param elsewhere: attempts that are not closed, have shown no life for so long that they are nobody's any more, and
+        were written to another Kafka cluster: they are swept with a connection that leads there.
     """
 
     loads: Mapping[LoadIdentity, int]
     unknown: tuple[str, ...]
     hidden: AccessError | None = None
+    elsewhere: tuple[AttemptRow, ...] = ()
 
 
 def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
-    """Loads of the session's namespace with something to sweep or to roll forward.
+    """Loads of the session's namespace with something to sweep or to roll forward in the session's Kafka cluster.
+
+    Attempts of another cluster are left alone, with everything of their load from there on.
 
     :param abandoned_after: an undecided attempt that has shown no life for so long is nobody's any more. A younger one
         and everything of its load from there on is left alone: its run may be at work. So is a load with an open repair
@@ -67,12 +73,14 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     # asked behind the listing: an attempt that was opened since then must not look like an old one
     unfinished = session.ledger.unfinished(session.namespace)
     now = datetime.now().astimezone()
-    loads = choose(unfinished, holders.values(), now, abandoned_after)
+    elsewhere = [row for row in unfinished if is_elsewhere(session, row)]
+    loads = choose(unfinished, holders.values(), now, abandoned_after, elsewhere)
     rows = session.ledger.loads(session.namespace) if loads else []
     for load in [row.load for row in rows if row.load in loads and row.state is LoadState.REPAIRING]:
         if is_repaired(session.ledger.repairs(load), now, abandoned_after):
             del loads[load]
-    return Leftovers(loads, tuple(unknown), hidden_by_acls(session))
+    left_there = tuple(row for row in elsewhere if now - last_sign(row) >= abandoned_after)
+    return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there)
 
 
 def choose(
@@ -80,18 +88,22 @@ def choose(
     holders: Iterable[AttemptRow],
     now: datetime,
     abandoned_after: timedelta,
+    elsewhere: Iterable[AttemptRow] = (),
 ) -> dict[LoadIdentity, int]:
     """Which loads to sweep, up to which attempt. No I/O.
 
     :param unfinished: attempts that nobody has closed.
     :param holders: attempts that have transactions open, closed or not.
+    :param elsewhere: those of ``unfinished`` that were written to another cluster: of each load only what is older.
     """
+    not_here = {(row.load, row.number) for row in elsewhere}
     limits: dict[LoadIdentity, int] = {}
     every: dict[tuple[LoadIdentity, int], AttemptRow] = {}
     for row in (*holders, *unfinished):  # the later look counts
         every[row.load, row.number] = row
     for row in every.values():
-        if row.is_undecided and now - last_sign(row) < abandoned_after:
+        is_at_work = row.is_undecided and now - last_sign(row) < abandoned_after
+        if is_at_work or (row.load, row.number) in not_here:
             limits[row.load] = min(row.number - 1, limits.get(row.load, row.number))
     chosen: dict[LoadIdentity, int] = {}
     for load, number in sorted(every, key=lambda key: (str(key[0]), key[1])):

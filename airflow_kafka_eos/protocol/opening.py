@@ -6,9 +6,10 @@ import logging
 
 from airflow_kafka_eos.errors import TransientError
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, TransactionNaming, Verdict
+from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.naming import PooledId, slot_prefix
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.ids import Caps, check_caps
 from airflow_kafka_eos.protocol.leasing import check_slot
 from airflow_kafka_eos.protocol.restored import refuse_restored
@@ -29,8 +30,10 @@ def begin(
     :param owner: the run that asks, as text; cleanup finds "its own" attempts by it.
     :param data_interval: start and end, UTC ISO 8601; another interval for the same key is refused.
     :raises ConfigurationError: a name does not fit, or the key was used for another data interval.
+    :raises OtherClusterError: an attempt that is not closed was written to another cluster. Nothing is opened.
     :raises InDoubtError: the broker knows more of this load than the ledger, as after a restore. Nothing is opened.
     """
+    _refuse_elsewhere(session, load)
     refuse_restored(session, load)
     row = session.ledger.begin(load, owner=owner, data_interval=data_interval)
     try:
@@ -53,20 +56,25 @@ def submit(
 ) -> AttemptRow:
     """Take the opened attempt for one application, or open a new one when it was taken before (rule 3).
 
-    No trigger rule fires while Airflow retries a task, so a retried ``prepare`` sweeps here by itself.
+    No trigger rule fires while Airflow retries a task, so a retried ``prepare`` sweeps here by itself. The ledger notes
+    which Kafka cluster the attempt is written to.
 
     :param naming: ``pooling``: the attempt leases a slot, whose ids are looked at before one is used.
     :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule 5).
     :param caps: how many transactional ids there may be; None: they are not counted.
     :raises ConfigurationError: a cap is reached; no attempt is taken.
+    :raises OtherClusterError: an attempt that is not closed was written to another cluster; no attempt is taken.
     :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
     """
+    _refuse_elsewhere(session, load)
     known = session.ledger.load(load)
     if caps is not None and (known is None or known.state not in DECIDED_COMMIT):
         check_caps(session, load, naming, caps)
     if naming is TransactionNaming.POOLING and (known is None or known.state not in DECIDED_COMMIT):
         _sweep_free_slots(session, load, owner)
-    row = session.ledger.submit(load, owner=owner, naming=naming, deadline_ms=deadline_ms)
+    row = session.ledger.submit(
+        load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id
+    )
     _sweep_older(session, row)
     if row.verdict is None:
         check_slot(session, row)
@@ -95,6 +103,13 @@ def prepared(session: Session, manifest: Manifest, *, writers_left: bool = True)
 def reference(session: Session, row: AttemptRow) -> AttemptRef:
     """The attempt as Spark and the manifest name it."""
     return AttemptRef(row.load, session.ledger.ledger_id, row.number, row.slot)
+
+
+def _refuse_elsewhere(session: Session, load: LoadIdentity) -> None:
+    """A committed load stays so wherever the connection leads: nothing is opened, nothing swept."""
+    known = session.ledger.load(load)
+    if known is not None and known.state is not LoadState.COMMITTED:
+        refuse_elsewhere(session, session.ledger.attempts(load))
 
 
 def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:

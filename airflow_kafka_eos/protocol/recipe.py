@@ -27,6 +27,7 @@ from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId, parse
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
 from airflow_kafka_eos.protocol.judging import evidence
 from airflow_kafka_eos.protocol.leasing import decided_of, is_unknown_commit
@@ -73,11 +74,14 @@ def init_transactions(
     (rule 8). A pooled id is taken for its present holder's, whoever that is.
 
     :raises UndecidableError: another transaction than the recorded one is open under the id (a zombie's).
+    :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
     """
     if not keep_prepared:
         force_terminate(session, transactional_id, by=by, reason="init_transactions", deadline_s=deadline_s)
         return PreparedTxnState.EMPTY
     recorded = prepared_state(session, transactional_id)
+    holder = holder_of(session, PreparedTransaction(transactional_id, recorded))
+    refuse_elsewhere(session, [] if holder is None else [holder])
     seen = session.coordinator.describe([transactional_id]).get(transactional_id)
     if seen is None or not seen.is_open or recorded.is_empty:
         return PreparedTxnState.EMPTY
@@ -109,6 +113,7 @@ def complete_transaction(
     :raises InDoubtError: the ledger has forgotten what became of it: coordinators or logs show a commit under the id,
         or of its load, that is not decided; or nobody remembers a state that the ledger has never recorded. Nothing is
         touched.
+    :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
     :raises UndecidableError: it is decided to be committed with another state: the two databases contradict each
         other, and a decision is never taken back.
     :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.recovering.recover` and :func:`force_terminate`.
@@ -116,6 +121,8 @@ def complete_transaction(
     refuse_foreign(session, transactional_id)
     given, reason = PreparedTransaction(transactional_id, state), "complete_transaction: no decision"
     attempt = holder_of(session, given)
+    if attempt is not None:
+        refuse_elsewhere(session, [attempt])
     _refuse_forgotten(session, attempt, given)
     if attempt is not None:
         if _is_of_an_earlier_holder(session, attempt, given):

@@ -9,6 +9,7 @@ from airflow_kafka_eos.evidence import FINAL, judge_decided
 from airflow_kafka_eos.ledger.rows import LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.committing import commit, decided_attempt
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.judging import evidence_of
 from airflow_kafka_eos.protocol.repairing import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
@@ -27,6 +28,7 @@ def recover(session: Session, load: LoadIdentity, *, by: str, deadline_s: float)
     :returns: the load, COMMITTED.
     :raises ConfigurationError: the ledger does not know the load.
     :raises UndecidableError: it is not decided to be committed, or was given up.
+    :raises OtherClusterError: it was written to another cluster.
     :raises InDoubtError: the logs still do not tell one story, or what was lost cannot be repaired.
     :raises TransientError: it is not done at the deadline; run it again.
     """
@@ -49,6 +51,7 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
     :returns: the load, GIVEN_UP. The first one's word stays.
     :raises ConfigurationError: the ledger does not know the load, or nobody or nothing is named.
     :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
+    :raises OtherClusterError: it was written to another cluster: what is recorded of it would not be true.
     """
     for field, text in (("by", by), ("reason", reason)):
         if not text.strip():
@@ -56,8 +59,9 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
                 f"{field} is empty: a load is given up by name", remedy=f"Set {field}", load=str(load)
             )
     if _known(session, load).state is not LoadState.GIVEN_UP:
-        number = decided_attempt(session, load).number
-        _note_outcomes(session, load, number)
+        decided = decided_attempt(session, load)
+        refuse_elsewhere(session, [decided])
+        _note_outcomes(session, load, decided.number)
         session.ledger.record_given_up(load, by=by, reason=reason)
         log.warning("load %s is given up by %s: %s", load, by, reason)
     try:

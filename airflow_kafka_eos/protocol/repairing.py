@@ -25,6 +25,7 @@ from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.ledger.text import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction
 
@@ -185,11 +186,16 @@ def end_abandoned(
 
     Rule 11's order: the ledger has said for good what is decided of a repair that is not open any more, then Kafka
     describes their ids, and exactly the described identities are ended.
+
+    :raises OtherClusterError: they were written to another cluster: here nothing of theirs would be open.
     """
     over = {r.number: r for r in session.ledger.repairs(load) if r.state is not RepairState.OPEN}
     unclosed = {n: r for n, r in over.items() if r.state is RepairState.UNDECIDABLE and r.closed_at is None}
     if not (unclosed or (over and closed_too)):
         return []
+    repaired = {r.attempt for r in unclosed.values()}
+    attempts = [row for row in session.ledger.attempts(load) if row.number in repaired]
+    refuse_elsewhere(session, attempts, closed_too=True)  # a repair may be left behind a committed load
     before = session.coordinator.places()
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     hidden = before is None or before != session.coordinator.places()

@@ -28,6 +28,7 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, Part
 from airflow_kafka_eos.protocol.committing import commit, commit_pass
 from airflow_kafka_eos.protocol.confirming import problems
 from airflow_kafka_eos.protocol.deciding import observe
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.repairing import GIVE_UP, end_abandoned, timeout_ms
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TopicPartition
@@ -74,6 +75,7 @@ def open_repreparation(
     :param by: who prepares, for the ledger.
     :param deadline_s: seconds, see :func:`~airflow_kafka_eos.protocol.committing.commit`.
     :returns: None when there is nothing to prepare again: nothing is lost, or a person decides.
+    :raises OtherClusterError: it was written to another cluster.
     :raises TransientError: not now; nothing is lost by that.
     """
     load = row.load
@@ -111,7 +113,9 @@ def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
     :raises UndecidableError: the broker does not confirm it (a timeout has passed), and the load stays REPAIRING; or
         the load was given up meanwhile.
     :raises NotFinishedError: cleanup has taken it for a dead one's; prepare may run again.
+    :raises OtherClusterError: the session is of another cluster than the attempt.
     """
+    refuse_elsewhere(session, [again.attempt])
     load, number = again.attempt.load, again.attempt.number
     found = list(differences(again, manifest))
     if found:

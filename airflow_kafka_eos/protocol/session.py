@@ -23,6 +23,11 @@ class Session:
     coordinator: Coordinator
     partitions: Partitions
 
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the Kafka cluster that the connection leads to; None where its brokers tell none."""
+        return self.partitions.wire.cluster_id()
+
 
 @contextmanager
 def connect(

@@ -15,6 +15,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
 from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.leasing import may_have_begun
 from airflow_kafka_eos.protocol.probing import Describe, probe
 from airflow_kafka_eos.protocol.reopened import began_anew
@@ -76,13 +77,16 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str, probes: 
     only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
 
     :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
+    :raises OtherClusterError: one of these attempts was written to another cluster, and is not closed: nothing is done.
     :raises InDoubtError: the broker shows attempts, or commits under slots, that the ledger does not know: nothing is
         aborted; or a decided transaction is lost.
     """
     report = SweepReport()
+    refuse_elsewhere(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
     if not rows:
         return report
+    refuse_elsewhere(session, rows)  # submitted meanwhile
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
     failed = _end_repairs(session, load, rows, by, report) or failed
     lingering = _lingering(session, load, rows, up_to, report, probes)

@@ -14,6 +14,7 @@ import time
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.holding import holder_of, present_holder, refuse_foreign
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
@@ -45,6 +46,7 @@ def force_terminate(
     :param of: the attempt that is meant; when the id is another's, nothing is done. None: whoever holds the id.
     :returns: what was ended; None when nothing was open.
     :raises ConfigurationError: the id is not of this namespace and ledger (rule 6).
+    :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
     :raises UndecidableError: it is decided to be committed, and its load is not given up.
     :raises InDoubtError: it is open, and the ledger does not know its attempt (restored from a backup?).
     :raises NotFinishedError: it has not ended at the deadline.
@@ -57,6 +59,7 @@ def force_terminate(
     if attempt is None:
         _refuse_unknown(transactional_id, seen)
         return None
+    refuse_elsewhere(session, [attempt])
     # before anything is looked at again: from here on nobody decides it (rule 1)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
     session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")

@@ -109,6 +109,26 @@ def test_what_deleted_runs_left_is_ended_or_rolled_forward_and_nothing_else_is_t
     assert (again["swept"], again["problems"], again["numbers"]["open_transactions"]) == ([], [], 0)
 
 
+def test_what_is_of_another_cluster_is_passed_over_and_named_once_it_is_abandoned(
+    home: Path, left: Callable[[str], World]
+) -> None:
+    moved, deleted = left("moved"), left("deleted")
+    for world in (moved, deleted):
+        world.prepare(["never"])
+    with sqlite3.connect(home / "kafka_eos_ledger.db") as db:
+        there = "UPDATE kafka_eos_attempts SET cluster_id = 'there' WHERE load_id = (SELECT id FROM kafka_eos_loads "
+        assert db.execute(there + "WHERE load_key = 'moved' AND namespace = ?)", [moved.load.namespace]).rowcount == 1
+    two_days_ago(home, deleted.load)
+    found = found_by(moved.load.namespace)
+    assert ([s["load"] for s in found["swept"]], found["elsewhere"]) == ([str(deleted.load)], [])
+    two_days_ago(home, moved.load)
+    found = found_by(moved.load.namespace, fail_on_problems=False)
+    assert found["elsewhere"] == [{"load": str(moved.load), "attempt": 1, "cluster_id": "there"}]
+    (problem,) = found["problems"]
+    assert "attempt 1" in problem and f"leads to {moved.session.cluster_id}" in problem
+    assert (state(moved), len(moved.open_ids())) == (LoadState.PREPARED, 1)
+
+
 def test_what_only_a_person_can_judge_fails_it_without_retries_and_is_in_xcom(left: Callable[[str], World]) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 

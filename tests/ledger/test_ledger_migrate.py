@@ -32,7 +32,7 @@ def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
     url = new_url(False)
     assert migrate.current(url) is None
     migrate.upgrade(url)
-    assert migrate.current(url) == migrate.head() == "0004"
+    assert migrate.current(url) == migrate.head() == "0005"
     with Ledger.open(url) as first:
         first.begin(LOAD, owner="x")
     migrate.upgrade(url)
@@ -60,7 +60,7 @@ def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
     sql(url, insert + "attempts VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10, 100, 'sha', NULL)")
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
-    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0004"):
+    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0005"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
         load = LoadIdentity("n", "l", "k")
@@ -69,6 +69,33 @@ def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
             Verdict.COMMIT, 10, None, None, "",
         )  # fmt: skip
         assert [str(t.transaction) for t in ledger.transactions(load, 1)] == ["id (7:0)"]
+
+
+def test_attempts_of_before_revision_0005_are_of_a_cluster_that_nobody_knows(new_url: Callable[[bool], str]) -> None:
+    url = new_url(False)
+    opened = database.Database(url)
+    opened.make_directory()
+
+    def fourth(connection: Connection) -> None:
+        config = migrate._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+
+    opened.write(fourth)
+    opened.close()
+    insert = "INSERT INTO kafka_eos_"
+    sql(url, insert + "loads VALUES (1, 'n', 'l', 'k', 'PREPARING', NULL, NULL, 1, '', 't', 't')")
+    sql(
+        url,
+        insert + "attempts (id, load_id, number, owner, opened_at, submitted_at, submitted_by, slot, writers_until) "
+        "VALUES (100, 1, 1, 'o', 't', 't', 'o', 3, 'u')",
+    )
+    with Ledger.open(url, upgrade=True) as ledger:
+        load = LoadIdentity("n", "l", "k")
+        (row,) = ledger.attempts(load)
+        assert (row.submitted_by, row.slot, row.writers_until, row.cluster_id) == ("o", 3, "u", None)
+        assert ledger.submit(load, owner="o", cluster_id="here").cluster_id == "here"
+        assert [row.cluster_id for row in ledger.attempts(load)] == [None, "here"]
 
 
 def interrupted(url: str, after: int) -> bool:
@@ -190,7 +217,7 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "head", lambda: "9999")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0004, not 9999.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0005, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 

@@ -6,6 +6,7 @@ A snippet that the code no longer has exactly once fails a test of this folder: 
 from __future__ import annotations
 
 from tests.mutations.deciding import OF_RULES_1_TO_6
+from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
 from tests.mutations.ending import OF_RULES_7_TO_14
 from tests.mutations.mutation import Mutation
 from tests.mutations.operating import OF_OPERATING
@@ -20,4 +21,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_REPAIRS,
     *OF_POOLING,
     *OF_OPERATING,
+    *OF_OTHER_CLUSTERS,
 )

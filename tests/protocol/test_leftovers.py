@@ -57,6 +57,12 @@ def test_which_loads_are_swept_and_how_far(
     assert choose(unfinished, holders, NOW, DAY) == chosen
 
 
+def test_of_a_load_with_an_attempt_in_another_cluster_only_what_is_older_is_swept() -> None:
+    rows = [attempt(1, Verdict.ABORT), attempt(2, Verdict.ABORT), attempt(3, Verdict.ABORT)]
+    assert choose(rows, [], NOW, DAY, elsewhere=rows[1:2]) == {LOAD: 1}
+    assert choose([*rows, attempt(1, Verdict.COMMIT, OTHER)], [], NOW, DAY, elsewhere=rows[:1]) == {OTHER: 1}
+
+
 @pytest.fixture
 def alone(settings: KafkaSettings, tmp_path: Path, world: World) -> Iterator[World]:
     """A ledger of its own, so that no other test's leftovers are found."""

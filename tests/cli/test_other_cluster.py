@@ -1,0 +1,73 @@
+"""Commands with a connection to another Kafka cluster than the one that the load was written to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.cli.conftest import Command
+from tests.protocol.world import World
+
+Cluster = tuple[str, str]
+pytestmark = pytest.mark.broker
+
+LOAD = ("orders", "2026-01-01")
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[Cluster]:
+    """The argument that names the other cluster."""
+    with LocalKafka(version="4.4.0") as running:
+        yield ("--bootstrap-server", running.bootstrap_servers)
+
+
+def test_a_person_is_refused_there_and_served_here(
+    world: World, command: Command, at: Cluster, there: Cluster
+) -> None:
+    (transaction,) = world.prepare(["a"]).transactions
+    name, here = transaction.transactional_id, str(world.session.cluster_id)
+    for arguments in (
+        ("transactions", "abort", name, "--yes"),
+        ("transactions", "force-terminate", name, "--yes"),
+        ("cleanup", *LOAD, "--yes"),
+    ):
+        answer = command(*arguments, *there)
+        assert answer.code == 2, answer
+        assert f"was written to Kafka cluster {here}, the connection leads to" in answer.out + answer.err
+    attempt = world.session.ledger.attempt(world.load, 1)
+    assert attempt is not None and attempt.is_undecided and world.open_ids() == [name]
+    (shown,) = json.loads(command("loads", "show", *LOAD, "--output", "json").out)["attempts"]
+    assert shown["cluster_id"] == here
+    every = ("cleanup", "--abandoned-after", "0s", "--quiet", "0s", "--yes")
+    answer = command(*every, *there, "--output", "json")
+    assert answer.code == 1, answer
+    found = json.loads(answer.out)
+    assert found["loads"] == []
+    assert [(row["key"], row["attempt"], row["cluster_id"]) for row in found["elsewhere"]] == [(LOAD[1], 1, here)]
+    assert here in command(*every, *there).out
+    assert world.open_ids() == [name]
+    assert command(*every, *at).code == 0
+    attempt = world.session.ledger.attempt(world.load, 1)
+    assert attempt is not None and attempt.verdict is Verdict.ABORT and world.open_ids() == []
+
+
+def test_a_decided_load_is_recovered_and_given_up_where_it_is(
+    world: World, command: Command, at: Cluster, there: Cluster
+) -> None:
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    for arguments in (
+        ("loads", "recover", *LOAD),
+        ("loads", "give-up", *LOAD, "--reason", "x", "--yes"),
+        ("transactions", "commit", manifest.transactions[0].transactional_id),
+    ):
+        answer = command(*arguments, *there)
+        assert (answer.code, "OtherClusterError: attempt 1 of load" in answer.err) == (2, True), answer
+    row = world.session.ledger.load(world.load)
+    assert row is not None and row.state is LoadState.COMMITTING
+    assert command("loads", "recover", *LOAD, *at).code == 0
+    assert world.visible() == ["a"]
