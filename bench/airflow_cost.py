@@ -260,8 +260,6 @@ def main() -> None:
         settings = quick_settings(Path(folder) / "spark") | {
             "BENCH_RECORDS": str(knobs["RECORDS"]),
             "BENCH_BOOTSTRAP_SERVERS": servers,
-            # the bare application finds it by its environment; for ours, prepare sees to it
-            "PYSPARK_PYTHON": sys.executable,
         }
         connections = {
             "kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": servers}},

@@ -26,6 +26,16 @@ The id is part of every transactional id. With a new one
   - decided loads must be finished before.
 Restart Airflow's triggerer afterwards, and let no task of before go on."""
 
+_FORGET_CLUSTER = """\
+Each attempt remembers the Kafka cluster that it was written to, and is not touched through a
+connection to another one. For a cluster that is gone for good, or whose brokers were set up
+anew and have another cluster id: attempts that are not closed forget it, and are looked for
+where the connection leads from now on. There
+  - undecided attempts have nothing open, and are closed;
+  - decided loads are found to be lost: commit says what can be done (prepare again, or give up).
+If that cluster still runs somewhere, what is open in it holds readers back until its timeout,
+and a load that was committed there may be written here once more: clean up there first."""
+
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
@@ -38,8 +48,17 @@ def add_to(commands: Any) -> None:
         description=_NEW_ID,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    forget = ledger.add_parser(
+        "forget-cluster",
+        help="let attempts that were written to a Kafka cluster which is gone for good be ended elsewhere",
+        description=_FORGET_CLUSTER,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    forget.add_argument("cluster_id", metavar="CLUSTER-ID", help="as `loads show` has it")
     add_yes(renew)
-    for command, run in ((upgrade, _upgrade), (check, _check), (renew, _new_id)):
+    add_yes(forget)
+    runs = ((upgrade, _upgrade), (check, _check), (renew, _new_id), (forget, _forget_cluster))
+    for command, run in runs:
         add_conn_id(command)
         command.set_defaults(run=run)
 
@@ -107,4 +126,16 @@ def _new_id(arguments: argparse.Namespace) -> int:
         confirm(arguments, f"Give ledger {redacted(url)}, now {ledger.ledger_id}, a new id?")
         old = ledger.new_id(decided_by="airflow-kafka-eos ledger new-id")
         print(f"ledger {redacted(url)}: {old} -> {ledger.ledger_id}")
+    return 0
+
+
+def _forget_cluster(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    with Ledger.open(url_of(arguments)) as ledger:
+        if not arguments.yes:
+            print(f"{_FORGET_CLUSTER}\n")
+        confirm(arguments, f"Let {ledger} forget Kafka cluster {arguments.cluster_id}?")
+        count = ledger.forget_cluster(arguments.cluster_id)
+        print(f"{ledger}: {count} attempts that are not closed have forgotten Kafka cluster {arguments.cluster_id}")
     return 0

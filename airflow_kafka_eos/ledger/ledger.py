@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -20,7 +18,6 @@ from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import (
     attempts,
     decisions,
-    migrate,
     outcomes,
     queries,
     renewing,
@@ -28,54 +25,15 @@ from airflow_kafka_eos.ledger import (
     slots,
     waiting,
 )
-from airflow_kafka_eos.ledger.database import Database
-from airflow_kafka_eos.ledger.location import default_url
+from airflow_kafka_eos.ledger.opened import OpenLedger
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, PartitionWrites, sha256
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
-T = TypeVar("T")
 
-
-class Ledger:
+class Ledger(OpenLedger):
     """An open ledger. Make one by :meth:`open`; threads may share it, processes should open their own."""
-
-    def __init__(self, database: Database, ledger_id: str) -> None:
-        self._database = database
-        self._ledger_id = ledger_id
-
-    @classmethod
-    def open(cls, url: str, *, upgrade: bool | None = None) -> Ledger:
-        """Open the ledger at an SQLAlchemy URL (SQLite file, PostgreSQL, MySQL).
-
-        :param upgrade: create or upgrade it. None: the embedded SQLite default only.
-        :raises LedgerUnavailableError: unreachable, or not upgraded yet.
-        :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
-        """
-        if url == default_url() if upgrade is None else upgrade:
-            migrate.upgrade(url)
-        database = Database(url)
-        return cls(database, migrate.read_checked(database, queries.ledger_id))
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"Ledger({self._database.shown!r}, {self._ledger_id})"
-
-    @property
-    def ledger_id(self) -> str:
-        """10 random hex characters, part of every transactional id (rule 6)."""
-        return self._ledger_id
 
     def new_id(self, *, decided_by: str) -> str:
         """Take another ledger id, for a ledger restored from a backup; aborts what is undecided. Returns the old one.
@@ -86,6 +44,13 @@ class Ledger:
         """
         old, self._ledger_id = self._write(lambda c: renewing.new_id(c, decided_by))
         return old
+
+    def forget_cluster(self, cluster_id: str) -> int:
+        """Forget which cluster its attempts that are not closed were written to, for one that is gone for good.
+
+        :returns: how many attempts; from here on they are looked for where the connection leads.
+        """
+        return self._write(lambda c: renewing.forget_cluster(c, cluster_id))
 
     # --- attempts
 
@@ -391,9 +356,3 @@ class Ledger:
                 load=str(ref.load),
                 attempt=ref.attempt,
             )
-
-    def _write(self, work: Callable[[Connection], T]) -> T:
-        return self._database.write(work)
-
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        return self._database.read(work)

@@ -1,4 +1,4 @@
-"""A new random id for a ledger that was restored from a backup (rule 6)."""
+"""What a person changes by hand: the id of a ledger restored from a backup (rule 6), a cluster that is gone."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     old, new = ledger_id(connection), secrets.token_hex(5)
     connection.execute(update(t.ledger).values(ledger_id=new))
     return old, new
+
+
+def forget_cluster(connection: Connection, cluster_id: str) -> int:
+    """Attempts that are not closed are of an unknown cluster afterwards; closed ones keep it, for people."""
+    of = t.attempts.c
+    changed = connection.execute(
+        update(t.attempts).where(of.cluster_id == cluster_id, of.closed_at.is_(None)).values(cluster_id=None)
+    )
+    return changed.rowcount
 
 
 def _refuse_given_up(connection: Connection) -> None:

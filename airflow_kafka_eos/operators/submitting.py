@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,24 +40,24 @@ def environment(texts: Mapping[str, str], local: bool) -> Iterator[None]:
     Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
     """
     from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
+    from airflow_kafka_eos.spark.quick_python import quick_python
 
-    wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid())}
-    if "PYSPARK_DRIVER_PYTHON" not in os.environ:
-        wanted["PYSPARK_DRIVER_PYTHON"] = (
-            sys.executable
-        )  # client mode: the driver runs here, with our package
-    if local and "PYSPARK_PYTHON" not in os.environ:
-        wanted["PYSPARK_PYTHON"] = sys.executable
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    with quick_python() as python:
+        wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid())}
+        if "PYSPARK_DRIVER_PYTHON" not in os.environ:
+            wanted["PYSPARK_DRIVER_PYTHON"] = python  # client mode: the driver runs here, with our package
+        if local and "PYSPARK_PYTHON" not in os.environ:
+            wanted["PYSPARK_PYTHON"] = python
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 @contextmanager

@@ -40,7 +40,8 @@ def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too
                 f"leads to Kafka cluster {session.cluster_id}",
                 remedy=f"Nothing was changed. Use the Kafka connection that leads to {row.cluster_id}. To load into "
                 f"{session.cluster_id} from now on, first end what is open there: `airflow-kafka-eos {cleanup} "
-                f"--kafka-conn-id …`, with a connection to {row.cluster_id}",
+                f"--kafka-conn-id …`, with a connection to {row.cluster_id}. If that cluster is gone for good: "
+                f"`airflow-kafka-eos ledger forget-cluster {row.cluster_id}`",
                 load=str(load),
                 attempt=row.number,
                 written_to=row.cluster_id,

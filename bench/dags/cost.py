@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def loads(name, schedule=None):
             application=f"{HERE}/jobs/at_least_once.py",
             application_args=["{{ run_id }}", str(RECORDS), f"at_least_once_{name}"],
             conn_id="spark_default",
+            # as people have it; for ours, prepare sees to it
+            env_vars={"PYSPARK_PYTHON": sys.executable},
         )
     return exactly_once, at_least_once
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
+from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.cli.conftest import Command
 from tests.protocol.world import World
@@ -71,3 +76,26 @@ def test_a_decided_load_is_recovered_and_given_up_where_it_is(
     assert row is not None and row.state is LoadState.COMMITTING
     assert command("loads", "recover", *LOAD, *at).code == 0
     assert world.visible() == ["a"]
+
+
+def test_a_cluster_that_is_gone_for_good_is_forgotten_and_its_loads_go_on(
+    world: World, command: Command, at: Cluster
+) -> None:
+    with LocalKafka(version="4.4.0") as gone:
+        gone.create_topic(world.topic, partitions=2)
+        of_gone = KafkaSettings.from_mapping({"bootstrap.servers": gone.bootstrap_servers})
+        with connect(of_gone, os.environ[LEDGER_VARIABLE], "airflow") as session:
+            old = str(session.cluster_id)
+            replace(world, session=session, settings=of_gone).prepare(["a"])
+    refused = command("cleanup", *LOAD, "--yes", *at)
+    assert (refused.code, f"ledger forget-cluster {old}" in refused.err + refused.out) == (2, True), refused
+    # nobody has agreed to it
+    assert command("ledger", "forget-cluster", old).code == 2
+    assert command("cleanup", *LOAD, "--yes", *at).code == 2
+    none = command("ledger", "forget-cluster", "another", "--yes")
+    assert (none.code, ": 0 attempts" in none.out) == (0, True), none
+    forgotten = command("ledger", "forget-cluster", old, "--yes")
+    assert (forgotten.code, ": 1 attempts" in forgotten.out) == (0, True), forgotten
+    assert command("cleanup", *LOAD, "--quiet", "0s", "--yes", *at).code == 0
+    world.load_all(["b"])
+    assert world.visible() == ["b"]

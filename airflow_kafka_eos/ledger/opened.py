@@ -1,0 +1,61 @@
+"""A ledger's database, from opening it to closing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from sqlalchemy import Connection
+
+from airflow_kafka_eos.ledger import migrate, queries
+from airflow_kafka_eos.ledger.database import Database
+from airflow_kafka_eos.ledger.location import default_url
+
+T = TypeVar("T")
+
+
+class OpenLedger:
+    """What every operation of the ledger needs: its database, and its id."""
+
+    def __init__(self, database: Database, ledger_id: str) -> None:
+        self._database = database
+        self._ledger_id = ledger_id
+
+    @classmethod
+    def open(cls, url: str, *, upgrade: bool | None = None) -> Self:
+        """Open the ledger at an SQLAlchemy URL (SQLite file, PostgreSQL, MySQL).
+
+        :param upgrade: create or upgrade it. None: the embedded SQLite default only.
+        :raises LedgerUnavailableError: unreachable, or not upgraded yet.
+        :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
+        """
+        if url == default_url() if upgrade is None else upgrade:
+            migrate.upgrade(url)
+        database = Database(url)
+        return cls(database, migrate.read_checked(database, queries.ledger_id))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._database.shown!r}, {self._ledger_id})"
+
+    @property
+    def ledger_id(self) -> str:
+        """10 random hex characters, part of every transactional id (rule 6)."""
+        return self._ledger_id
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        return self._database.write(work)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        return self._database.read(work)
