@@ -120,7 +120,7 @@ class Cost:
             "max_active_runs": at_a_time,
         }
         began = time.time()
-        self.airflow.post("/backfills", body)
+        self.airflow.backfill(body)
         self._wait(lambda: self._succeeded(dag) == days, f"{days} runs of {dag}")
         runs = self.airflow.get(f"/dags/{dag}/dagRuns", limit=1000)["dag_runs"]
         took = max(_time(r["end_date"]).timestamp() for r in runs) - began

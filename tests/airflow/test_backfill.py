@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.load import LoadIdentity
 from tests.airflow.conftest import Place
 from tests.airflow.counting import PARTITIONS, Count, count
@@ -44,7 +43,7 @@ class Backfill:
             "reprocess_behavior": behavior,
         }
         began, tries = time.monotonic(), self.tries()
-        number = self._begun(body)
+        number = self.airflow.backfill(body)
 
         def over() -> bool:
             done = self.airflow.get(f"/backfills/{number}")["completed_at"] is not None
@@ -54,17 +53,6 @@ class Backfill:
         assert [run["state"] for run in self.runs()] == ["success"] * len(self.days)
         assert self.tries() >= tries + len(self.days), "no run was done again: this tests nothing"
         print(f"{self.dag}, {len(self.days)} days, {behavior}: {time.monotonic() - began:.1f} s", flush=True)
-
-    def _begun(self, body: dict[str, Any]) -> int:
-        try:
-            return int(self.airflow.post("/backfills", body)["id"])
-        except SandboxError as e:
-            if "already a running backfill" not in str(e):
-                raise
-            # the call before was answered "database is locked", and had begun it all the same
-            found = self.airflow.get("/backfills", dag_id=self.dag)["backfills"]
-            (number,) = [b["id"] for b in found if b["completed_at"] is None]
-            return int(number)
 
     def runs(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.airflow.get(f"/dags/{self.dag}/dagRuns", limit=100)["dag_runs"]
