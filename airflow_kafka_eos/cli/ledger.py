@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from typing import Any
 
 from airflow_kafka_eos.cli.configured import optional
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.connections import airflow_connection
+from airflow_kafka_eos.cli.exits import FOUND
+
+log = logging.getLogger(__name__)
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 
@@ -32,7 +36,8 @@ connection to another one. For a cluster that is gone for good, or whose brokers
 anew and have another cluster id: attempts that are not closed forget it, and are looked for
 where the connection leads from now on. There
   - undecided attempts have nothing open, and are closed;
-  - decided loads are found to be lost: commit says what can be done (prepare again, or give up).
+  - decided loads cannot be completed: they become IN_DOUBT, for the topics of their names are others.
+    Give them up, and load the same data under a load_key of its own.
 If that cluster still runs somewhere, what is open in it holds readers back until its timeout,
 and a load that was committed there may be written here once more: clean up there first."""
 
@@ -130,6 +135,7 @@ def _new_id(arguments: argparse.Namespace) -> int:
 
 
 def _forget_cluster(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.cli.cluster import person
     from airflow_kafka_eos.ledger.ledger import Ledger
 
     with Ledger.open(url_of(arguments)) as ledger:
@@ -137,5 +143,6 @@ def _forget_cluster(arguments: argparse.Namespace) -> int:
             print(f"{_FORGET_CLUSTER}\n")
         confirm(arguments, f"Let {ledger} forget Kafka cluster {arguments.cluster_id}?")
         count = ledger.forget_cluster(arguments.cluster_id)
+        log.warning("%s: %s let %d attempts forget Kafka cluster %s", ledger, person(), count, arguments.cluster_id)
         print(f"{ledger}: {count} attempts that are not closed have forgotten Kafka cluster {arguments.cluster_id}")
-    return 0
+    return 0 if count else FOUND

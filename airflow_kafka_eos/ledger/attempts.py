@@ -66,7 +66,7 @@ def submit(
         locked = must_lock(connection, load)
     slot = None
     if naming is TransactionNaming.POOLING:
-        slot = lease(connection, load, locked.attempt_id(newest.number))
+        slot = lease(connection, load, locked.attempt_id(newest.number), cluster_id)
     by = newest.submitted_by or for_people(owner)
     return _set(
         connection,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.evidence import FINAL, Outcome
 from airflow_kafka_eos.ledger import decisions
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import ledger_id, load_rows
+from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState, Verdict
 
 _UNFINISHED = (LoadState.COMMITTING.value, LoadState.REPAIRING.value, LoadState.IN_DOUBT.value)
@@ -45,10 +46,14 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
 
 
 def forget_cluster(connection: Connection, cluster_id: str) -> int:
-    """Attempts that are not closed are of an unknown cluster afterwards; closed ones keep it, for people."""
+    """Attempts with something that is not closed are of an unknown cluster afterwards; the others keep it."""
     of = t.attempts.c
+    # a repair that came to nothing is swept after its load was committed, too
+    repairs = t.repairs.c
+    repaired = select(repairs.attempt_id).where(repairs.closed_at.is_(None), repairs.state != RepairState.ADOPTED.value)
+    unclosed = or_(of.closed_at.is_(None), of.id.in_(repaired))
     changed = connection.execute(
-        update(t.attempts).where(of.cluster_id == cluster_id, of.closed_at.is_(None)).values(cluster_id=None)
+        update(t.attempts).where(of.cluster_id == cluster_id, unclosed).values(cluster_id=None)
     )
     return changed.rowcount
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert, not_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import InDoubtError
@@ -40,11 +40,14 @@ def clock(connection: Connection) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def lease(connection: Connection, load: LoadIdentity, attempt_id: int) -> int:
+def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_id: str | None) -> int:
     """Take the lowest free slot of the load's name for an attempt, or a new one.
 
-    In the database transaction that submits the attempt, so that no submitted application shares one (rule 3).
+    In the database transaction that submits the attempt, so that no submitted application shares one (rule 3). A slot
+    stays in the Kafka cluster of its last holder: in another one, the same id may get the same producer id and epoch as
+    a transaction that is recorded already, and nobody could tell the two apart (rule 4).
 
+    :param cluster_id: where it is written to; None: not known.
     :raises InDoubtError: a slot of that name is in doubt: nothing more is written until a person has looked.
     """
     c = t.slots.c
@@ -53,6 +56,7 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int) -> int:
         c.released_at.is_not(None),
         c.doubt.is_(None),
         or_(c.quarantined_until.is_(None), c.quarantined_until <= text_of(moment)),
+        not_(_is_elsewhere(cluster_id)),
     )
     taken = {
         "attempt_id": attempt_id,
@@ -81,6 +85,13 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int) -> int:
         except IntegrityError:
             continue
         return number
+
+
+def _is_elsewhere(cluster_id: str | None) -> ColumnElement[bool]:
+    if cluster_id is None:
+        return false()
+    of = t.attempts.c
+    return select(of.id).where(of.id == t.slots.c.attempt_id, of.cluster_id != cluster_id).exists()
 
 
 def note_checked(connection: Connection, namespace: str, name: str, number: int, attempt: int) -> None:

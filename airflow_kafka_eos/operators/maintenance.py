@@ -81,7 +81,7 @@ class SweepLeftoversOperator(BaseOperator):
 
         ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``unknown``: open ids of this ledger that it
         does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``elsewhere``:
-        attempts of another Kafka cluster, not closed, as old as that: ``load``, ``attempt``, ``cluster_id``.
+        attempts of another Kafka cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``.
         ``in_doubt``: loads. ``numbers``: what went to Stats. ``problems``: what needs a person, as texts.
 
         :raises AirflowFailException: something needs a person.

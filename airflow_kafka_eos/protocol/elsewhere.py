@@ -27,23 +27,33 @@ def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too
     """Refuse to act on attempts of another cluster; called before anything is changed in ledger or Kafka.
 
     :param rows: the attempts that are about to be acted on.
-    :param closed_too: also those that are closed. Nothing of them is open any more, so that a load may go on, or be
-        left as it is, when its connection leads elsewhere by now.
+    :param closed_too: also those that are closed. Else they are let pass: nothing of them is open any more, so that a
+        load may go on, or be left as it is, when its connection leads elsewhere by now.
     :raises OtherClusterError: naming the first attempt, and both clusters.
     """
     for row in rows:
         if (closed_too or row.closed_at is None) and is_elsewhere(session, row):
             load = row.load
-            cleanup = shlex.join(["cleanup", load.name, load.key, "--namespace", load.namespace])
+            if row.closed_at is not None:
+                go_on = f"To write the load to {session.cluster_id} too, reload it, or give it a load_key of its own"
+            else:
+                go_on = _end_it_there(session, row)
             raise OtherClusterError(
                 f"attempt {row.number} of load {load} was written to Kafka cluster {row.cluster_id}, the connection "
                 f"leads to Kafka cluster {session.cluster_id}",
-                remedy=f"Nothing was changed. Use the Kafka connection that leads to {row.cluster_id}. To load into "
-                f"{session.cluster_id} from now on, first end what is open there: `airflow-kafka-eos {cleanup} "
-                f"--kafka-conn-id …`, with a connection to {row.cluster_id}. If that cluster is gone for good: "
-                f"`airflow-kafka-eos ledger forget-cluster {row.cluster_id}`",
+                remedy=f"Nothing was changed. Use the Kafka connection that leads to {row.cluster_id}. {go_on}",
                 load=str(load),
                 attempt=row.number,
                 written_to=row.cluster_id,
                 leads_to=session.cluster_id,
             )
+
+
+def _end_it_there(session: Session, row: AttemptRow) -> str:
+    load = row.load
+    cleanup = shlex.join(["cleanup", load.name, load.key, "--namespace", load.namespace])
+    return (
+        f"To load into {session.cluster_id} from now on, first end what is open there: `airflow-kafka-eos {cleanup} "
+        f"--kafka-conn-id …`, with a connection to {row.cluster_id}. If that cluster is gone for good: "
+        f"`airflow-kafka-eos ledger forget-cluster {row.cluster_id}`"
+    )

@@ -45,8 +45,8 @@ class Leftovers:
     :param loads: each with the number of the last attempt to sweep.
     :param unknown: ids of this ledger that are open, and whose attempt the ledger does not know.
     :param hidden: why there may be more that was not seen: ACLs limit the listing; None when they do not.
-    :param elsewhere: attempts that are not closed, have shown no life for so long that they are nobody's any more, and
-        were written to another Kafka cluster: they are swept with a connection that leads there.
+    :param elsewhere: attempts that are not closed, were written to another Kafka cluster, and have shown no life for
+        twice as long as makes them nobody's: nobody has swept them with a connection that leads there.
     """
 
     loads: Mapping[LoadIdentity, int]
@@ -79,8 +79,15 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     for load in [row.load for row in rows if row.load in loads and row.state is LoadState.REPAIRING]:
         if is_repaired(session.ledger.repairs(load), now, abandoned_after):
             del loads[load]
-    left_there = tuple(row for row in elsewhere if now - last_sign(row) >= abandoned_after)
+    # maintenance of that cluster may be about to sweep it, and leaves what is in doubt to a person
+    left_there = tuple(row for row in elsewhere if now - last_sign(row) >= 2 * abandoned_after)
+    left_there = tuple(row for row in left_there if not _is_in_doubt(session, row.load))
     return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there)
+
+
+def _is_in_doubt(session: Session, load: LoadIdentity) -> bool:
+    row = session.ledger.load(load)
+    return row is not None and row.state is LoadState.IN_DOUBT
 
 
 def choose(

@@ -63,7 +63,8 @@ def submit(
     :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule 5).
     :param caps: how many transactional ids there may be; None: they are not counted.
     :raises ConfigurationError: a cap is reached; no attempt is taken.
-    :raises OtherClusterError: an attempt that is not closed was written to another cluster; no attempt is taken.
+    :raises OtherClusterError: an attempt that is not closed was written to another cluster; no attempt is taken (but
+        where one was submitted there at this very moment: then ours supersedes it, and is not written either).
     :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
     """
     _refuse_elsewhere(session, load)

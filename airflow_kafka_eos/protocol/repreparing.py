@@ -113,7 +113,7 @@ def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
     :raises UndecidableError: the broker does not confirm it (a timeout has passed), and the load stays REPAIRING; or
         the load was given up meanwhile.
     :raises NotFinishedError: cleanup has taken it for a dead one's; prepare may run again.
-    :raises OtherClusterError: the session is of another cluster than the attempt.
+    :raises OtherClusterError: the session is of another cluster than the attempt; what was written ends by its timeout.
     """
     refuse_elsewhere(session, [again.attempt])
     load, number = again.attempt.load, again.attempt.number

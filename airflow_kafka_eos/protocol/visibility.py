@@ -10,6 +10,7 @@ from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.kafka.partitions import Holder
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.committing import decided_attempt
+from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TopicPartition
 
@@ -41,6 +42,7 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
     commit, and it does not wait for us in turn.
 
     :raises UndecidableError: the load has no commit decision, or was given up.
+    :raises OtherClusterError: it was written to another cluster: what readers see here says nothing about it (rule 10).
     :raises NotFinishedError: it is decided, not COMMITTED yet; a last stable offset alone proves nothing, for an
         aborted transaction lets it pass too.
     """
@@ -60,6 +62,7 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
             load=str(load),
             attempt=row.number,
         )
+    refuse_elsewhere(session, [row], closed_too=True)
     needed: dict[TopicPartition, int] = {}
     for t in session.ledger.transactions(load, row.number):
         for w in t.writes:

@@ -154,7 +154,8 @@ class LocalAirflow(Running):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         one.kill()
                 psutil.wait_procs(left, timeout=0.5)
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
         if self._out is not None:
             self._out.close()
             self._out = None

@@ -18,6 +18,8 @@ CLEAR = "button[aria-label='Press shift+c to clear']"
 MARK_TASK = "button[aria-label='Mark Task Instance as...']"
 MARK_RUN = "button[aria-label='Mark Dag Run as...']"
 DELETE_RUN = "button[aria-label='Delete Dag Run']"
+#: so long a locked SQLite lets the api-server wait; a second click before that would be a second clear
+ANSWER_SECONDS = 20
 EVEN_IF_RUNNING = "Prevent rerun if task is running"
 
 
@@ -98,7 +100,9 @@ class Clicked(Held):
                 return True
             if left[0].is_enabled():
                 left[0].click()
-                time.sleep(2)
+                until = time.monotonic() + ANSWER_SECONDS
+                while buttons() and time.monotonic() < until:
+                    time.sleep(0.2)
             return False
 
         self._browser.until(lambda driver: buttons()[0])

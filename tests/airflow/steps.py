@@ -40,18 +40,25 @@ def operator(step: str, key: str, **arguments: Any) -> Any:
     from airflow_kafka_eos.operators.decide import DecideLoadOperator
     from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
     from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
+    from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
     if step == "prepare":
         query = None if "job" in arguments else "select 'v' value"
         arguments = {"topics": ["orders"], "sql": query} | arguments
+    if step in ("cleanup", "loaded"):
+        arguments = {"deferrable": False, "poke_interval": 0.2} | arguments
     if step == "cleanup":
-        arguments = {
-            "deferrable": False,
-            "quiet_period": timedelta(seconds=1),
-            "poke_interval": 0.2,
-        } | arguments
-    kind = dict(zip(STEPS, (BeginLoadOperator, PrepareLoadOperator, DecideLoadOperator, CommitLoadOperator,
-                            CleanupLoadSensor), strict=True))[step]  # fmt: skip
+        arguments = {"quiet_period": timedelta(seconds=1)} | arguments
+    if step == "loaded":  # no events: there is no run that they could be of
+        arguments = {"asset_events": False} | arguments
+    kind = {
+        "begin": BeginLoadOperator,
+        "prepare": PrepareLoadOperator,
+        "decide": DecideLoadOperator,
+        "commit": CommitLoadOperator,
+        "cleanup": CleanupLoadSensor,
+        "loaded": LoadedSensor,
+    }[step]
     return kind(task_id=step, load_name=LOAD, load_key=key, **arguments)
 
 
@@ -65,7 +72,7 @@ def refused(step: str, key: str, **arguments: Any) -> str:
 
     # behind the decision giving up loses the load to the broker's timeout: these are tried again, it may be mended
     kinds: tuple[type[Exception], ...] = (AirflowFailException,)
-    if step in ("commit", "cleanup"):
+    if step in ("commit", "cleanup", "loaded"):
         kinds += (AccessError, ConfigurationError)
 
     with pytest.raises(kinds) as caught:

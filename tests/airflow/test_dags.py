@@ -21,7 +21,7 @@ from tests.postgresql import PostgreSQL
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("orders", "clicks", "invoices", "payments", "approved_orders", "events", "left_behind")
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 READERS = {"plain_reader", "partitioned_reader_of_plain", "plain_reader_of_partitions", "hourly_partitioned_reader"}
 DAGS = READERS | {

@@ -39,6 +39,10 @@ def test_each_step_says_so_and_the_load_goes_on_over_its_own_connection(
     run("decide", "moved")
     run("commit", "moved")
     assert state("moved") is LoadState.COMMITTED
-    # from here on nobody asks where it is
+    # rule 10: what its readers see is asked where they are
+    said = refused("loaded", "moved", kafka_conn_id=moved)
+    assert "attempt 1 of load airflow/" in said and "reload it, or give it a load_key of its own" in said
+    run("loaded", "moved")
+    # all others are done with it, wherever it is
     for step in ("begin", "prepare", "decide", "commit", "cleanup"):
         run(step, "moved", kafka_conn_id=moved)

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.cli.conftest import Command
@@ -86,16 +86,23 @@ def test_a_cluster_that_is_gone_for_good_is_forgotten_and_its_loads_go_on(
         of_gone = KafkaSettings.from_mapping({"bootstrap.servers": gone.bootstrap_servers})
         with connect(of_gone, os.environ[LEDGER_VARIABLE], "airflow") as session:
             old = str(session.cluster_id)
-            replace(world, session=session, settings=of_gone).prepare(["a"])
+            there = replace(world, session=session, settings=of_gone)
+            there.prepare(["a"])
+            done = replace(there, load=LoadIdentity("airflow", "orders", "decided"))
+            done.decide(done.prepare(["x"]))
     refused = command("cleanup", *LOAD, "--yes", *at)
     assert (refused.code, f"ledger forget-cluster {old}" in refused.err + refused.out) == (2, True), refused
     # nobody has agreed to it
     assert command("ledger", "forget-cluster", old).code == 2
     assert command("cleanup", *LOAD, "--yes", *at).code == 2
     none = command("ledger", "forget-cluster", "another", "--yes")
-    assert (none.code, ": 0 attempts" in none.out) == (0, True), none
+    assert (none.code, ": 0 attempts" in none.out) == (1, True), none
     forgotten = command("ledger", "forget-cluster", old, "--yes")
-    assert (forgotten.code, ": 1 attempts" in forgotten.out) == (0, True), forgotten
+    assert (forgotten.code, ": 2 attempts" in forgotten.out) == (0, True), forgotten
+    # what was decided cannot be completed: this topic is another one of that name
+    assert command("loads", "recover", "orders", "decided", *at).code == 1
+    row = world.session.ledger.load(done.load)
+    assert row is not None and row.state is LoadState.IN_DOUBT
     assert command("cleanup", *LOAD, "--quiet", "0s", "--yes", *at).code == 0
     world.load_all(["b"])
     assert world.visible() == ["b"]

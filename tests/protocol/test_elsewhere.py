@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from airflow_kafka_eos.errors import OtherClusterError
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import RepairState
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.protocol.committing import commit, commit_pass
 from airflow_kafka_eos.protocol.deciding import Checks, decide
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
@@ -29,6 +32,7 @@ from airflow_kafka_eos.protocol.repreparing import let_in, open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.protocol.terminating import force_terminate
+from airflow_kafka_eos.protocol.visibility import lags
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.lost import decided, lose, state, wait_until
@@ -177,7 +181,39 @@ def test_a_committed_load_stays_so_wherever_the_connection_leads(here: World, th
         assert (row.number, row.verdict, row.cluster_id) == (2, Verdict.COMMIT, here.session.cluster_id)
     with pytest.raises(OtherClusterError, match="attempt 1 of load"):
         sweep(there, here.load, up_to=2, by=RUN)
-    assert state(here) is LoadState.COMMITTED
+    with pytest.raises(OtherClusterError, match="reload it, or give it a load_key of its own"):
+        lags(there, here.load)
+    assert (state(here), lags(here.session, here.load)) == (LoadState.COMMITTED, [])
+
+
+def test_rule_4_a_slot_stays_in_its_cluster(here: World, there: Session) -> None:
+    """In another one its ids may get the producer ids and epochs that are recorded of the first."""
+    pooling = {"owner": RUN, "naming": TransactionNaming.POOLING, "deadline_ms": int(time.time() * 1000) + 60_000}
+    slots = []
+    for key, session in (("a", here.session), ("b", there), ("c", here.session), ("d", there)):
+        load = LoadIdentity("test", here.load.name, f"{here.load.key}-{key}")
+        begin(session, load, owner=RUN)
+        slots.append(submit(session, load, **pooling).slot)  # type: ignore[arg-type]
+        (swept,) = clean(session, {load: 1}, by=RUN, quiet_s=0, deadline_s=30)
+        assert swept.error is None
+        session.ledger._write(lambda c: c.execute(update(tables.slots).values(quarantined_until=None)))
+    assert slots == [0, 1, 0, 1]
+
+
+def test_a_cluster_that_is_gone_is_forgotten_with_the_repairs_that_it_had(here: World, there: Session) -> None:
+    manifest = decided(here, 2)
+    lose(here, manifest.transactions[0])
+    wait_until(lambda: not commit_pass(here.session, here.load, 1).open, "the commit of the other")
+    here.session.ledger.open_repair(here.load, 1, manifest.transactions[0].transactional_id, opened_by="killed")
+    here.session.ledger.abandon_repairs(here.load, reason="dead")
+    here.session.ledger._write(
+        lambda c: c.execute(update(tables.attempts).values(closed_at="2026-01-01T00:00:00+00:00"))
+    )
+    with pytest.raises(OtherClusterError):
+        end_abandoned(there, here.load)
+    assert here.session.ledger.forget_cluster(str(here.session.cluster_id)) == 1
+    end_abandoned(there, here.load)
+    assert here.session.ledger.forget_cluster(str(here.session.cluster_id)) == 0
 
 
 def test_maintenance_passes_over_what_is_in_another_cluster_and_says_so(
@@ -191,7 +227,7 @@ def test_maintenance_passes_over_what_is_in_another_cluster_and_says_so(
     found = find(there, abandoned_after=now)
     assert found.loads == {left: 1}
     assert [(row.load, row.cluster_id) for row in found.elsewhere] == [(here.load, here.session.cluster_id)]
-    # whoever looks after the other cluster has a day for it
+    # whoever looks after the other cluster has as long again for it
     assert find(there, abandoned_after=timedelta(days=1)).elsewhere == ()
     one, two = clean(there, {here.load: 1, left: 1}, by=RUN, quiet_s=0, deadline_s=30)
     assert isinstance(one.error, OtherClusterError) and two.error is None

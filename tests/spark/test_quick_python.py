@@ -40,23 +40,27 @@ def path_of(python: str, *parts: str) -> list[str]:
     return said.stdout.split(maxsplit=3)
 
 
-def test_the_installed_pyspark_is_taken_and_all_else_of_the_path_is_kept() -> None:
+def test_the_installed_pyspark_is_taken_and_all_else_of_the_path_is_kept(tmp_path: Path) -> None:
     assert len(ZIPS) == 2
     others = ["/opt/spark/python/lib/pyspark.zip", "/a/b.zip"]
     with quick_python() as python:
         # Python itself would take the other Spark's, were it there
         found = path_of(python, *ZIPS, *others)
         assert found == [pyspark.__file__, ":".join(others), sys.executable, "['an argument']\n"]
-        assert path_of(python, ZIPS[0], "/a*", *others)[1] == ":".join(["/a*", *others])
+        (tmp_path / "lx").touch()
+        assert path_of(python, ZIPS[0], f"{tmp_path}/l[x]")[1] == f"{tmp_path}/l[x]"
     assert not Path(python).exists()
     # so it is the zip that is taken without it
     assert ".zip" in path_of(sys.executable, *ZIPS)[0]
 
 
-@pytest.mark.parametrize("why", ["no pyspark", "nothing may be run there"])
+@pytest.mark.parametrize("why", ["no pyspark", "no py4j", "another client beside it", "nothing may be run there"])
 def test_else_it_is_this_python(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    if why == "no pyspark":
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    if why.startswith("no p"):
+        real = module.find_spec
+        monkeypatch.setattr(module, "find_spec", lambda name: None if name == why[3:] else real(name))
+    elif why == "another client beside it":
+        monkeypatch.setattr(module, "version", lambda name: {"pyspark": "4.2.0", "pyspark-client": "4.2.1"}[name])
     else:
         monkeypatch.setattr(module.os, "access", lambda path, mode: False)
     with quick_python() as python:
