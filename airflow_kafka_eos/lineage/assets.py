@@ -7,7 +7,7 @@ anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.lineage.first_event import take_turn
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -89,12 +90,14 @@ def announce(
     alias: AssetAlias | None,
     topics: Iterable[str],
     server: str,
+    turn: Callable[[], int] = lambda: 0,
 ) -> Told:
     """Note for this task's success what there is to tell, with its extra.
 
     :param outlets: the task's own, ``alias`` among them.
     :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
+    :param turn: how many loads go first where Airflow does not know a topic yet, see :mod:`first_event`.
     """
     accessors: Any = context["outlet_events"]
     told = Told()
@@ -116,7 +119,10 @@ def announce(
         uri = topic_uri(server, topic)
         if uri in named:
             continue
-        key = _key_of(accessors, uri)
+        key = _known(accessors, uri)
+        if key is None:
+            take_turn(lambda uri=uri: _known(accessors, uri) is not None, turn())  # type: ignore[misc]
+            key = _known(accessors, uri) or AssetUniqueKey.from_asset(Asset(uri=uri))
         if _was_told(key, arrival):
             told.before.append(uri)
         else:
@@ -125,12 +131,12 @@ def announce(
     return told
 
 
-def _key_of(accessors: Any, uri: str) -> AssetUniqueKey:
-    """The asset that DAGs know under this URI, whatever name they gave it."""
+def _known(accessors: Any, uri: str) -> AssetUniqueKey | None:
+    """The asset that DAGs know under this URI, whatever name they gave it; None where there is none yet."""
     try:
         key: AssetUniqueKey = accessors[Asset.ref(uri=uri)].key
     except AirflowRuntimeError:
-        return AssetUniqueKey.from_asset(Asset(uri=uri))
+        return None
     return key
 
 

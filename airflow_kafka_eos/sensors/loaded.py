@@ -83,6 +83,7 @@ class LoadedSensor(PollingLoadSensor):
                 alias=self._alias,
                 topics=self._topics(summary),
                 server=self._server(),
+                turn=self._turn,
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
@@ -101,6 +102,13 @@ class LoadedSensor(PollingLoadSensor):
 
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
+
+    def _turn(self) -> int:
+        from airflow_kafka_eos.lineage.first_event import turn_of
+
+        load = self.load_identity
+        with self._resolve().ledger() as ledger:
+            return turn_of(load, ledger.loads(load.namespace, load.name), datetime.now(UTC))
 
     def _server(self) -> str:
         return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

@@ -1,0 +1,46 @@
+"""The first event of a topic's asset: loads that become visible at the same moment take turns.
+
+Airflow makes an asset that no DAG file names together with its first event. Where two tasks end at once, the second
+meets the database's UNIQUE constraint, and Airflow 3.3 marks it as failed for good, without retries ("Error updating
+Task Instance state. Setting the task to failed", seen in a backfill): a load that is committed and visible would show
+as a failed run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.rows import LoadRow
+
+#: Loads that were committed so lately may be about to tell of their topics.
+LATELY = timedelta(minutes=1)
+#: Seconds: a task's success is with Airflow by then.
+A_TURN_S = 3.0
+_LOOK_S = 0.3
+
+
+def turn_of(load: LoadIdentity, rows: Iterable[LoadRow], now: datetime) -> int:
+    """How many loads go first: those that were committed lately, by their keys. No I/O.
+
+    :param rows: loads of the same name.
+    """
+    lately = {
+        r.load
+        for r in rows
+        if r.state is LoadState.COMMITTED and now - datetime.fromisoformat(r.updated_at) < LATELY
+    }
+    return sum(other.key < load.key for other in lately if other != load)
+
+
+def take_turn(is_known: Callable[[], bool], turn: int) -> None:
+    """Wait until Airflow knows the asset, or everybody before us has had the time to tell of it."""
+    until = time.monotonic() + turn * A_TURN_S
+    while time.monotonic() < until and not is_known():
+        time.sleep(_LOOK_S)
+

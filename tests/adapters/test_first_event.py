@@ -1,0 +1,69 @@
+"""Who tells first of a topic that Airflow does not know yet."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_kafka_eos.ledger.rows import LoadRow
+from airflow_kafka_eos.lineage import assets, first_event
+from airflow_kafka_eos.lineage.first_event import take_turn, turn_of
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def row(key: str, state: LoadState = LoadState.COMMITTED, ago_s: float = 5) -> LoadRow:
+    at = (NOW - timedelta(seconds=ago_s)).isoformat()
+    return LoadRow(LoadIdentity("airflow", "days", key), state, 1, "", None, at, at)
+
+
+def test_loads_that_were_committed_lately_take_turns_by_their_keys() -> None:
+    rows = [row("c"), row("a"), row("b", LoadState.COMMITTING), row("d", ago_s=61), row("e")]
+    assert [turn_of(LoadIdentity("airflow", "days", key), rows, NOW) for key in "ace"] == [0, 1, 2]
+    assert turn_of(LoadIdentity("airflow", "days", "z"), [], NOW) == 0
+
+
+def test_the_first_does_not_wait_and_the_others_wait_until_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_event, "_LOOK_S", 0.001)
+    looks: list[None] = []
+
+    def known_at_the_third_look() -> bool:
+        looks.append(None)
+        return len(looks) == 3
+
+    take_turn(known_at_the_third_look, 0)
+    assert looks == []
+    take_turn(known_at_the_third_look, 1)
+    assert len(looks) == 3
+    # whoever goes first may have died
+    monkeypatch.setattr(first_event, "A_TURN_S", 0.01)
+    began = time.monotonic()
+    take_turn(lambda: False, 3)
+    assert time.monotonic() - began >= 0.03
+
+
+def test_a_topic_that_airflow_knows_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the ledger asked whose turn it is."""
+    told: list[Any] = []
+
+    class Accessors(dict[Any, Any]):
+        def __missing__(self, of: Any) -> Any:
+            return self.setdefault(of, type("Accessor", (), {
+                "key": assets.AssetUniqueKey("n", "kafka://s/t"),
+                "add": lambda self, asset, extra: told.append((asset.uri, extra["records"])),
+            })())  # fmt: skip
+
+    monkeypatch.setattr(assets, "_was_told", lambda key, arrival: False)
+    topic = {"records": 3, "offsets": {}}
+    arrival = {"load": "l", "attempt": 1, "decided_at": "x", "records": 3, "topics": {"t": topic}}
+    context: Any = {"outlet_events": Accessors()}
+
+    def turn() -> int:
+        raise AssertionError("nobody has to wait")
+
+    assets.announce(context, [], arrival, alias=assets.alias_of("days"), topics=["t"], server="s", turn=turn)
+    assert told == [("kafka://s/t", 3)]
