@@ -15,6 +15,8 @@ from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.ledger import migrate
 
+AIRFLOW_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+
 
 @dataclass(frozen=True)
 class PostgreSQL:
@@ -25,6 +27,15 @@ class PostgreSQL:
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self.directory}&port={self.port}"
+
+    def for_airflow(self, database: str) -> dict[str, str]:
+        """Settings of an Airflow whose own database is a new one in here, as people run it.
+
+        On SQLite its scheduler ends when a row that it looks at was taken back by another process, which had found the
+        file locked (Airflow 3.3.2: ObjectDeletedError), and nothing runs any more.
+        """
+        self.run(f"CREATE DATABASE {database}")
+        return {AIRFLOW_DATABASE: self.url(database).replace("postgresql:", "postgresql+psycopg2:")}
 
     def run(self, statement: str) -> None:
         """Run what cannot stand in a transaction, as CREATE DATABASE."""

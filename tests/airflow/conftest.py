@@ -17,6 +17,7 @@ from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.steps import connection
+from tests.postgresql import PostgreSQL
 
 SECRET = "hunter2-correct-horse"
 TOPICS = ("plain", "refused", "in_worker", "reloaded")
@@ -45,7 +46,7 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = tmp_path_factory.mktemp("airflow")
     switches = tmp_path_factory.mktemp("switches")
     for topic in TOPICS:
@@ -63,6 +64,7 @@ def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         },
     }
     settings = quick_settings(home / "spark") | EAGER | {"TEST_SWITCHES": str(switches)}
+    settings |= postgresql.for_airflow("airflow")
     with (
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,
         LocalAirflow(

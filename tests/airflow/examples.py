@@ -11,12 +11,11 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
-from tests.kafka.open_transactions import wait_until
+from tests.airflow.rest import ENDED, health, wait_for
 from tests.protocol.lost import read
 from tests.protocol.world import World
 from tests.reading import committed_values
 
-ENDED = ("success", "failed")
 #: seconds; everything runs at once, on machines with two cores
 PATIENCE = 400
 
@@ -46,7 +45,11 @@ class Examples:
             runs = self.runs(dag)
             return next(iter(runs.values()), {}) if run_id is None else runs.get(run_id, {})
 
-        wait_until(lambda: run().get("state") in ENDED, f"the end of {dag} {run_id or ''}", PATIENCE)
+        def missing() -> str:
+            tasks = self.states(dag, run()["dag_run_id"]) if run() else "no run"
+            return f"the end of {dag} {run_id or ''}: {tasks}; {health(self.airflow)}"
+
+        wait_for(lambda: run().get("state") in ENDED, missing, PATIENCE)
         if run_id is None:
             assert len(self.runs(dag)) == 1, self.runs(dag)
         return run()
@@ -67,7 +70,8 @@ class Examples:
     def answer(self, dag: str, run_id: str, task: str, choice: str, **params: str) -> None:
         """In Required Actions, as soon as it is asked."""
         states = lambda: self.states(dag, run_id)  # noqa: E731
-        wait_until(lambda: states().get(task) == "awaiting_input", f"{task} of {dag} to ask", PATIENCE)
+        asks = lambda: f"{task} of {dag} {run_id} to ask: {states()}; {health(self.airflow)}"  # noqa: E731
+        wait_for(lambda: states().get(task) == "awaiting_input", asks, PATIENCE)
         # as long as a person takes at least: Airflow 3.3 fails a task that goes on before its executor has reported the
         # end of its first process ("reported … finished with state success, but the task instance's state is queued")
         time.sleep(3)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+import httpx
+
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 
 ENDED = ("success", "failed")
@@ -26,6 +28,13 @@ def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = 
         assert not GIVEN_UP.is_set()
         time.sleep(0.5)  # each look costs the api-server something
     return found
+
+
+def health(airflow: LocalAirflow) -> str:
+    """For people: whether its parts are alive, and the last trace in its log. Without a scheduler nothing ends."""
+    parts = httpx.get(f"{airflow.url}/api/v2/monitor/health", timeout=30).json()
+    _, trace, last = airflow.log_file.read_text(errors="replace").rpartition("Traceback (most recent call last)")
+    return f"{parts}; last trace in {airflow.log_file}: {trace}{last[:5000] if trace else 'none'}"
 
 
 class Run:
@@ -46,7 +55,8 @@ class Run:
 
     def wait(self) -> str:
         """The state in which it ends."""
-        wait_for(lambda: self.state() in ENDED, lambda: f"end of {self.dag} {self.id}: {self.tasks()}")
+        missing = lambda: f"end of {self.dag} {self.id}: {self.tasks()}; {health(self.airflow)}"  # noqa: E731
+        wait_for(lambda: self.state() in ENDED, missing)
         return self.state()
 
     def tasks(self) -> dict[str, tuple[str, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.examples import PATIENCE, Examples
+from tests.airflow.stored import stored
 from tests.kafka.open_transactions import wait_until
 from tests.postgresql import PostgreSQL
 
@@ -77,7 +77,7 @@ def examples(
             "schema": "warehouse",
         },
     }
-    settings = quick_settings(home / "spark") | {
+    settings = quick_settings(home / "spark") | postgresql.for_airflow("airflow_of_examples") | {
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "LOAD_DEADLINE_S": "1",
         "PYTHONPATH": str(ROOT),
@@ -177,9 +177,8 @@ def test_a_person_approves_or_rejects_what_is_prepared(examples: Examples) -> No
 @runs("deadline_alert")
 def test_a_missed_deadline_reports_loads_that_are_not_done(examples: Examples) -> None:
     def output() -> str:
-        with sqlite3.connect(f"file:{examples.airflow.home}/airflow.db?mode=ro", uri=True) as db:
-            found = db.execute("SELECT c.state, c.output FROM callback c JOIN deadline d ON d.callback_id = c.id")
-            return str(found.fetchall())
+        of_all = "SELECT c.state, c.output FROM callback c JOIN deadline d ON d.callback_id = c.id"
+        return str(stored(examples.airflow, of_all))
 
     wait_until(lambda: "success" in output(), "the deadline's callback", 120)
     assert str(STUCK) in output() and "PREPARED" in output()
