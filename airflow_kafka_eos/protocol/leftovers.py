@@ -80,8 +80,11 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
         if is_repaired(session.ledger.repairs(load), now, abandoned_after):
             del loads[load]
     # maintenance of that cluster may be about to sweep it, and leaves what is in doubt to a person
-    left_there = tuple(row for row in elsewhere if now - last_sign(row) >= 2 * abandoned_after)
-    left_there = tuple(row for row in left_there if not _is_in_doubt(session, row.load))
+    left_there = tuple(
+        row
+        for row in elsewhere
+        if now - last_sign(row) >= 2 * abandoned_after and not _is_in_doubt(session, row.load)
+    )
     return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there)
 
 

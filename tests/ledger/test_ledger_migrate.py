@@ -41,20 +41,25 @@ def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
         assert len(second.attempts(LOAD)) == 1
 
 
-def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
-    new_url: Callable[[bool], str],
-) -> None:
-    url = new_url(False)
+def at_revision(url: str, revision: str) -> str:
+    """Make a ledger as it was then; its URL."""
     opened = database.Database(url)
     opened.make_directory()
 
-    def first(connection: Connection) -> None:
+    def upgraded(connection: Connection) -> None:
         config = migrate._config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        command.upgrade(config, revision)
 
-    opened.write(first)
+    opened.write(upgraded)
     opened.close()
+    return url
+
+
+def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
+    new_url: Callable[[bool], str],
+) -> None:
+    url = at_revision(new_url(False), "0001")
     insert = "INSERT INTO kafka_eos_"
     sql(url, insert + "loads VALUES (1, 'n', 'l', 'k', 'COMMITTING', NULL, NULL, 1, '', 't', 't')")
     sql(url, insert + "attempts VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10, 100, 'sha', NULL)")
@@ -72,17 +77,7 @@ def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
 
 
 def test_attempts_of_before_revision_0005_are_of_a_cluster_that_nobody_knows(new_url: Callable[[bool], str]) -> None:
-    url = new_url(False)
-    opened = database.Database(url)
-    opened.make_directory()
-
-    def fourth(connection: Connection) -> None:
-        config = migrate._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
-
-    opened.write(fourth)
-    opened.close()
+    url = at_revision(new_url(False), "0004")
     insert = "INSERT INTO kafka_eos_"
     sql(url, insert + "loads VALUES (1, 'n', 'l', 'k', 'PREPARING', NULL, NULL, 1, '', 't', 't')")
     sql(
