@@ -69,16 +69,15 @@ def prepare(spec_text: str) -> None:
     _say(f"{spec.attempt}: claimed by {claimant}")
 
     # only now: a driver that may not write need not start Spark
-    from airflow_kafka_eos.spark.datasource import KafkaEosDataSource
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import run_job
     from airflow_kafka_eos.spark.ran_once import ran_once
+    from airflow_kafka_eos.spark.write import write
 
     options = write_options(spec, claimant)
     spark = _session(spec)
     try:
-        spark.dataSource.register(KafkaEosDataSource)
         frame = shape(
             run_job(spec, spark),
             spec.value_format,
@@ -93,7 +92,7 @@ def prepare(spec_text: str) -> None:
         _say(f"{spec.attempt}: writing to {', '.join(spec.topics)}")
         group = f"kafka_eos {uuid.uuid4().hex}"
         spark.sparkContext.setJobGroup(group, str(spec.attempt))
-        frame.write.format("kafka_eos").options(**options).mode("append").save()
+        write(frame, options)
         if ran_once(spark.sparkContext, group):
             store.note_ran_once(spec.attempt)
     finally:

@@ -269,6 +269,18 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/spark/test_manifest_store.py::test_once_writing_was_tried_nothing_may_be_given_up",),
     ),
     Mutation(
+        13,
+        "reports-forgotten",
+        "a write that fails as a whole ends what its tasks have reported",
+        _SPARK + "write.py",
+        "writer.abort(reports.value)",
+        "writer.abort([])",
+        (
+            "tests/spark/test_datasource.py::"
+            "test_a_failed_write_is_given_up_and_what_was_reported_is_aborted[application]",
+        ),
+    ),
+    Mutation(
         14,
         "second-run-writes",
         "scope load: a second run of a task writes nothing",

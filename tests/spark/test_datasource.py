@@ -1,7 +1,8 @@
-"""``df.write.format("kafka_eos")`` on a real Spark and a real broker."""
+"""``df.write.format("kafka_eos")``, and the packaged application's own write, on a real Spark and a real broker."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 
@@ -17,15 +18,28 @@ from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.transaction import PreparedTransaction
-from tests.spark.writing import failure, visible, write
+from tests.spark import writing
+from tests.spark.writing import by_data_source, visible
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture(params=[writing.write, by_data_source], ids=["application", "data-source"])
+def write(request):
+    """Both ways must have the same outcome."""
+    return request.param
+
+
+@pytest.fixture
+def failure(write):
+    return functools.partial(writing.failure, write=write)
+
 
 ROWS = "select cast(id as string) key, concat('v', id) value from range(0, 300, 1, 3)"
 
 
 def test_a_write_leaves_prepared_transactions_and_a_manifest(
-    spark, kafka, topic, options, ref, settings, tmp_path
+    spark, kafka, topic, options, ref, settings, tmp_path, write
 ):
     name = topic(3)
     write(spark.sql(ROWS), options(topic=name))
@@ -47,7 +61,7 @@ def test_a_write_leaves_prepared_transactions_and_a_manifest(
 
 
 def test_all_columns_are_taken_and_empty_partitions_open_nothing(
-    spark, topic, options, ref, still_open, tmp_path
+    spark, topic, options, ref, still_open, tmp_path, write
 ):
     one, two = topic(1), topic(2)
     frame = spark.sql(f"""
@@ -66,7 +80,7 @@ def test_all_columns_are_taken_and_empty_partitions_open_nothing(
     assert len(still_open()) == 1
 
 
-def test_scope_load_is_refused_where_a_stage_may_run_twice(spark, topic, options, still_open):
+def test_scope_load_is_refused_where_a_stage_may_run_twice(spark, topic, options, still_open, failure):
     """This session allows it. A Python task could not see that it happens (rule 14)."""
     frame = spark.sql("select 'v' value, 0 partition from range(0, 1, 1, 1)")
     found = failure(frame, options(topic=topic(1), transaction_scope="load"))
@@ -76,7 +90,7 @@ def test_scope_load_is_refused_where_a_stage_may_run_twice(spark, topic, options
 
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_an_empty_dataframe_is_a_load_of_no_records(
-    spark, topic, options, ref, still_open, tmp_path, partitions
+    spark, topic, options, ref, still_open, tmp_path, partitions, write
 ):
     frame = (
         spark.createDataFrame(spark.sparkContext.emptyRDD(), "value string")
@@ -128,7 +142,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_named_and_nothing_stays_open(spark, topic, options, ref, still_open, tmp_path, case):
+def test_bad_input_is_named_and_nothing_stays_open(
+    spark, topic, options, ref, still_open, tmp_path, case, failure
+):
     sql, changes, message = BAD[case]
     name, other = topic(2, config={"max.message.bytes": "4000"}), topic(1)
     changes = {k: v.replace("TOPIC", name).replace("OTHER", other) for k, v in changes.items()}
@@ -150,7 +166,8 @@ def test_bad_input_is_named_and_nothing_stays_open(spark, topic, options, ref, s
 
 
 def test_overwrite_is_refused(spark, topic, options):
-    assert "append" in failure(spark.sql(ROWS), options(topic=topic(1)), mode="overwrite")
+    overwrite = functools.partial(by_data_source, mode="overwrite")
+    assert "append" in writing.failure(spark.sql(ROWS), options(topic=topic(1)), write=overwrite)
 
 
 def test_a_broker_that_is_not_there_is_said_so(options):
@@ -159,14 +176,14 @@ def test_a_broker_that_is_not_there_is_said_so(options):
         check_cluster(given.settings(None), given, timeout_s=1)
 
 
-def test_the_same_attempt_is_written_once(spark, topic, options):
+def test_the_same_attempt_is_written_once(spark, topic, options, write, failure):
     # rule 3
     given = options(topic=topic(1))
     write(spark.sql(ROWS), given)
     assert "UndecidableError: the attempt was already claimed" in failure(spark.sql(ROWS), given)
 
 
-def test_one_application_writes_once(spark, topic, options, ref, still_open, tmp_path):
+def test_one_application_writes_once(spark, topic, options, ref, still_open, tmp_path, write, failure):
     # rules 3 and 13: its claim is good for one manifest; a second write could only leave transactions behind
     ManifestStore(str(tmp_path)).claim(ref, "me")
     given = options(topic=topic(1), load_claim="me")
@@ -178,7 +195,7 @@ def test_one_application_writes_once(spark, topic, options, ref, still_open, tmp
     assert still_open() == before
 
 
-def test_a_write_under_anothers_claim_is_refused(spark, topic, options, ref, tmp_path):
+def test_a_write_under_anothers_claim_is_refused(spark, topic, options, ref, tmp_path, failure):
     ManifestStore(str(tmp_path)).claim(ref, "driver one")
     assert "claimed by driver one" in failure(
         spark.sql(ROWS), options(topic=topic(1), load_claim="driver two")
@@ -200,7 +217,7 @@ def all_committed_once(kafka, name, manifest, settings, ref, still_open, records
 
 
 def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
-    spark, kafka, topic, options, ref, settings, still_open, tmp_path
+    spark, kafka, topic, options, ref, settings, still_open, tmp_path, write
 ):
     # rule 5; a sibling task attempt never ends in the log twice
     def failing_once(batches):
@@ -225,7 +242,7 @@ def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
 
 
 def test_a_killed_task_attempt_is_not_in_the_manifest(
-    spark, kafka, topic, options, ref, settings, still_open, tmp_path
+    spark, kafka, topic, options, ref, settings, still_open, tmp_path, write
 ):
     # as Spark kills the slower one of two speculative attempts (it does not speculate on one host)
     marks = str(tmp_path)
@@ -280,7 +297,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
 
 
 def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
-    spark, topic, options, ref, still_open, tmp_path
+    spark, topic, options, ref, still_open, tmp_path, write
 ):
     go = str(tmp_path / "go")
 
@@ -319,7 +336,7 @@ def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
     assert not still_open()
 
 
-def test_when_the_manifest_fails_nothing_is_ended(spark, topic, options, ref, still_open, tmp_path):
+def test_when_the_manifest_fails_nothing_is_ended(spark, topic, options, ref, still_open, tmp_path, failure):
     # rule 13: commit raises, Spark calls abort with all messages; nobody knows what decide has seen
     store = ManifestStore(str(tmp_path))
     store.claim(ref, "me")

@@ -1,4 +1,4 @@
-"""A write through the data source, its error, and what a reader sees of it."""
+"""A write, its error, and what a reader sees of it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
 
 from airflow_kafka_eos.spark.errortext import own_error
+from airflow_kafka_eos.spark.write import write as _write
 
 
-def write(frame, options, mode="append"):
+def by_data_source(frame, options, mode="append"):
     frame.write.format("kafka_eos").options(**options).mode(mode).save()
 
 
-def failure(frame, options, mode="append"):
+def write(frame, options):
+    """As the packaged application does."""
+    _write(frame, options)
+
+
+def failure(frame, options, write=write):
     """The error of this package that a failing write shows."""
     with pytest.raises(Exception) as caught:
-        write(frame, options, mode)
+        write(frame, options)
     found = own_error(caught.value)
     assert found is not None, str(caught.value)
     return found
