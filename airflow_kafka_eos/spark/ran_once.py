@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 _SUCCEEDED = "SUCCEEDED"
-_WAIT_S = 5.0
+_WAIT_S = 20.0
 _PAUSE_S = 0.02
 
 

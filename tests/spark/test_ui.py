@@ -86,7 +86,7 @@ def test_the_ui_of_a_running_application_shows_no_secret(kafka, topic, ref, tmp_
     assert ManifestStore(spec.manifest_dir).read(ref).records == 1
     # these are the places where options, arguments and environment would show
     assert "application.py" in shown["/environment"]
-    assert "AppendData" in shown["/sql?details=true&planDescription=true"]
+    assert "kafka_eos(" in shown["/sql?details=true&planDescription=true"]
     for place, text in {**shown, "output": out}.items():
         assert SECRET not in text, place
         assert USER not in text, place
