@@ -19,23 +19,28 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import LoadRow
 
 #: Loads that were committed so lately may be about to tell of their topics.
-LATELY = timedelta(minutes=1)
-#: Seconds: a task's success is with Airflow by then.
-A_TURN_S = 3.0
+LATELY = timedelta(minutes=5)
+#: Seconds: the task behind a commit has begun, and its success is with Airflow, by then; on a busy machine too.
+A_TURN_S = 30.0
 _LOOK_S = 0.3
 
 
 def turn_of(load: LoadIdentity, rows: Iterable[LoadRow], now: datetime) -> int:
-    """How many loads go first: those that were committed lately, by their keys. No I/O.
+    """How many loads go first: those that were committed lately, before this one. No I/O.
 
-    :param rows: loads of the same name.
+    In the order of their commits: whoever is first by it stays so, whoever comes later. By their keys, say, two could
+    be first one after the other, and end at the same moment.
+
+    :param rows: loads of the same name, this one among them.
     """
-    lately = {
-        r.load
+    order = {
+        r.load: (r.updated_at, r.load.key)
         for r in rows
         if r.state is LoadState.COMMITTED and now - datetime.fromisoformat(r.updated_at) < LATELY
     }
-    return sum(other.key < load.key for other in lately if other != load)
+    # told of long behind its commit: everybody who was committed lately goes first
+    own = order.get(load, (now.isoformat(), load.key))
+    return sum(other < own for who, other in order.items() if who != load)
 
 
 def take_turn(is_known: Callable[[], bool], turn: int) -> None:

@@ -21,10 +21,22 @@ def row(key: str, state: LoadState = LoadState.COMMITTED, ago_s: float = 5) -> L
     return LoadRow(LoadIdentity("airflow", "days", key), state, 1, "", None, at, at)
 
 
-def test_loads_that_were_committed_lately_take_turns_by_their_keys() -> None:
-    rows = [row("c"), row("a"), row("b", LoadState.COMMITTING), row("d", ago_s=61), row("e")]
-    assert [turn_of(LoadIdentity("airflow", "days", key), rows, NOW) for key in "ace"] == [0, 1, 2]
-    assert turn_of(LoadIdentity("airflow", "days", "z"), [], NOW) == 0
+def turns(rows: list[LoadRow], keys: str) -> list[int]:
+    return [turn_of(LoadIdentity("airflow", "days", key), rows, NOW) for key in keys]
+
+
+def test_loads_that_were_committed_lately_take_turns_in_the_order_of_their_commits() -> None:
+    rows = [row("c", ago_s=7), row("a"), row("b", LoadState.COMMITTING), row("d", ago_s=301), row("e")]
+    assert turns(rows, "cae") == [0, 1, 2]
+    assert turns(rows, "d") == [3], "told of so late, it goes behind everybody who may be about to tell"
+    assert turns([], "z") == [0]
+
+
+def test_whoever_was_first_stays_so_when_another_is_committed_behind_it() -> None:
+    """By their keys both would be first, one after the other, and Airflow fails one of two that end at once."""
+    before = [row("b", ago_s=2)]
+    assert turns(before, "b") == [0]
+    assert turns([*before, row("a", ago_s=1)], "ba") == [0, 1]
 
 
 def test_the_first_does_not_wait_and_the_others_wait_until_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
