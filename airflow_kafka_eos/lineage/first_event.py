@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LATELY = timedelta(minutes=5)
 #: Seconds: the task behind a commit has begun, and its success is with Airflow, by then; on a busy machine too.
 A_TURN_S = 30.0
+#: So many are waited for at most: whoever holds back longer is not about to tell.
+MAX_TURNS = 4
 _LOOK_S = 0.3
 
 
@@ -45,7 +47,7 @@ def turn_of(load: LoadIdentity, rows: Iterable[LoadRow], now: datetime) -> int:
 
 def take_turn(is_known: Callable[[], bool], turn: int) -> None:
     """Wait until Airflow knows the asset, or everybody before us has had the time to tell of it."""
-    until = time.monotonic() + turn * A_TURN_S
+    until = time.monotonic() + min(turn, MAX_TURNS) * A_TURN_S
     while time.monotonic() < until and not is_known():
         time.sleep(_LOOK_S)
 

@@ -3,7 +3,10 @@
     spark.dataSource.register(KafkaEosDataSource)
     df.write.format("kafka_eos").options(...).mode("append").save()
 
-The options are in :mod:`.options`. How PySpark 4.2.0 calls what is here (tried, see tests/spark):
+The packaged application runs the same writer in its own process where it can (:mod:`.write`): there, too, nothing may
+hang on what a call has put into ``self``. The options are in :mod:`.options`.
+
+How PySpark 4.2.0 calls what is here (tried, see tests/spark):
 
 - ``writer()`` runs once per write, in a Python worker process of the driver, before any task. That process has the
   environment of the driver's JVM. The writer is pickled there, and each call below starts from that one pickle: what

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-_SUCCEEDED = "SUCCEEDED"
+_SUCCEEDED, _FAILED = "SUCCEEDED", "FAILED"
 _WAIT_S = 20.0
 _PAUSE_S = 0.02
 
@@ -33,7 +33,7 @@ def ran_once(context: Any, group: str, *, wait_s: float = _WAIT_S) -> bool:
         # events come in order: once the end of a job is known, all that went before is
         if jobs and all(job is not None and job.status == _SUCCEEDED for job in jobs):
             break
-        if time.monotonic() > give_up:
+        if any(job is not None and job.status == _FAILED for job in jobs) or time.monotonic() > give_up:
             return False
         time.sleep(_PAUSE_S)
     seen = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]

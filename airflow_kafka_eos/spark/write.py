@@ -2,28 +2,34 @@
 
 Spark 4.2 finds, plans, commits and aborts a write to a Python data source in processes of their own on the driver: a
 core's second per write (bench/AIRFLOW.md). Between them it runs a mapInArrow over the tasks, and that is what is left
-here (docs/adr/0021).
+here, where nothing but time hangs on it (docs/adr/0021).
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
-from airflow_kafka_eos.manifest import ManifestEntry
-from airflow_kafka_eos.spark.datasource import KafkaEosDataSource, PreparedPartition
+from airflow_kafka_eos.errors import ManifestError
+from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
+from airflow_kafka_eos.spark.datasource import KafkaEosDataSource, KafkaEosWriter, PreparedPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+#: Bytes of a pickled writer, secrets and all. What is larger than a megabyte Spark hands to executors by way of files
+#: (spark.broadcast.UDFCompressionThreshold): the writer of a slot with thousands of ids, for one.
+_IN_MEMORY = 500_000
+_THRESHOLD = "spark.broadcast.UDFCompressionThreshold"
+
 
 class _Reports(AccumulatorParam[list[PreparedPartition]]):
-    """What tasks report, for the driver to have when the write fails as a whole."""
+    """What accepted tasks report, beside their results, for the driver to have when the write fails as a whole."""
 
     def zero(self, value: list[PreparedPartition]) -> list[PreparedPartition]:
         return []
@@ -34,19 +40,41 @@ class _Reports(AccumulatorParam[list[PreparedPartition]]):
 
 
 def write(frame: DataFrame, options: Mapping[str, str]) -> None:
-    """``frame.write.format("kafka_eos").options(**options).mode("append").save()``, with the same outcome.
+    """``frame.write.format("kafka_eos").options(**options).mode("append").save()``, in fewer processes where it can be.
 
     Of each Spark partition one task attempt counts, the one whose result Spark takes, as with its commit coordinator;
     an attempt whose result it does not take has no say any more, and cleanup finds its transaction.
 
+    :param options: with ``load.claim``.
     :raises KafkaEosError: what :class:`KafkaEosDataSource` and its writer raise.
     """
-    if find_spec("pandas") is None:
-        # mapInArrow asks for it, and has no use for it: a Spark of the user's own may do without
-        frame.sparkSession.dataSource.register(KafkaEosDataSource)
-        frame.write.format(KafkaEosDataSource.name()).options(**options).mode("append").save()
-        return
-    writer = KafkaEosDataSource(dict(options)).writer(frame.schema, overwrite=False)
+    if _is_plain(frame):
+        writer = KafkaEosDataSource(dict(options)).writer(frame.schema, overwrite=False)
+        if len(cloudpickle.dumps(writer)) <= _IN_MEMORY:  # type: ignore[no-untyped-call]
+            _map(frame, writer)
+            return
+    frame.sparkSession.dataSource.register(KafkaEosDataSource)
+    frame.write.format(KafkaEosDataSource.name()).options(**options).mode("append").save()
+
+
+def _is_plain(frame: DataFrame) -> bool:
+    """Whether a mapInArrow over the frame is as good as a write of it. What cannot be told counts as no."""
+    from pyspark.sql.pandas.utils import require_minimum_pandas_version
+
+    try:
+        # mapInArrow asks for it, and has no use for it
+        require_minimum_pandas_version()
+        if frame.sparkSession.sparkContext.getConf().contains(_THRESHOLD):
+            return False
+        plan = str(frame._jdf.queryExecution().analyzed().toString())
+    except Exception:
+        return False
+    # adaptive execution keeps what the author has arranged at the root of a plan, and a write's plan has it there;
+    # below a mapInArrow it may be optimised away, and the rows of one key get into several tasks
+    return "Repartition" not in plan and "Rebalance" not in plan
+
+
+def _map(frame: DataFrame, writer: KafkaEosWriter) -> None:
     reports = frame.sparkSession.sparkContext.accumulator([], _Reports())
 
     # its name is what Spark's UI and plans show
@@ -54,14 +82,39 @@ def write(frame: DataFrame, options: Mapping[str, str]) -> None:
         import pyarrow as pa
 
         report = writer.write(batches)
-        reports.add([report])
+        entry = ManifestEntry(report.entry.spark_partition, report.entry.transaction, ())
+        reports.add([PreparedPartition(entry)])
         yield pa.record_batch([pa.array([pickle.dumps(report)])], names=["report"])
 
     try:
-        rows = frame.mapInArrow(kafka_eos, "report binary").collect()
+        taken = [pickle.loads(row.report) for row in frame.mapInArrow(kafka_eos, "report binary").collect()]
+        refuse_missing(reports.value, taken, writer.options.attempt)
         # a DataFrame without partitions has no task: the data source gets an empty one
-        taken = [pickle.loads(row.report) for row in rows] or [PreparedPartition(ManifestEntry(0, None, ()))]
-        writer.commit(taken)
+        writer.commit(taken or [PreparedPartition(ManifestEntry(0, None, ()))])
     except BaseException:
         writer.abort(reports.value)
         raise
+
+
+def refuse_missing(
+    reported: Collection[PreparedPartition], taken: Collection[PreparedPartition], ref: AttemptRef
+) -> None:
+    """Spark's two ways of handing over what its tasks say must agree: no manifest may lack a partition. No I/O.
+
+    :param reported: by accumulator.
+    :param taken: by result.
+    :raises ManifestError: a partition that was written is not among the results.
+    """
+    found = {(p.entry.spark_partition, p.entry.transaction) for p in taken}
+    missing = sorted(
+        p.entry.spark_partition
+        for p in reported
+        if (p.entry.spark_partition, p.entry.transaction) not in found
+    )
+    if missing:
+        raise ManifestError(
+            f"Spark partitions {missing} were written, and Spark's result of the write lacks them",
+            remedy="Clear prepare: it opens a new attempt; look for a plugin that changes Spark's plans",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )

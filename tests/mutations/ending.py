@@ -281,6 +281,15 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        13,
+        "result-without-a-partition",
+        "no manifest is made of a result that lacks what accepted tasks have reported",
+        _SPARK + "write.py",
+        "    if missing:\n",
+        "    if False:\n",
+        ("tests/spark/test_write.py::test_rule_13_a_partition_that_was_written_and_is_not_in_the_result_is_refused",),
+    ),
+    Mutation(
         14,
         "second-run-writes",
         "scope load: a second run of a task writes nothing",

@@ -1,0 +1,90 @@
+"""Which way the packaged application writes, and that a result which lacks a partition makes no manifest."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from airflow_kafka_eos.errors import ManifestError
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
+from airflow_kafka_eos.spark import write as ours
+from airflow_kafka_eos.spark.datasource import PreparedPartition
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+
+ROWS = "select cast(id as string) key, 'v' value from range(0, 30, 1, 3)"
+REF = AttemptRef(LoadIdentity("n", "l", "k"), "00000000bb", 7)
+
+
+def prepared(partition: int, producer_id: int) -> PreparedPartition:
+    transaction = PreparedTransaction(f"id-{partition}", PreparedTxnState(producer_id, 0))
+    return PreparedPartition(ManifestEntry(partition, transaction, ()))
+
+
+def test_rule_13_a_partition_that_was_written_and_is_not_in_the_result_is_refused() -> None:
+    every = [prepared(n, n) for n in range(3)]
+    ours.refuse_missing(every, every, REF)
+    # an update of an accumulator may be lost, a result may not
+    ours.refuse_missing([], every, REF)
+    with pytest.raises(ManifestError, match=r"Spark partitions \[2\] were written") as caught:
+        ours.refuse_missing(every, every[:2], REF)
+    assert (caught.value.load, caught.value.attempt) == ("n/l/k", 7)
+    with pytest.raises(ManifestError, match=r"\[1\]"):
+        ours.refuse_missing(every, [every[0], prepared(1, 99), every[2]], REF)
+    with pytest.raises(ManifestError):
+        ours.refuse_missing(every, [], REF)
+
+
+@pytest.fixture
+def way(monkeypatch):
+    """The ways that were taken, with the real write behind each."""
+    taken = []
+    mapped = ours._map
+
+    def noted(*arguments):
+        taken.append("mapInArrow")
+        mapped(*arguments)
+
+    monkeypatch.setattr(ours, "_map", noted)
+    return taken
+
+
+ARRANGED = {
+    "by column": lambda spark: spark.sql(ROWS).repartition("key").sortWithinPartitions("key"),
+    "by number": lambda spark: spark.sql(ROWS).repartition(2),
+    "below a projection": lambda spark: spark.sql(ROWS).repartition(2, "key").selectExpr("key", "value"),
+    "by hint": lambda spark: spark.sql(ROWS.replace("select", "select /*+ REPARTITION(2) */", 1)),
+    "rebalanced": lambda spark: spark.sql(ROWS.replace("select", "select /*+ REBALANCE */", 1)),
+}
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ARRANGED)
+def test_what_the_author_has_arranged_is_written_by_the_data_source(
+    spark, topic, options, ref, tmp_path, way, how
+):
+    """Adaptive execution keeps a repartition at the root of a write's plan, and may drop it below a mapInArrow."""
+    store = ManifestStore(str(tmp_path))
+    store.claim(ref, "me")
+    ours.write(ARRANGED[how](spark), options(topic=topic(1), load_claim="me"))
+    assert (way, store.read(ref).records) == ([], 30)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.parametrize("why", ["plain", "no pandas", "a large writer"])
+def test_all_else_is_mapped_where_pandas_is_there_and_the_secrets_stay_in_memory(
+    spark, topic, options, ref, tmp_path, way, monkeypatch, why
+):
+    if why == "no pandas":
+        monkeypatch.setitem(sys.modules, "pandas", None)
+    if why == "a large writer":
+        monkeypatch.setattr(ours, "_IN_MEMORY", 100)
+    store = ManifestStore(str(tmp_path))
+    store.claim(ref, "me")
+    ours.write(spark.sql(ROWS), options(topic=topic(1), load_claim="me"))
+    assert way == (["mapInArrow"] if why == "plain" else [])
+    assert store.read(ref).records == 30
