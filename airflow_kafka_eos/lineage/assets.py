@@ -121,8 +121,10 @@ def announce(
             continue
         key = _known(accessors, uri)
         if key is None:
-            take_turn(lambda uri=uri: _known(accessors, uri) is not None, turn())  # type: ignore[misc]
-            key = _known(accessors, uri) or AssetUniqueKey.from_asset(Asset(uri=uri))
+            key = AssetUniqueKey.from_asset(Asset(uri=uri))
+            if not _has_event(key):
+                take_turn(lambda key=key: _has_event(key), turn())  # type: ignore[misc]
+            key = _known(accessors, uri) or key
         if _was_told(key, arrival):
             told.before.append(uri)
         else:
@@ -132,7 +134,10 @@ def announce(
 
 
 def _known(accessors: Any, uri: str) -> AssetUniqueKey | None:
-    """The asset that DAGs know under this URI, whatever name they gave it; None where there is none yet."""
+    """The asset that DAGs know under this URI, whatever name they gave it; None where there is none yet.
+
+    Nor is there one, for Airflow, in the minute before its scheduler calls a new asset active.
+    """
     try:
         key: AssetUniqueKey = accessors[Asset.ref(uri=uri)].key
     except AirflowRuntimeError:
@@ -154,10 +159,22 @@ def _extra(arrival: Mapping[str, Any], topic: str | None) -> dict[str, Any]:
     return common | {"records": of_topic["records"], "offsets": of_topic["offsets"]}
 
 
-def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
+def _has_event(key: AssetUniqueKey) -> bool:
+    """Whether the asset was made, active or not: Airflow makes those that no DAG names with their first event."""
+    try:
+        return bool(list(_past(key).limit(1)))
+    except AirflowRuntimeError:
+        return False
+
+
+def _past(key: AssetUniqueKey) -> Any:
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
-    past = InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
+    return InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
+
+
+def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
+    past = _past(key)
     since = datetime.fromisoformat(arrival["decided_at"]) - CLOCKS_APART
     try:
         events = list(past.after(since.isoformat()).limit(MAX_EVENTS))

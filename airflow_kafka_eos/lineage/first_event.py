@@ -46,7 +46,7 @@ def turn_of(load: LoadIdentity, rows: Iterable[LoadRow], now: datetime) -> int:
 
 
 def take_turn(is_known: Callable[[], bool], turn: int) -> None:
-    """Wait until Airflow knows the asset, or everybody before us has had the time to tell of it."""
+    """Wait until Airflow has made the asset, or everybody before us has had the time to tell of it."""
     until = time.monotonic() + min(turn, MAX_TURNS) * A_TURN_S
     while time.monotonic() < until and not is_known():
         time.sleep(_LOOK_S)

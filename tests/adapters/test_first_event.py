@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_kafka_eos.ledger.rows import LoadRow
 from airflow_kafka_eos.lineage import assets, first_event
@@ -75,13 +77,39 @@ def test_a_topic_that_airflow_knows_is_not_waited_for(monkeypatch: pytest.Monkey
                 "add": lambda self, asset, extra: told.append((asset.uri, extra["records"])),
             })())  # fmt: skip
 
+    announce(monkeypatch, Accessors())
+    assert told == [("kafka://s/t", 3)]
+
+
+def test_nor_is_one_that_has_an_event_and_that_no_scheduler_has_called_active_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+
+    class Accessors(dict[Any, Any]):
+        def __missing__(self, of: Any) -> Any:
+            if isinstance(of, assets.AssetRef):
+                raise assets.AirflowRuntimeError(ErrorResponse(error=ErrorType.ASSET_NOT_FOUND))
+            add = lambda self, asset, extra: told.append((asset.uri, extra["records"]))  # noqa: E731
+            return self.setdefault(of, type("Accessor", (), {"add": add})())
+
+    class Past(list[Any]):
+        def limit(self, number: int) -> list[Any]:
+            return self[:number]
+
+    monkeypatch.setattr(assets, "_past", lambda key: Past([key]))
+    announce(monkeypatch, Accessors())
+    assert told == [("kafka://s/t", 3)]
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, accessors: Any) -> None:
+    """Of a topic that the ledger must not be asked about."""
     monkeypatch.setattr(assets, "_was_told", lambda key, arrival: False)
     topic = {"records": 3, "offsets": {}}
     arrival = {"load": "l", "attempt": 1, "decided_at": "x", "records": 3, "topics": {"t": topic}}
-    context: Any = {"outlet_events": Accessors()}
 
     def turn() -> int:
         raise AssertionError("nobody has to wait")
 
+    context: Any = {"outlet_events": accessors}
     assets.announce(context, [], arrival, alias=assets.alias_of("days"), topics=["t"], server="s", turn=turn)
-    assert told == [("kafka://s/t", 3)]
