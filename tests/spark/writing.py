@@ -9,16 +9,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
 
 from airflow_kafka_eos.spark.errortext import own_error
-from airflow_kafka_eos.spark.write import write as _write
+from airflow_kafka_eos.spark.write import write
 
 
 def by_data_source(frame, options, mode="append"):
     frame.write.format("kafka_eos").options(**options).mode(mode).save()
-
-
-def write(frame, options):
-    """As the packaged application does."""
-    _write(frame, options)
 
 
 def failure(frame, options, write=write):
