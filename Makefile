@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test lint unit mutations bench bench-quick bench-airflow clean
+.PHONY: help setup tools demo test lint unit mutations faults bench bench-quick bench-airflow clean
 
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
@@ -20,6 +20,7 @@ help:
 	@echo "make lint   ruff, mypy, import directions"
 	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
 	@echo "make mutations  take out one guard of the protocol's rules after the other, and see a test go red (minutes)"
+	@echo "make faults     a campaign of random faults over random scenarios, judged by other clients (RUNS=, SEED=)"
 	@echo "make bench  benchmarks against peers, about half an hour on a quiet machine (bench-quick: some minutes)"
 	@echo "make bench-airflow  what exactly-once costs a small load in Airflow, a quarter of an hour on a quiet machine"
 	@echo "make clean  remove what these commands made"
@@ -59,6 +60,10 @@ unit: $(READY)
 # some only: make mutations ONLY="1 decided-load-swept" (rules or names of tests/mutations/table.py)
 mutations: tools $(READY)
 	@$(BIN)/python -m tests.mutations $(ONLY)
+
+# its knobs: tests/faults/__main__.py. A thousand runs in about an hour: make faults RUNS=1000 OUT=FAULTS.md
+faults: tools $(READY)
+	@$(BIN)/python -m tests.faults
 
 # what it writes and which knobs it has: docs/benchmarks.md
 bench: tools $(READY)

@@ -1,0 +1,186 @@
+"""Spark without Spark: the driver and the tasks of one application, each a process, around the data source itself.
+
+What runs here is ``spark/datasource.py``: its ``writer()``, ``write()``, ``commit()`` and ``abort()`` are called as
+PySpark calls them, the writer travels by pickle, and a task that fails is run again with its next number.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from airflow_kafka_eos.kafka.producer_options import ProducerOptions
+from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.load import TransactionScope
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.spark.application import write_options
+from airflow_kafka_eos.spark.datasource import KafkaEosDataSource, KafkaEosWriter
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.one_run import ONE_RUN
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.owners import Owners, placed
+from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from tests.faults.facts import Value
+from tests.faults.plan import Ended, Order, Plan
+from tests.faults.scenario import LONG_HOLD_MS, Role
+from tests.faults.timeline import Timeline
+from tests.faults.zygote import ADDRESS, ask
+
+#: Spark's default; and in scope load one more than it is told, for a lost executor's task may come again (rule 14)
+MAX_FAILURES, MAX_FAILURES_OF_ONE = 4, 2
+CORES = 4
+ROWS_IN_A_BATCH = 4_000
+TASK_S = 100.0
+
+
+class SparkError(Exception):
+    """An application whose tasks have failed so often that Spark gives it up."""
+
+
+def driver(plan: Plan, order: Order, timeline: Timeline) -> Any:
+    """Claim the attempt, run the tasks, write the manifest; as ``spark/application.py``."""
+    ref = _ref(plan, order)
+    store = ManifestStore(plan.manifests)
+    claimant = f"{socket.gethostname()} process {os.getpid()}, {uuid.uuid4().hex}"
+    store.claim(ref, claimant)
+    options = _options(plan, order, ref, claimant)
+    os.environ[SETTINGS_VARIABLE] = KafkaSettings.from_mapping({"bootstrap.servers": plan.servers}).to_json()
+    schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
+    if plan.scenario.scope == TransactionScope.LOAD.value:
+        schema = schema.add("partition", IntegerType())
+    writer = KafkaEosDataSource(options).writer(schema, False)
+    carried = Path(order.folder) / f"writer-{uuid.uuid4().hex}"
+    carried.write_bytes(pickle.dumps(writer))
+    tasks = _tasks(plan, order)
+    with ThreadPoolExecutor(CORES) as cores:
+        found = list(cores.map(partial(_task_until_done, plan, order, str(carried)), range(tasks)))
+    messages = [None if message is None else pickle.loads(Path(message).read_bytes()) for message, _ in found]
+    if None in messages:
+        writer.abort(messages)
+        raise SparkError(f"tasks have failed: {[number for number, m in enumerate(messages) if m is None]}")
+    try:
+        writer.commit(messages)
+    except BaseException:
+        writer.abort(messages)
+        raise
+    if all(once for _, once in found):
+        store.note_ran_once(ref)
+    return {"attempt": ref.attempt, "tasks": tasks}
+
+
+def _task_until_done(plan: Plan, order: Order, carried: str, number: int) -> tuple[str | None, bool]:
+    """The message of the run that was accepted, and whether it was the task's only one."""
+    tries = MAX_FAILURES_OF_ONE if plan.scenario.scope == TransactionScope.LOAD.value else MAX_FAILURES
+    twice = plan.scenario.speculates and number == 0
+    for attempt_number in range(tries):
+        run = partial(_run_task, order, carried, number)
+        if twice and attempt_number == 0:
+            with ThreadPoolExecutor(2) as both:
+                all_ended = list(both.map(run, (0, 1)))
+        else:
+            all_ended = [run(attempt_number + twice)]
+        # the commit coordinator accepts one; the loser's transaction stays open, for cleanup
+        for ended in all_ended:
+            if ended.is_well:
+                return str(ended.answer), attempt_number == 0 and not twice
+    return None, False
+
+
+def _run_task(order: Order, carried: str, partition: int, number: int) -> Ended:
+    details = order.details | {"carried": carried, "partition": partition, "number": number}
+    task = Order(Role.TASK.value, order.load, order.owner, order.folder, details, limit_s=TASK_S)
+    return ask(os.environ[ADDRESS], task)
+
+
+def task(plan: Plan, order: Order, timeline: Timeline) -> Any:
+    """One run of one Spark task."""
+    writer: KafkaEosWriter = pickle.loads(Path(order.details["carried"]).read_bytes())
+    partition, number = order.details["partition"], order.details["number"]
+    context = TaskContext()
+    context._partitionId, context._attemptNumber = partition, number
+    # unique within an application, as Spark's are
+    context._taskAttemptId = number * _tasks(plan, order) + partition
+    context._localProperties = dict(ONE_RUN)
+    TaskContext._setTaskContext(context)
+    message = writer.write(_batches(plan, order, partition, writer))
+    transaction = message.entry.transaction
+    timeline.log("has prepared", transaction=transaction and f"{transaction.transactional_id} {transaction.state}")
+    file = Path(order.folder) / f"message-{uuid.uuid4().hex}"
+    file.write_bytes(pickle.dumps(message))
+    return str(file)
+
+
+def _batches(plan: Plan, order: Order, task: int, writer: KafkaEosWriter) -> Iterator[pa.RecordBatch]:
+    """The task's rows. All of one key are one task's, in their order: it is what a job that cares for order does."""
+    load = plan.scenario.loads[order.load]
+    numbers = np.arange(load.records)
+    tasks = _tasks(plan, order)
+    if writer.shared is None:
+        numbers = numbers[numbers % load.keys % tasks == task]
+        chosen: Any = None
+    else:
+        owners = Owners.of(writer.checked.partitions, writer.options.tasks)
+        keys = pa.record_batch({"key": pa.array([_key(n, load.keys) for n in numbers])})
+        codes, chosen = placed(keys, owners, writer.options, ProducerOptions.from_settings(writer.settings).partitioner)
+        mine = owners.owners(codes, chosen) == task
+        numbers, chosen = numbers[mine], chosen[mine]
+    unit = int(order.details["attempt"])
+    for begin in range(0, len(numbers), ROWS_IN_A_BATCH):
+        some = [int(n) for n in numbers[begin : begin + ROWS_IN_A_BATCH]]
+        keys = [_key(n, load.keys) for n in some]
+        who = plan.key(order.load)
+        values = [
+            Value("load", who, unit, key, n).encode(load.size).decode() for key, n in zip(keys, some, strict=True)
+        ]
+        columns = {"key": pa.array(keys), "value": pa.array(values)}
+        if chosen is not None:
+            columns["partition"] = pa.array(chosen[begin : begin + ROWS_IN_A_BATCH], pa.int32())
+        yield pa.record_batch(columns)
+
+
+def _key(number: int, keys: int) -> str:
+    return f"k{number % keys}"
+
+
+def _tasks(plan: Plan, order: Order) -> int:
+    first, later = plan.scenario.tasks
+    tasks = first if order.details["attempt"] == 1 else later
+    # no more than there are Kafka partitions to own
+    return min(tasks, plan.scenario.partitions) if plan.scenario.scope == TransactionScope.LOAD.value else tasks
+
+
+def _ref(plan: Plan, order: Order) -> AttemptRef:
+    details = order.details
+    return AttemptRef(plan.identity(order.load), details["ledger_id"], details["attempt"], details["slot"])
+
+
+def _options(plan: Plan, order: Order, ref: AttemptRef, claimant: str) -> dict[str, str]:
+    scenario = plan.scenario
+    spec = ApplicationSpec(
+        attempt=ref,
+        manifest_dir=plan.manifests,
+        topics=(plan.topics[order.load],),
+        job="jobs/orders.py",
+        transaction_timeout_ms=scenario.hold_ms if ref.attempt == 1 else LONG_HOLD_MS,
+        deadline_ms=order.details["deadline_ms"],
+        scope=scenario.scope,
+        two_phase_commit="required" if scenario.two_phase else "off",
+        writer=scenario.writer,
+    )
+    options = write_options(spec, claimant)
+    if scenario.scope == TransactionScope.LOAD.value:
+        options["transaction.tasks"] = str(_tasks(plan, order))
+    WriteOptions.parse(options)
+    return options
