@@ -15,9 +15,8 @@ import traceback
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.spark.arrow_batches import ARROW_BATCHES
-from airflow_kafka_eos.spark.datasource import KafkaEosDataSource
 from airflow_kafka_eos.spark.errortext import own_error
-from bench.spark_writers import WRITERS, CountDataSource
+from bench.spark_writers import WRITERS
 
 
 def main() -> None:
@@ -53,7 +52,7 @@ def session() -> SparkSession:
     builder = SparkSession.builder.master("local[2]")
     for key, value in ARROW_BATCHES.items():
         builder = builder.config(key, value)
-    spark = (
+    return (
         builder
         .config("spark.driver.memory", "3g")
         # a heap that shrinks with each System.gc() and grows again took a fifth of the floor's time
@@ -67,9 +66,6 @@ def session() -> SparkSession:
         .config("spark.sql.files.minPartitionNum", "1")
         .getOrCreate()
     )
-    for source in (KafkaEosDataSource, CountDataSource):
-        spark.dataSource.register(source)
-    return spark
 
 
 def reason(error: Exception) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+
+from airflow_kafka_eos.kafka.arrow.plain import numbers
+from airflow_kafka_eos.spark.write import write
 
 Settings = Mapping[str, str]
 ANSWER_SECONDS = 60
@@ -20,7 +21,13 @@ BATCH = 10_000
 
 def floor(frame: DataFrame, given: Settings) -> None:
     """Spark hands its Arrow batches to Python, which counts them: what no writer in Python can go below."""
-    frame.write.format("bench_count").mode("append").save()
+    frame.mapInArrow(count, "rows long").collect()
+
+
+def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Looks at nothing but the batches' lengths."""
+    # pa.array would import pandas, which ours does not
+    yield pa.RecordBatch.from_arrays([numbers(np.array([sum(batch.num_rows for batch in batches)]))], ["rows"])
 
 
 def kafka_eos(frame: DataFrame, given: Settings) -> None:
@@ -32,7 +39,7 @@ def kafka_eos(frame: DataFrame, given: Settings) -> None:
         from airflow_kafka_eos.spark.scope import own_partitions
 
         frame = own_partitions(frame, options)
-    frame.write.format("kafka_eos").options(**options).mode("append").save()
+    write(frame, options)
 
 
 def foreach_partition(frame: DataFrame, given: Settings) -> None:
@@ -56,8 +63,8 @@ def write_rows(rows: Iterable[Row], topic: str, settings: Settings) -> None:
 
 def produce_batch(frame: DataFrame, given: Settings) -> None:
     """The better form: Arrow batches, and confluent-kafka's ``produce_batch``, whose loop is in C."""
-    write = partial(write_batches, topic=given["topic"], settings=_kafka(given))
-    frame.mapInArrow(write, "none int").collect()
+    mapped = partial(write_batches, topic=given["topic"], settings=_kafka(given))
+    frame.mapInArrow(mapped, "none int").collect()
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], topic: str, settings: Settings) -> Iterator[pa.RecordBatch]:
@@ -101,26 +108,3 @@ WRITERS: dict[str, Callable[[DataFrame, Settings], None]] = {
     "foreach": foreach_partition,
     "produce-batch": produce_batch,
 }
-
-
-@dataclass
-class Counted(WriterCommitMessage):
-    """What a task of the floor reports."""
-
-    rows: int
-
-
-class CountDataSource(DataSource):
-    """``format("bench_count")``: takes every batch and looks at nothing but its length."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "bench_count"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return _CountWriter()
-
-
-class _CountWriter(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        return Counted(sum(batch.num_rows for batch in iterator))

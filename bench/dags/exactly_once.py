@@ -1,0 +1,30 @@
+"""The load, exactly once by the task group. At least once has a file of its own: a task imports its own alone."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from airflow_kafka_eos import ExactlyOnceLoad
+
+HERE = Path(__file__).parent
+RECORDS = int(os.environ.get("BENCH_RECORDS", "1000"))
+
+# manual runs write to a topic of their DAG's name; so do those of a backfill
+for name, schedule in (("single", None), ("days", "@daily")):
+    with DAG(
+        f"exactly_once_{name}",
+        catchup=False,
+        schedule=schedule,
+        start_date=datetime(2025, 1, 1),
+        end_date=datetime(2025, 12, 31),
+    ):
+        ExactlyOnceLoad(
+            "load",
+            job=f"{HERE}/jobs/rows.py",
+            job_args={"prefix": "{{ run_id }}", "count": RECORDS},
+            topics=[f"exactly_once_{name}"],
+        )
