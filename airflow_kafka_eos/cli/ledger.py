@@ -100,7 +100,8 @@ def url_of(arguments: argparse.Namespace) -> str:
 
 def _upgrade(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.ledger.location import redacted
-    from airflow_kafka_eos.ledger.migrate import current, upgrade
+    from airflow_kafka_eos.ledger.migrate import upgrade
+    from airflow_kafka_eos.ledger.revision import current
 
     url = url_of(arguments)
     before = current(url)
@@ -112,7 +113,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.location import redacted
-    from airflow_kafka_eos.ledger.migrate import current
+    from airflow_kafka_eos.ledger.revision import current
 
     url = url_of(arguments)
     with Ledger.open(url) as ledger:  # says what is wrong

@@ -40,10 +40,12 @@ from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.preflight import RETENTION
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.ledger import migrate, queries
+from airflow_kafka_eos.ledger import queries
 from airflow_kafka_eos.ledger.clock import now_s
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url, redacted
+from airflow_kafka_eos.ledger.revision import current, read_checked
+from airflow_kafka_eos.ledger.tables import REVISION
 from airflow_kafka_eos.ledger.waiting import NOTHING, waiting
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TwoPhaseCommit
 from airflow_kafka_eos.naming import IdRole, TransactionalId
@@ -62,11 +64,11 @@ def look_at_ledger(url: str, now: Now = time.time, namespace: str = DEFAULT_NAME
     :param namespace: whose loads are looked at.
     :param now: this machine's clock, seconds since the epoch.
     """
-    revision = _look(lambda: migrate.current(url))
+    revision = _look(lambda: current(url))
     return LedgerSeen(
         redacted(url),
         revision,
-        migrate.head(),
+        REVISION,
         revision if isinstance(revision, Unknown) else _look(lambda: _read(url, queries.ledger_id)),
         is_embedded=url == default_url(),
         clock=None if isinstance(revision, Unknown) else _look(lambda: _ledger_clock(url, now)),
@@ -77,7 +79,7 @@ def look_at_ledger(url: str, now: Now = time.time, namespace: str = DEFAULT_NAME
 def _read(url: str, question: Callable[[Any], T]) -> T:
     database = Database(url)
     try:
-        return migrate.read_checked(database, question)
+        return read_checked(database, question)
     finally:
         database.close()
 

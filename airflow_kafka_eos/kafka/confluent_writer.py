@@ -8,6 +8,8 @@ Seen with confluent-kafka 2.16.1 (librdkafka 2.16.0):
 - An unknown partition fails only that record, and the transaction could go on without it: every failed delivery
   must be looked at.
 - A fatal error (fenced) comes out of ``poll`` and ``flush`` as SystemError, its reason lost, when other callbacks run.
+- A fenced producer that is dropped with records that it has not reported yet corrupts the heap (seen 3 of 3 times under
+  ``MALLOC_CHECK_=3``): ``purge`` and ``flush`` report them first.
 - Unknown topics are waited for, 30 seconds long: topics are checked before (see :mod:`.rows`).
 """
 
@@ -17,6 +19,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +60,7 @@ _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _POLL_S = 0.05
 _STATISTICS_MS = 100
 _ANSWER_S = 60.0
+_DROP_S = 3.0
 _QUEUE_KB = 65_536
 #: Bytes that a record's batch takes beside key, value and headers, at least (61 of the header, some of the record).
 _OVERHEAD = 100
@@ -158,13 +162,27 @@ class ConfluentWriter:
                 e.args[0].name(),
                 self._target.transaction_timeout_ms,
             )
-        self._producer = None
+        self._drop()
 
     def close(self) -> None:
         """See the interface. Dropping the producer ends no transaction, its own ``close()`` would."""
-        self._producer = None
+        self._drop()
 
     # -- private -------------------------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        """Let go of the producer, with no record in it that it has not reported. No request is sent for it."""
+        producer, self._producer = self._producer, None
+        if producer is None or self._prepared:
+            return  # prepared: all are reported, and librdkafka is left alone
+        producer.purge()
+        until = time.monotonic() + _DROP_S
+        while time.monotonic() < until:
+            with suppress(KafkaException, SystemError):  # why it failed is told already
+                # statistics are counted too, and come in at any time
+                if not producer.flush(_POLL_S):
+                    return
+        _log.warning("%s: librdkafka has not reported all records, %.0f s after they were purged", self._id, _DROP_S)
 
     def _opened(self) -> Producer:
         if self._producer is None:

@@ -17,6 +17,7 @@ from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
     PreparedTxnState,
@@ -105,14 +106,14 @@ def why_hanging(producer: OpenProducer, seen: TransactionDescription | None) -> 
     return ""
 
 
-def write_abort_marker(wire: Wire, producer: OpenProducer) -> None:
-    """Have the partition's leader write an abort marker for exactly that producer id and epoch.
+def write_marker(wire: Wire, producer: OpenProducer, verdict: Verdict) -> bool:
+    """Have the partition's leader write an end marker for exactly that producer id and epoch.
 
     This goes past the coordinator (WriteTxnMarkers, as KIP-664's abortTransaction): never for a transaction that a
     coordinator still has. The leader refuses an epoch that is older than the producer's own.
 
+    :returns: False when the leader refused the epoch: somebody else has ended it, or begun anew.
     :raises AccessError: ALTER (or CLUSTER_ACTION) on the Cluster is missing.
-    :raises TerminalError: the leader refused the epoch: someone else has ended it.
     """
     marker = WriteTxnMarkersRequest.WritableTxnMarker
     request = WriteTxnMarkersRequest(
@@ -120,7 +121,7 @@ def write_abort_marker(wire: Wire, producer: OpenProducer) -> None:
             marker(
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
-                transaction_result=False,
+                transaction_result=verdict is Verdict.COMMIT,
                 topics=[
                     marker.WritableTxnMarkerTopic(
                         name=producer.partition.topic, partition_indexes=[producer.partition.partition]
@@ -132,19 +133,23 @@ def write_abort_marker(wire: Wire, producer: OpenProducer) -> None:
         ]
     )
 
-    def attempt() -> None:
+    def attempt() -> bool:
         answer = wire.send_to_leader(producer.partition, request)
         for code in _codes(answer):
+            if code == _INVALID_PRODUCER_EPOCH:
+                return False
             if retry.is_retriable(code, metadata_may_lag=True):
                 wire.forget_leaders([producer.partition])
             resource = "Cluster" if code == _CLUSTER_AUTHORIZATION_FAILED else f"Topic {producer.partition.topic}"
             retry.check(code, operation="ALTER", resource=resource, lag=True)
+        return True
 
-    what = f"writing an abort marker of producer {producer.state} into {producer.partition}"
-    retry.until_settled(attempt, what=what, timeout_s=wire.timeout_s)
+    what = f"writing a marker ({verdict.value}) of producer {producer.state} into {producer.partition}"
+    return retry.until_settled(attempt, what=what, timeout_s=wire.timeout_s)
 
 
 _CLUSTER_AUTHORIZATION_FAILED = 31
+_INVALID_PRODUCER_EPOCH = 47
 
 
 def _codes(answer: Any) -> list[int]:

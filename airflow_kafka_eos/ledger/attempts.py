@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.decisions import abort_undecided, why_undecidable
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -197,25 +198,22 @@ def _check_interval(connection: Connection, locked: Locked, interval: Interval |
 
 def _create(connection: Connection, load: LoadIdentity, interval: Interval | None) -> Locked:
     moment = now()
-    try:
-        # a savepoint: whoever inserts it first wins, and we go on with the winner's row
-        with connection.begin_nested():
-            connection.execute(
-                insert(t.loads).values(
-                    namespace=load.namespace,
-                    name=load.name,
-                    load_key=load.key,
-                    state=LoadState.PREPARING.value,
-                    data_interval_start=None if interval is None else interval[0],
-                    data_interval_end=None if interval is None else interval[1],
-                    newest_attempt=0,
-                    reason="",
-                    created_at=moment,
-                    updated_at=moment,
-                )
-            )
-    except IntegrityError:
-        pass
+    # whoever inserts it first wins, and we go on with the winner's row
+    insert_first(
+        connection,
+        insert(t.loads).values(
+            namespace=load.namespace,
+            name=load.name,
+            load_key=load.key,
+            state=LoadState.PREPARING.value,
+            data_interval_start=None if interval is None else interval[0],
+            data_interval_end=None if interval is None else interval[1],
+            newest_attempt=0,
+            reason="",
+            created_at=moment,
+            updated_at=moment,
+        ),
+    )
     return must_lock(connection, load)
 
 

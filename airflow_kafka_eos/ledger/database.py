@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Insert, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
@@ -133,6 +133,25 @@ class Database:
             f"the ledger {self.shown} did not answer ({text}); whether it committed is not known",
             remedy="Make the database reachable and try again: every ledger operation may be repeated",
         )
+
+
+def insert_first(connection: Connection, row: Insert) -> bool:
+    """Insert a row, and go on in the same transaction where another one is there already.
+
+    Behind a savepoint, for PostgreSQL ends a transaction by any error. It is gone back to behind a conflict only: by
+    a full disk or a failing one SQLite has rolled back everything, and to ask for a savepoint then would replace the
+    error that says so by "no such savepoint".
+
+    :returns: False where somebody else was first.
+    """
+    savepoint = connection.begin_nested()
+    try:
+        connection.execute(row)
+    except IntegrityError:
+        savepoint.rollback()
+        return False
+    savepoint.commit()
+    return True
 
 
 def is_passing(error: DBAPIError) -> bool:

@@ -288,6 +288,11 @@ class Ledger(OpenLedger):
         """Those that prepared attempts have written to."""
         return self._read(lambda c: queries.topics(c, namespace))
 
+    def committed_since(self, namespace: str, since: datetime) -> list[tuple[LoadRow, set[str]]]:
+        """Loads that came to be committed since then, oldest first, each with the topics that it has written to."""
+        moment = since.astimezone(UTC).isoformat(timespec="microseconds")
+        return self._read(lambda c: queries.committed_since(c, namespace, moment))
+
     def waiting(self, namespace: str) -> waiting.Waiting:
         """Decisions that are not verified, and prepared two-phase transactions that are not decided."""
         return self._read(lambda c: waiting.waiting(c, namespace))

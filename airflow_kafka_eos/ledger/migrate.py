@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
 
 from alembic import command
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
 from airflow_kafka_eos.ledger.database import Database
-from airflow_kafka_eos.ledger.tables import VERSION_TABLE
-
-T = TypeVar("T")
+from airflow_kafka_eos.ledger.revision import is_current, read_revision
+from airflow_kafka_eos.ledger.tables import REVISION
 
 #: any number that no other application's advisory lock is likely to have
 _ADVISORY_LOCK = 5_939_511_890
@@ -37,7 +33,7 @@ def upgrade(url: str) -> None:
     """
     database = Database(url)
     try:
-        if not database.is_missing and database.read(read_revision) == head():
+        if is_current(database):
             return  # the common case needs no lock and no right to write
         database.make_directory()
         with _one_at_a_time:
@@ -49,54 +45,6 @@ def upgrade(url: str) -> None:
         ) from e
     finally:
         database.close()
-
-
-def current(url: str) -> str | None:
-    """The revision of the ledger at ``url``; None when there is none yet."""
-    database = Database(url)
-    try:
-        return None if database.is_missing else database.read(read_revision)
-    finally:
-        database.close()
-
-
-def head() -> str:
-    """The revision that this version of the package works with."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
-    assert revision is not None
-    return revision
-
-
-def read_checked(database: Database, work: Callable[[Connection], T]) -> T:
-    """Read from a ledger, after making sure that this version of the package knows its schema.
-
-    :raises LedgerUnavailableError: unreachable, not created or not upgraded yet.
-    :raises ConfigurationError: upgraded by a newer version already.
-    """
-
-    def checked(connection: Connection) -> T:
-        revision = read_revision(connection)
-        if revision != head():
-            _refuse(revision, database.shown)
-        return work(connection)
-
-    if database.is_missing:
-        _refuse(None, database.shown)
-    return database.read(checked)
-
-
-def _refuse(revision: str | None, shown: str) -> NoReturn:
-    _refuse_newer(revision)
-    what = "has not been created yet" if revision is None else f"is at revision {revision}, not {head()}"
-    raise LedgerUnavailableError(
-        f"the ledger {shown} {what}", remedy="Run `airflow-kafka-eos ledger upgrade` once, then try again"
-    )
-
-
-def read_revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(
-        connection, opts={"version_table": VERSION_TABLE}
-    ).get_current_revision()
 
 
 def _upgrade(connection: Connection) -> None:
@@ -111,9 +59,9 @@ def _upgrade(connection: Connection) -> None:
         )
     try:
         revision = read_revision(connection)
-        if revision == head():
+        if revision == REVISION:
             return
-        _refuse_newer(revision)
+        refuse_newer(revision)
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
@@ -122,7 +70,10 @@ def _upgrade(connection: Connection) -> None:
             connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _MYSQL_LOCK})
 
 
-def _refuse_newer(revision: str | None) -> None:
+def refuse_newer(revision: str | None) -> None:
+    """
+    :raises ConfigurationError: this version of the package does not know the revision.
+    """
     known = {r.revision for r in ScriptDirectory.from_config(_config()).walk_revisions()}
     if revision is not None and revision not in known:
         raise ConfigurationError(

@@ -8,9 +8,10 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
-from airflow_kafka_eos.ledger import migrate, queries
+from airflow_kafka_eos.ledger import queries
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url
+from airflow_kafka_eos.ledger.revision import is_current, read_checked
 
 T = TypeVar("T")
 
@@ -30,10 +31,12 @@ class OpenLedger:
         :raises LedgerUnavailableError: unreachable, or not upgraded yet.
         :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
         """
-        if url == default_url() if upgrade is None else upgrade:
-            migrate.upgrade(url)
         database = Database(url)
-        return cls(database, migrate.read_checked(database, queries.ledger_id))
+        if (url == default_url() if upgrade is None else upgrade) and not is_current(database):
+            from airflow_kafka_eos.ledger import migrate  # Alembic; nearly always the ledger is up to date
+
+            migrate.upgrade(url)
+        return cls(database, read_checked(database, queries.ledger_id))
 
     def close(self) -> None:
         self._database.close()

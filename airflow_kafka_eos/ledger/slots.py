@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert, not_, or_, select, update
-from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.rows import RETIRED, SlotRow
 from airflow_kafka_eos.ledger.text import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
@@ -79,12 +79,8 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_i
         number = connection.execute(highest).scalar_one()
         number = 0 if number is None else number + 1
         names = {"namespace": load.namespace, "load_name": load.name, "number": number}
-        try:
-            with connection.begin_nested():
-                connection.execute(insert(t.slots).values(names | taken | {"created_at": text_of(moment)}))
-        except IntegrityError:
-            continue
-        return number
+        if insert_first(connection, insert(t.slots).values(names | taken | {"created_at": text_of(moment)})):
+            return number
 
 
 def _is_elsewhere(cluster_id: str | None) -> ColumnElement[bool]:

@@ -90,14 +90,14 @@ def announce(
     alias: AssetAlias | None,
     topics: Iterable[str],
     server: str,
-    turn: Callable[[], int] = lambda: 0,
+    turn: Callable[[str], int] = lambda topic: 0,
 ) -> Told:
     """Note for this task's success what there is to tell, with its extra.
 
     :param outlets: the task's own, ``alias`` among them.
     :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
-    :param turn: how many loads go first where Airflow does not know a topic yet, see :mod:`first_event`.
+    :param turn: how many loads go first with a topic that Airflow does not know yet, see :mod:`first_event`.
     """
     accessors: Any = context["outlet_events"]
     told = Told()
@@ -123,7 +123,7 @@ def announce(
         if key is None:
             key = AssetUniqueKey.from_asset(Asset(uri=uri))
             if not _has_event(key):
-                take_turn(lambda key=key: _has_event(key), turn())  # type: ignore[misc]
+                take_turn(lambda key=key: _has_event(key), turn(topic))  # type: ignore[misc]
             key = _known(accessors, uri) or key
         if _was_told(key, arrival):
             told.before.append(uri)

@@ -9,7 +9,7 @@ as a failed run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -27,21 +27,26 @@ MAX_TURNS = 4
 _LOOK_S = 0.3
 
 
-def turn_of(load: LoadIdentity, rows: Iterable[LoadRow], now: datetime) -> int:
-    """How many loads go first: those that were committed lately, before this one. No I/O.
+def turn_of(
+    load: LoadIdentity, topic: str, committed: Iterable[tuple[LoadRow, Collection[str]]], now: datetime
+) -> int:
+    """How many loads go first with a topic: those that were committed lately, before this one. No I/O.
 
     In the order of their commits: whoever is first by it stays so, whoever comes later. By their keys, say, two could
     be first one after the other, and end at the same moment.
 
-    :param rows: loads of the same name, this one among them.
+    :param committed: the namespace's loads, this one among them, each with the topics that it wrote to. One of the
+        same name tells of the same topics, though it may have had no record for them.
     """
     order = {
-        r.load: (r.updated_at, r.load.key)
-        for r in rows
-        if r.state is LoadState.COMMITTED and now - datetime.fromisoformat(r.updated_at) < LATELY
+        row.load: (row.updated_at, row.load.name, row.load.key)
+        for row, topics in committed
+        if (topic in topics or row.load.name == load.name)
+        and row.state is LoadState.COMMITTED
+        and now - datetime.fromisoformat(row.updated_at) < LATELY
     }
     # told of long behind its commit: everybody who was committed lately goes first
-    own = order.get(load, (now.isoformat(), load.key))
+    own = order.get(load, (now.isoformat(), load.name, load.key))
     return sum(other < own for who, other in order.items() if who != load)
 
 

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kafka_eos.config import optional, setting
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TransientError
+from airflow_kafka_eos.errors import AccessError, ConfigurationError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.lineage.metrics import count, send_gauges
 from airflow_kafka_eos.load import LoadState
@@ -26,9 +26,9 @@ class SweepLeftoversOperator(BaseOperator):
     """What cleanup does for a run, for the runs that are gone: deleted, skipped whole, or of a DAG that is no more.
 
     Per namespace: undecided attempts without a sign of life are made undecidable and what they have open is ended;
-    decided loads are rolled forward. Attempts and repairs at work or of another Kafka cluster, loads in doubt and
-    transactions of others are left alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice,
-    or beside runs, is safe.
+    decided loads are rolled forward; what hangs of aborted ones is ended. Attempts and repairs at work or of another
+    Kafka cluster, loads in doubt and transactions of others are left alone. Then it measures, and sends the numbers to
+    Airflow's Stats. Running it twice, or beside runs, is safe.
 
     Where connections and quiet period are None, Airflow's section ``[kafka_eos]`` says them, as it does for the loads:
     in another ledger than theirs all that they have open would be a stranger's.
@@ -79,8 +79,9 @@ class SweepLeftoversOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Sweep and measure each namespace; returns what was found, by namespace.
 
-        ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``unknown``: open ids of this ledger that it
-        does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``elsewhere``:
+        ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``hanging``: what no coordinator would have
+        ended in the topics of the ledger's loads, and is ended now, as texts. ``unknown``: open ids of this ledger that
+        it does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``elsewhere``:
         attempts of another Kafka cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``.
         ``in_doubt``: loads. ``numbers``: what went to Stats. ``problems``: what needs a person, as texts.
 
@@ -108,7 +109,8 @@ class SweepLeftoversOperator(BaseOperator):
     def _namespace(self, resolved: Resolved, namespace: str, by: str, passing: list[str]) -> dict[str, Any]:
         """One namespace; an error in it keeps no other from being swept."""
         found: dict[str, Any] = {
-            "swept": [], "unknown": [], "strangers": [], "elsewhere": [], "in_doubt": [], "numbers": {}, "problems": [],
+            "swept": [], "hanging": [], "unknown": [], "strangers": [], "elsewhere": [], "in_doubt": [], "numbers": {},
+            "problems": [],
         }  # fmt: skip
         try:
             with resolved.session(namespace) as session:
@@ -143,6 +145,7 @@ class SweepLeftoversOperator(BaseOperator):
                 passing.append(str(one.error))
             elif one.error is not None:
                 problems.append(str(one.error))
+        self._end_hanging(session, found)
         told = {s.load for s in swept if s.error is not None}
         in_doubt |= {
             r.load for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT
@@ -169,6 +172,17 @@ class SweepLeftoversOperator(BaseOperator):
             for name in found["strangers"]
         ]
         count(session.namespace, "swept_transactions", sum(len(s.aborted) for s in swept))
+
+    def _end_hanging(self, session: Session, found: dict[str, Any]) -> None:
+        """What a broker forgot to end while no cleanup looked; young ones may still be ended by their coordinators."""
+        from airflow_kafka_eos.protocol.hanging import end_ours, of_the_ledger
+
+        try:
+            ended = end_ours(session, of_the_ledger(session), longer_than_ms=None)
+        except AccessError as e:
+            found["problems"].append(str(e))
+        else:
+            found["hanging"] = [f"{one.transactional_id}: {one}" for one in ended]
 
     def _measure(self, session: Session, found: dict[str, Any]) -> None:
         from airflow_kafka_eos.protocol.metrics import measure

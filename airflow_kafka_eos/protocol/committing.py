@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import (
+    AccessError,
     InDoubtError,
     KafkaEosError,
     NotFinishedError,
@@ -24,12 +25,17 @@ from airflow_kafka_eos.evidence import FINAL, Outcome, judge_decided
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
+from airflow_kafka_eos.protocol.forgotten import end_forgotten
 from airflow_kafka_eos.protocol.judging import evidence_of
 from airflow_kafka_eos.protocol.repairing import end_abandoned, repair
 from airflow_kafka_eos.protocol.restored import refuse_unknown_repairs
 from airflow_kafka_eos.protocol.session import Session
 
 log = logging.getLogger(__name__)
+
+#: Markers follow EndTxn within milliseconds. Whether a coordinator has forgotten some is asked once they are late: no
+#: other load pays for the question.
+LATE_S = 2.0
 
 
 @dataclass
@@ -40,6 +46,10 @@ class CommitPass:
     open: list[str] = field(default_factory=list)
     #: aborted by the broker or by a hand although the decision was commit: the load is REPAIRING
     lost: list[str] = field(default_factory=list)
+    #: their coordinators had forgotten to end them, and they have their markers now: still among the open ones
+    forgotten: list[str] = field(default_factory=list)
+    #: why a forgotten one cannot be ended here; what else is to be done comes first
+    refused: AccessError | None = None
 
     @property
     def is_done(self) -> bool:
@@ -78,10 +88,13 @@ def commit(
         been repaired already, for the ledger was restored from a backup; terminal, a person decides.
     :raises UndecidableError: there is no commit decision, or the load was given up.
     :raises OtherClusterError: it was written to another cluster, and is not verified committed.
+    :raises AccessError: markers that a coordinator has forgotten cannot be written (:mod:`.forgotten`), ALTER on the
+        Cluster is missing; everything else of the load was asked for.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
     row = decided_attempt(session, load)
-    give_up = time.monotonic() + deadline_s
+    began = time.monotonic()
+    give_up = began + deadline_s
     wait = poll_s
     first, may_repair = True, False
     gone: dict[str, RecordsGoneError] = {}
@@ -89,7 +102,8 @@ def commit(
         try:
             end_abandoned(session, load, closed_too=first)
             first = False
-            result = commit_pass(session, load, row.number)
+            is_late = time.monotonic() - began >= LATE_S
+            result = commit_pass(session, load, row.number, ends_forgotten=is_late)
             if result.is_done:
                 return session.ledger.attempt(load, row.number) or row
             todo = [name for name in result.lost if name not in gone]
@@ -99,8 +113,12 @@ def commit(
                     may_repair = True
                 gone |= _repair_all(session, row, todo, by or row.responsible, give_up)
                 wait = poll_s  # on to commit them, with what is left of the time
-            elif result.lost and not result.open:  # only now: what could be copied has a timeout
+            elif result.refused is not None:  # only now: what could be copied has a timeout
+                raise result.refused
+            elif result.lost and not result.open:
                 raise _first_of([gone[name] for name in result.lost])
+            if result.forgotten:
+                wait = poll_s
             problem: KafkaEosError = _unfinished(row, result, deadline_s)
         except TransientError as e:
             problem = e
@@ -146,14 +164,18 @@ def _unfinished(row: AttemptRow, result: CommitPass, deadline_s: float) -> NotFi
     )
 
 
-def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass:
+def commit_pass(
+    session: Session, load: LoadIdentity, number: int, *, ends_forgotten: bool = False
+) -> CommitPass:
     """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting, and no repair.
 
+    :param ends_forgotten: see also whether coordinators have forgotten what is open, and end that (:mod:`.forgotten`).
     :raises InDoubtError: see :func:`commit`.
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.
     """
-    refuse_elsewhere(session, [_refuse_undecided(session, load, number)])
+    attempt = _refuse_undecided(session, load, number)
+    refuse_elsewhere(session, [attempt])
     result = CommitPass()
     rows = session.ledger.transactions(load, number)
     todo = [t for t in rows if t.outcome not in FINAL]
@@ -185,6 +207,14 @@ def commit_pass(session: Session, load: LoadIdentity, number: int) -> CommitPass
     if result.lost:
         why = f"{len(result.lost)} transactions were aborted although the decision was commit: {result.lost[0]}"
         session.ledger.record_repairing(load, number, why)
+    if ends_forgotten and result.open:
+        try:
+            late = [t for t in todo if t.transaction.transactional_id in set(result.open)]
+            result.forgotten = end_forgotten(session, attempt, late)
+        except AccessError as e:
+            result.refused = e
+        except KafkaEosError as e:
+            failed = e
     if failed is not None and any(o not in FINAL for o in known.values()):
         raise failed
     if result.is_done:

@@ -1,8 +1,9 @@
 """Whose a hanging transaction is, and ending those that are ours (KIP-664, KIP-890; rules 1, 6, 7).
 
 Found by producer state: a partition's leader has a transaction open that its coordinator does not know, or knows as
-ended. Nothing but an abort marker, written past the coordinator, ends it. Without transaction version 2 (brokers before
-4.0, and older clients) a delayed produce request is enough to make one.
+ended. Nothing but a marker, written past the coordinator, ends it: here an abort marker; what is decided is
+:mod:`.forgotten`'s. Without transaction version 2 (brokers before 4.0, and older clients) a delayed produce request is
+enough to make one; and a broker that comes up may forget an end.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_kafka_eos.errors import ConfigurationError, NotFinishedError, UndecidableError
-from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers, why_hanging, write_abort_marker
+from airflow_kafka_eos.errors import AccessError, ConfigurationError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers, why_hanging, write_marker
+from airflow_kafka_eos.kafka.inspecting import topic_seen
 from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.holding import holder_of, is_ours
+from airflow_kafka_eos.protocol.over import is_over, listed_open
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 
@@ -91,7 +95,8 @@ def find(
     wire = session.partitions.wire
     wait_ms = longest_wait_ms(session) if longer_than_ms is None else longer_than_ms
     now_ms = int(time.time() * 1000)
-    idle = [p for p in open_producers(wire, partitions) if now_ms - p.last_timestamp_ms >= wait_ms]
+    # records may be dated in the future, by their author or another machine's clock
+    idle = [p for p in open_producers(wire, partitions) if wait_ms <= 0 or now_ms - p.last_timestamp_ms >= wait_ms]
     if not idle:
         return []
     names = _names(session, idle)
@@ -100,18 +105,79 @@ def find(
     for state, (_, t) in holders.items():
         names.setdefault(state.producer_id, t.transaction.transactional_id)
     described = session.coordinator.describe(names.values())
+    # one coordinator's word that it is over, or not known, does not count while any lists it as open (see :mod:`.over`)
+    listed = listed_open(session)
     still = open_producers(wire, {p.partition for p in idle})
     found = []
     for producer in idle:
         name = names.get(producer.producer_id)
-        why = why_hanging(producer, described.get(name) if name else None)
-        if not why or not any(_same(producer, other) for other in still):
+        seen = described.get(name) if name else None
+        why = why_hanging(producer, seen)
+        if not why or (name in listed and is_over(seen)) or not any(_same(producer, other) for other in still):
             continue
         holder = holders.get(producer.state)
         whose, attempt = _whose(session, producer, name, holder)
         idle_ms = now_ms - producer.last_timestamp_ms
         found.append(HangingTransaction(producer, name, why, idle_ms, whose, attempt))
     return found
+
+
+def end_ours(
+    session: Session,
+    partitions: Iterable[TopicPartition],
+    load: LoadIdentity | None = None,
+    *,
+    up_to: int = 0,
+    longer_than_ms: int | None = 0,
+) -> list[HangingTransaction]:
+    """End what hangs in these partitions, is ours, and is part of no decision; what was ended.
+
+    What is gone meanwhile is no error. A load that was given up is left to a person (`transactions hanging --abort`).
+
+    :param partitions: those that are not there any more count for nothing.
+    :param load: only what attempts of this load with number ``up_to`` or below have left; None: all of the namespace.
+    :param longer_than_ms: see :func:`find`.
+    :raises AccessError: READ on a topic or ALTER on the Cluster is missing: says who has to do what.
+    """
+    there = _there(session, partitions)
+    ended = []
+    for one in find(session, there, longer_than_ms=longer_than_ms) if there else ():
+        attempt, name = one.attempt, one.transactional_id
+        if one.whose is not Whose.OURS or attempt is None or name is None:
+            continue
+        if load is not None and (attempt.load != load or attempt.number > up_to):
+            continue  # rule 11
+        if session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state)):
+            known = session.ledger.load(attempt.load)
+            if known is None or known.state is not LoadState.COMMITTED:
+                continue
+        with suppress(UndecidableError):  # it was ended meanwhile
+            abort(session, one)
+            ended.append(one)
+    return ended
+
+
+def of_the_ledger(session: Session) -> list[TopicPartition]:
+    """All partitions of the topics that loads of the namespace were prepared for, and that are still there.
+
+    :raises AccessError: DESCRIBE on one of them is missing.
+    """
+    return [
+        TopicPartition(topic, p.partition)
+        for topic in sorted(session.ledger.topics(session.namespace))
+        if (seen := topic_seen(session.partitions.wire, topic)) is not None
+        for p in seen.partitions
+    ]
+
+
+def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    wanted = set(partitions)
+    found = []
+    for topic in {p.topic for p in wanted}:
+        seen = topic_seen(session.partitions.wire, topic)
+        numbers = () if seen is None else (p.partition for p in seen.partitions)
+        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
+    return sorted(found)
 
 
 def abort(session: Session, hanging: HangingTransaction) -> None:
@@ -135,7 +201,20 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
     _refuse_unless_ours(now)
     wire = session.partitions.wire
     log.warning("writing an abort marker for the hanging transaction %s", now)
-    write_abort_marker(wire, now.producer)
+    try:
+        is_written = write_marker(wire, now.producer, Verdict.ABORT)
+    except AccessError as e:
+        raise AccessError(
+            f"a hanging transaction of ours holds readers back, {now}; to end it, {e.message}",
+            remedy="Run `airflow-kafka-eos transactions hanging --abort` with a login that has ALTER on the Cluster",
+            load=str(now.attempt.load) if now.attempt else None,
+            attempt=now.attempt.number if now.attempt else None,
+            transactional_id=now.transactional_id,
+        ) from e
+    if not is_written:
+        raise UndecidableError(
+            f"{hanging} was ended, or begun anew, meanwhile", remedy="Look for hanging transactions again"
+        )
     give_up = time.monotonic() + _VERIFY_S
     while any(_same(p, producer) for p in open_producers(wire, [producer.partition])):
         if time.monotonic() >= give_up:
@@ -158,7 +237,7 @@ def _refuse_unless_ours(hanging: HangingTransaction) -> None:
         )
     raise UndecidableError(
         f"the hanging transaction {hanging} is {hanging.whose.value}",
-        remedy="Let its load be committed (loads recover)"
+        remedy="Let its load be committed (loads recover): what its coordinator has forgotten is ended by that"
         if hanging.whose is Whose.DECIDED
         else "Make its attempt undecidable first: run cleanup for its load",
         load=str(hanging.attempt.load) if hanging.attempt else None,

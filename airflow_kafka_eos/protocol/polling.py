@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.protocol.hanging import end_ours
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.sweeping import finish, needs_quiet_period, sweep
+from airflow_kafka_eos.protocol.sweeping import SweepReport, finish, needs_quiet_period, sweep
 from airflow_kafka_eos.protocol.visibility import arrival_of, lags
+from airflow_kafka_eos.transaction import TopicPartition
 
 
 class Poll(Protocol):
@@ -39,6 +41,11 @@ class CleanPoll:
     may be late. So it takes two of them that were complete, some time apart. The looks that the quiet period begins and
     ends with ask by name too for what nobody has reported (:mod:`probing`); those between only list. What only a person
     can end is not waited for: ``problem`` says it.
+
+    Coordinators' word is not the last one: they forget to end a transaction in some partitions (:mod:`.forgotten`). So
+    where anything was aborted, the leaders of its partitions are asked as well, and what hangs there is ended.
+
+    :param places: of a poll that this one goes on with, see :attr:`places`.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class CleanPoll:
         up_to: int,
         by: str,
         quiet_s: float,
+        places: Iterable[Sequence[Any]] = (),
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -60,8 +68,9 @@ class CleanPoll:
         self._quiet_since: float | None = None
         self._looks = 0
         self._aborted: set[str] = set()
+        self._places = {TopicPartition(*place) for place in places}
         #: once it is done: what no further sweep would end; None for a load that is clean
-        self.problem: InDoubtError | None = None
+        self.problem: KafkaEosError | None = None
         self._state: str | None = None
 
     def __call__(self, session: Session) -> str | None:
@@ -81,8 +90,12 @@ class CleanPoll:
             quiet_s = max(quiet_s, APART_S)
         # a thousand ids a look, with a slot; no load is called clean by a look without them
         probes = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
-        report = sweep(session, self.load, up_to=self.up_to, by=self.by, probes=probes)
-        self._aborted.update(report.aborted)
+        report = SweepReport()
+        try:
+            sweep(session, self.load, up_to=self.up_to, by=self.by, probes=probes, report=report)
+        finally:  # brokers that are away when their answer is awaited are those that forget
+            self._aborted.update(report.aborted)
+            self._places |= report.places
         now = self._clock()
         if not report.is_quiet:
             self._quiet_since, self._looks = None, 0
@@ -95,11 +108,30 @@ class CleanPoll:
         quiet = now - self._quiet_since
         if quiet < quiet_s or self._looks < looks or not probes:
             return f"load {self.load}: nothing open since {quiet:.1f} of {quiet_s:g} s", max(0.0, quiet_s - quiet)
-        finish(session, self.load, up_to=self.up_to)
-        self.problem = report.problem(self.load)
+        refused = self._end_hanging(session)
+        if refused is None:
+            finish(session, self.load, up_to=self.up_to)
+        self.problem = report.problem(self.load) or refused
         row = session.ledger.load(self.load)
         self._state = None if row is None else row.state.value
         return None, 0
+
+    def _end_hanging(self, session: Session) -> AccessError | None:
+        """What aborted transactions have left open although their coordinators call them ended; why not, if it may not.
+
+        Then the attempts stay unswept, so that maintenance names them.
+        """
+        try:
+            for one in end_ours(session, self._places, self.load, up_to=self.up_to):
+                self._aborted.add(str(one.transactional_id))
+        except AccessError as e:
+            return e
+        return None
+
+    @property
+    def places(self) -> list[list[Any]]:
+        """Where it has aborted something: topics and partitions, JSON values. Coordinators tell it only once."""
+        return [list(place) for place in sorted(self._places)]
 
     def summary(self) -> dict[str, Any]:
         problem = None if self.problem is None else str(self.problem)

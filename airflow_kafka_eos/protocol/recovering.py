@@ -30,6 +30,7 @@ def recover(session: Session, load: LoadIdentity, *, by: str, deadline_s: float)
     :raises UndecidableError: it is not decided to be committed, or was given up.
     :raises OtherClusterError: it was written to another cluster.
     :raises InDoubtError: the logs still do not tell one story, or what was lost cannot be repaired.
+    :raises AccessError: see :func:`~airflow_kafka_eos.protocol.committing.commit`.
     :raises TransientError: it is not done at the deadline; run it again.
     """
     if _known(session, load).state is not LoadState.COMMITTED:

@@ -27,7 +27,7 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction
+from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,12 @@ def _in_doubt(
 
 
 def end_abandoned(
-    session: Session, load: LoadIdentity, *, closed_too: bool = False, known: Iterable[str] = ()
+    session: Session,
+    load: LoadIdentity,
+    *,
+    closed_too: bool = False,
+    known: Iterable[str] = (),
+    places: set[TopicPartition] | None = None,
 ) -> list[str]:
     """End what repairs of a load have open and nobody decides any more; the transactional ids that were ended.
 
@@ -183,6 +188,7 @@ def end_abandoned(
 
     :param closed_too: look for stragglers: of adopted repairs, and of those that had nothing open when closed.
     :param known: ids of them that the caller knows by name, for a listing may hide some (rule 11).
+    :param places: the partitions of what is ended are added to it.
 
     Rule 11's order: the ledger has said for good what is decided of a repair that is not open any more, then Kafka
     describes their ids, and exactly the described identities are ended.
@@ -211,6 +217,8 @@ def end_abandoned(
     ]
     if lingering:
         log.info("ending abandoned repairs of %s: %s", load, ", ".join(map(str, lingering)))
+        if places is not None:
+            places.update(*(described[t.transactional_id].partitions for t in lingering))
         session.coordinator.end_many(lingering, Verdict.ABORT)
     still_open = {numbers[name] for name, d in described.items() if d.is_open}
     if not hidden:

@@ -22,7 +22,12 @@ from airflow_kafka_eos.protocol.reopened import began_anew
 from airflow_kafka_eos.protocol.repairing import end_abandoned
 from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts, refuse_unknown_commits
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
+from airflow_kafka_eos.transaction import (
+    CoordinatorState,
+    PreparedTransaction,
+    TopicPartition,
+    TransactionDescription,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,8 @@ class SweepReport:
     lost: list[str] = field(default_factory=list)
     #: decided, open, and of a load that was given up: only a person ends them
     given_up: list[str] = field(default_factory=list)
+    #: where aborted transactions had records: of those that attempts have reported, and of those that were open
+    places: set[TopicPartition] = field(default_factory=set)
     #: no coordinator moved, or was away, while the listing was made: it hid nothing
     is_complete: bool = True
 
@@ -69,7 +76,15 @@ class SweepReport:
         return None
 
 
-def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str, probes: bool = True) -> SweepReport:
+def sweep(
+    session: Session,
+    load: LoadIdentity,
+    *,
+    up_to: int,
+    by: str,
+    probes: bool = True,
+    report: SweepReport | None = None,
+) -> SweepReport:
     """One pass over the attempts of a load with number ``up_to`` or below.
 
     The order is rule 11's: first the ledger makes them undecidable, then Kafka describes the ledger's ids and those
@@ -77,11 +92,12 @@ def sweep(session: Session, load: LoadIdentity, *, up_to: int, by: str, probes: 
     only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
 
     :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
+    :param report: to be filled, so that what a pass has seen outlives an error; None: a new one.
     :raises OtherClusterError: one of these attempts was written to another cluster, and is not closed: nothing is done.
     :raises InDoubtError: the broker shows attempts, or commits under slots, that the ledger does not know: nothing is
         aborted; or a decided transaction is lost.
     """
-    report = SweepReport()
+    report = SweepReport() if report is None else report
     refuse_elsewhere(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
     if not rows:
@@ -108,7 +124,7 @@ def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport)
     for row in rows:
         if row.verdict is Verdict.COMMIT and not _is_given_up(session, row.load):
             try:
-                result = commit_pass(session, row.load, row.number)
+                result = commit_pass(session, row.load, row.number, ends_forgotten=True)
             except KafkaEosError as e:
                 return e
             report.committed += result.newly_committed
@@ -117,6 +133,8 @@ def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport)
                 # copying takes its time, and commit's retry or a person has it
                 report.lost += result.lost
                 log.warning("load %s lost %s after its decision: run commit again", row.load, result.lost)
+            if result.refused is not None:
+                return result.refused
     return None
 
 
@@ -133,7 +151,7 @@ def _end_repairs(
         return None
     try:
         session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
-        report.aborted += end_abandoned(session, load, closed_too=True)
+        report.aborted += end_abandoned(session, load, closed_too=True, places=report.places)
     except KafkaEosError as e:
         return e
     return None
@@ -175,12 +193,12 @@ def _open_transactions(
 ) -> dict[str, TransactionDescription]:
     # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11); what
     # an attempt closed as swept or committed had open was seen to end: a zombie of its is left to the listing
-    known = [
-        t.transaction.transactional_id
-        for row in rows
-        if row.closed_at is None
-        for t in session.ledger.transactions(load, row.number)
-    ]
+    known = []
+    for row in (row for row in rows if row.closed_at is None):
+        for t in session.ledger.transactions(load, row.number):
+            known.append(t.transaction.transactional_id)
+            if row.verdict is Verdict.ABORT:
+                report.places.update(w.topic_partition for w in t.writes)
     before = session.coordinator.places()
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     pooled = _pooled(session, load, rows)
@@ -216,8 +234,12 @@ def _lingering(
     session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport, probes: bool
 ) -> list[PreparedTransaction]:
     """What is to be ended."""
-    every = _open_transactions(session, load, rows, report, probes).values()
-    return [identity for found in every if (identity := _if_ours(session, load, up_to, found, report)) is not None]
+    lingering = []
+    for found in _open_transactions(session, load, rows, report, probes).values():
+        if (identity := _if_ours(session, load, up_to, found, report)) is not None:
+            lingering.append(identity)
+            report.places |= found.partitions
+    return lingering
 
 
 def _if_ours(
@@ -253,6 +275,7 @@ def _if_ours(
         return identity
     else:
         report.still_open.append(name)  # the broker is ending it by itself
+        report.places |= found.partitions
     return None
 
 

@@ -91,6 +91,11 @@ class LocalKafka(Running):
         """1, or 1 to 3."""
         return list(self._nodes)
 
+    @property
+    def running_ids(self) -> list[int]:
+        """Those of :attr:`node_ids` that have not been killed."""
+        return sorted(self._processes)
+
     def address(self, node: int) -> str:
         """``127.0.0.1:port`` of one node."""
         return self._node(node).address
@@ -165,6 +170,18 @@ class LocalKafka(Running):
                 process.stop(STOP_SECONDS)
         self._run(chosen)
         self.wait_ready()
+
+    def pause(self, node: int | None = None) -> None:
+        """SIGSTOP one node, or all that run: silent, and not dead, until :meth:`resume`."""
+        for one in self._chosen(node):
+            if process := self._processes.get(one):
+                process.pause()
+
+    def resume(self, node: int | None = None) -> None:
+        """Let what was paused go on."""
+        for one in self._chosen(node):
+            if process := self._processes.get(one):
+                process.resume()
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
         """Wait until transactions work on every node that has not been killed.

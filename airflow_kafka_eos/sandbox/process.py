@@ -94,6 +94,14 @@ class BrokerProcess:
         """SIGTERM without waiting, so that several can end at a time."""
         self._signal(signal.SIGTERM)
 
+    def pause(self) -> None:
+        """SIGSTOP the group: its watcher too, which finds a dead parent when it goes on."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT the group."""
+        self._signal(signal.SIGCONT)
+
     def _group_exists(self) -> bool:
         try:
             os.killpg(self._process.pid, 0)

@@ -11,6 +11,9 @@ _DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # a Python worker that dies says where
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     # files of some 100 KiB are to be read by more than one task all the same
     "spark.sql.files.maxPartitionBytes": "65536",

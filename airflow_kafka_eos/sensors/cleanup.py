@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.protocol.polling import Poll
+    from airflow_kafka_eos.protocol.polling import CleanPoll, Poll
 
 
 class CleanupLoadSensor(PollingLoadSensor):
@@ -31,8 +31,9 @@ class CleanupLoadSensor(PollingLoadSensor):
         cleanup = CleanupLoadSensor(task_id="cleanup", load_name="orders", quiet_period=timedelta(seconds=30))
         cleanup.as_teardown(setups=begin, on_failure_fail_dagrun=True)
 
-    What only commit or a person can end (a decided transaction was lost, or its load given up) is not waited for. It is
-    a warning in the log and ``problem`` in the result, no failure: loaded, which has waited for commit, fails the run.
+    What only commit or a person can end (a decided transaction was lost, its load given up, or one hangs and ALTER on
+    the Cluster is missing) is not waited for. It is a warning in the log and ``problem`` in the result, no failure:
+    loaded, which has waited for commit, fails the run.
 
     :param quiet_period: how long nothing may have been open after an application that never reported; a zombie
         of it may open one more transaction after a sweep.
@@ -42,6 +43,7 @@ class CleanupLoadSensor(PollingLoadSensor):
         super().__init__(**kwargs)
         self.quiet_period: timedelta = setting("quiet_period", quiet_period)
         self._up_to = 0
+        self._poll: CleanPoll | None = None
 
     def before_polling(self, owner: str) -> None:
         """See :meth:`look_up`."""
@@ -73,9 +75,10 @@ class CleanupLoadSensor(PollingLoadSensor):
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import CleanPoll
 
-        return CleanPoll(
+        self._poll = CleanPoll(
             self.load_identity, up_to=self._up_to, by=owner, quiet_s=self.quiet_period.total_seconds()
         )
+        return self._poll
 
     def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
         """
@@ -90,7 +93,11 @@ class CleanupLoadSensor(PollingLoadSensor):
 
     def new_trigger(self, owner: str) -> CleanupTrigger:
         return CleanupTrigger(
-            **self.trigger_fields(), owner=owner, up_to=self._up_to, quiet_s=self.quiet_period.total_seconds()
+            **self.trigger_fields(),
+            owner=owner,
+            up_to=self._up_to,
+            quiet_s=self.quiet_period.total_seconds(),
+            places=() if self._poll is None else self._poll.places,
         )
 
 

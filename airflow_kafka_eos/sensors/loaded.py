@@ -103,12 +103,12 @@ class LoadedSensor(PollingLoadSensor):
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
 
-    def _turn(self) -> int:
-        from airflow_kafka_eos.lineage.first_event import turn_of
+    def _turn(self, topic: str) -> int:
+        from airflow_kafka_eos.lineage.first_event import LATELY, turn_of
 
-        load = self.load_identity
+        load, now = self.load_identity, datetime.now(UTC)
         with self._resolve().ledger() as ledger:
-            return turn_of(load, ledger.loads(load.namespace, load.name), datetime.now(UTC))
+            return turn_of(load, topic, ledger.committed_since(load.namespace, now - LATELY), now)
 
     def _server(self) -> str:
         return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

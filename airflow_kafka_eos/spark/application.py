@@ -4,8 +4,8 @@
 
 The Kafka settings come in the environment variable AIRFLOW_KAFKA_EOS_KAFKA of the driver, or in a file that
 AIRFLOW_KAFKA_EOS_KAFKA_FILE names (:mod:`.handed_over`), never on the command line. Exits with 1 on any error; an
-error of this package is the last line that it prints (spark-submit sends both of a Python driver's streams to its own
-stdout).
+error of this package is the last line that it prints, and what any other comes from is told in the last few, behind its
+traceback (spark-submit sends both of a Python driver's streams to its own stdout).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import os
 import socket
 import sys
+import traceback
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,9 +34,9 @@ def _leave_own_folder() -> None:
 def main(arguments: list[str]) -> int:
     """Run the application.
 
-    :returns: the exit code. Errors of the author's own code are raised.
+    :returns: the exit code. Errors that are not ours, the author's among them, are printed with their traceback.
     """
-    from airflow_kafka_eos.spark.errortext import own_error
+    from airflow_kafka_eos.spark.errortext import cause, own_error
     from airflow_kafka_eos.spark.orphan import end_with_parent
 
     end_with_parent(os.environ)
@@ -46,9 +47,13 @@ def main(arguments: list[str]) -> int:
         prepare(Path(spec[1:]).read_text(encoding="utf-8") if spec.startswith("@") else spec)
     except Exception as e:
         ours = own_error(e)
-        if ours is None:
-            raise
-        print(ours, file=sys.stderr, flush=True)
+        if ours is not None:
+            print(ours, file=sys.stderr, flush=True)
+            return 1
+        traceback.print_exception(e)
+        # Airflow shows the last lines only, and Spark's errors end with a stack of the JVM's; none may look like ours
+        for line in cause(e):
+            print(f"airflow-kafka-eos: failed: {line}", file=sys.stderr, flush=True)
         return 1
     return 0
 

@@ -1,6 +1,7 @@
-"""Our own error, found again in what Spark makes of it.
+"""Our own error, found again in what Spark makes of it; and the cause of any other.
 
-Spark turns an exception of a Python data source into text inside a Java exception, with a long stack of both.
+Spark turns an exception of a Python data source into text inside a Java exception, with a long stack of both. Airflow
+keeps the last 20 lines of what spark-submit prints, which are frames of that stack.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ _PRINTED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
 #: What is imported before a task can look itself (:mod:`.installed`).
 _NOT_THERE = re.compile(r"ModuleNotFoundError: No module named '(airflow_kafka_eos|kafka|xxhash|numpy|pyarrow)[.']")
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+): (.+)")
+_TRACEBACK = "Traceback (most recent call last):"
+_CAUSED_BY = "Caused by: "
+_MAX_LINES = 6
+_MAX_LENGTH = 500
 
 
 def own_error(exception: BaseException) -> str | None:
@@ -22,11 +27,11 @@ def own_error(exception: BaseException) -> str | None:
     """
     if isinstance(exception, errors.KafkaEosError):
         return f"{type(exception).__name__}: {exception}"
-    found = [(name, text.strip()) for name, text in _OURS.findall(str(exception)) if name in errors.__all__]
+    found = [(name, text.strip()) for name, text in _OURS.findall(_text(exception)) if name in errors.__all__]
     terminal = [f for f in found if issubclass(getattr(errors, f[0]), errors.TerminalError)]
     if not found:
         # the executors have not even our errors
-        missing = _NOT_THERE.search(str(exception))
+        missing = _NOT_THERE.search(_text(exception))
         return None if missing is None else f"{errors.ConfigurationError.__name__}: {_no_package(missing[1])}"
     return ": ".join((terminal or found)[-1])
 
@@ -35,6 +40,55 @@ def printed_error(text: str) -> tuple[type[errors.KafkaEosError], str] | None:
     """Class and message of our error that the packaged application printed on a line of its own; the last one."""
     found = [(name, message) for name, message in _PRINTED.findall(text) if name in errors.__all__]
     return (getattr(errors, found[-1][0]), found[-1][1].strip()) if found else None
+
+
+def cause(exception: BaseException) -> list[str]:
+    """What an exception that is not ours comes from, in at most 6 lines of its own text. No I/O but ``str``.
+
+    Its type and the first line of its message (py4j's second, too, where Java's begins), what Python code of the
+    executors raised first and last, and the innermost of Java's causes. A line above 500 characters is cut between two
+    words: Airflow masks a secret only where it is whole.
+    """
+    lines = _text(exception).splitlines()
+    message = [line for line in lines if line.strip()]
+    kind = type(exception)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    name = module + kind.__qualname__
+    found = [f"{name}: {message[0].strip()}" if message else name]
+    found += [line[2:] for line in message[1:2] if line.startswith(": ")]
+    raised = _raised(lines)
+    found += raised[:1] + raised[1:][-1:]
+    causes = [line for line in lines if line.startswith(_CAUSED_BY) and not line.rstrip().endswith(_TRACEBACK)]
+    innermost = list(dict.fromkeys(reversed(causes)))[: _MAX_LINES - len(found)]
+    found += reversed(innermost)
+    return [_cut(line.strip()) for line in found]
+
+
+def _raised(lines: list[str]) -> list[str]:
+    """The line behind the frames of each Python traceback, each once."""
+    found: dict[str, None] = {}
+    inside = False
+    for line in lines:
+        if line.rstrip().endswith(_TRACEBACK):
+            inside = True
+        elif inside and not line.startswith(" "):
+            inside = False
+            if line.strip() and not line.startswith("\t"):  # Java's frames: the traceback was cut
+                found[line] = None
+    return list(found)
+
+
+def _cut(line: str) -> str:
+    if len(line) <= _MAX_LENGTH:
+        return line
+    return line[: _MAX_LENGTH - 1].rpartition(" ")[0] + " …"
+
+
+def _text(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except Exception:  # py4j asks the JVM for it, which may be gone
+        return ""
 
 
 def _no_package(name: str) -> errors.ConfigurationError:

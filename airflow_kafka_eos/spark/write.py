@@ -81,10 +81,12 @@ def _map(frame: DataFrame, writer: KafkaEosWriter) -> None:
     def kafka_eos(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        from airflow_kafka_eos.kafka.arrow.binary import single
+
         report = writer.write(batches)
         entry = ManifestEntry(report.entry.spark_partition, report.entry.transaction, ())
         reports.add([PreparedPartition(entry)])
-        yield pa.record_batch([pa.array([pickle.dumps(report)])], names=["report"])
+        yield pa.RecordBatch.from_arrays([single(pickle.dumps(report))], ["report"])
 
     try:
         taken = [pickle.loads(row.report) for row in frame.mapInArrow(kafka_eos, "report binary").collect()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.triggers.polling import PollingTrigger
@@ -15,18 +16,25 @@ class CleanupTrigger(PollingTrigger):
     :param owner: on whose behalf it acts, for the ledger.
     :param up_to: the newest attempt that it may touch.
     :param quiet_s: seconds without anything open.
+    :param places: topics and partitions where the sensor has aborted something.
     """
 
-    def __init__(self, *, owner: str, up_to: int, quiet_s: float, **kwargs: Any) -> None:
+    def __init__(
+        self, *, owner: str, up_to: int, quiet_s: float, places: Sequence[Sequence[Any]] = (), **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.owner = owner
         self.up_to = up_to
         self.quiet_s = quiet_s
+        self.places = places
 
     def fields(self) -> dict[str, Any]:
-        return super().fields() | {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
+        own = {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
+        return super().fields() | own | {"places": [list(place) for place in self.places]}
 
     def new_poll(self) -> Poll:
         from airflow_kafka_eos.protocol.polling import CleanPoll
 
-        return CleanPoll(self.load_identity, up_to=self.up_to, by=self.owner, quiet_s=self.quiet_s)
+        return CleanPoll(
+            self.load_identity, up_to=self.up_to, by=self.owner, quiet_s=self.quiet_s, places=self.places
+        )

@@ -18,13 +18,15 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def row(key: str, state: LoadState = LoadState.COMMITTED, ago_s: float = 5) -> LoadRow:
+def row(key: str, state: LoadState = LoadState.COMMITTED, ago_s: float = 5, name: str = "days") -> LoadRow:
     at = (NOW - timedelta(seconds=ago_s)).isoformat()
-    return LoadRow(LoadIdentity("airflow", "days", key), state, 1, "", None, at, at)
+    return LoadRow(LoadIdentity("airflow", name, key), state, 1, "", None, at, at)
 
 
 def turns(rows: list[LoadRow], keys: str) -> list[int]:
-    return [turn_of(LoadIdentity("airflow", "days", key), rows, NOW) for key in keys]
+    """Of loads of one name, which need not have had a record for the topic."""
+    committed = [(one, set[str]()) for one in rows]
+    return [turn_of(LoadIdentity("airflow", "days", key), "t", committed, NOW) for key in keys]
 
 
 def test_loads_that_were_committed_lately_take_turns_in_the_order_of_their_commits() -> None:
@@ -39,6 +41,17 @@ def test_whoever_was_first_stays_so_when_another_is_committed_behind_it() -> Non
     before = [row("b", ago_s=2)]
     assert turns(before, "b") == [0]
     assert turns([*before, row("a", ago_s=1)], "ba") == [0, 1]
+
+
+def test_loads_of_other_names_take_turns_with_those_that_write_to_the_same_topic() -> None:
+    """Two DAGs may fill one new topic, and end at the same moment."""
+    first, second, elsewhere = row("a", name="shop", ago_s=9), row("a", ago_s=7), row("a", name="web", ago_s=8)
+    committed = [(first, {"t", "u"}), (second, {"t"}), (elsewhere, {"v"})]
+    assert [turn_of(r.load, "t", committed, NOW) for r in (first, second)] == [0, 1]
+    assert [turn_of(r.load, "v", committed, NOW) for r in (elsewhere, second)] == [0, 1]
+    assert turn_of(second.load, "w", committed, NOW) == 0
+    same = [(row("a", name=name), {"t"}) for name in ("web", "shop")]
+    assert [turn_of(r.load, "t", same, NOW) for r, _ in same] == [1, 0], "committed in the same moment"
 
 
 def test_the_first_does_not_wait_and_the_others_wait_until_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +121,7 @@ def announce(monkeypatch: pytest.MonkeyPatch, accessors: Any) -> None:
     topic = {"records": 3, "offsets": {}}
     arrival = {"load": "l", "attempt": 1, "decided_at": "x", "records": 3, "topics": {"t": topic}}
 
-    def turn() -> int:
+    def turn(topic: str) -> int:
         raise AssertionError("nobody has to wait")
 
     context: Any = {"outlet_events": accessors}

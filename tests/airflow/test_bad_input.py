@@ -122,6 +122,23 @@ def test_what_the_application_refuses_is_the_tasks_own_error(home: Path, topic: 
 
 
 @pytest.mark.spark
+def test_what_spark_fails_with_is_in_the_tasks_error_and_may_be_tried_again(
+    home: Path, topic: Callable[..., str]
+) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    run("begin", "lost")
+    with pytest.raises(AirflowException) as caught:
+        run("prepare", "lost", topics=[topic()], sql="select cast(raise_error('no such day') as string) value")
+    assert not isinstance(caught.value, AirflowFailException)
+    told = [line for line in str(caught.value).splitlines() if line.startswith("airflow-kafka-eos: failed: ")]
+    # Airflow keeps a few lines of spark-submit's, the first of the cause and what Spark prints behind it among them
+    assert "SparkRuntimeException: [USER_RAISED_EXCEPTION] no such day" in told[0], caught.value
+    run("cleanup", "lost")
+    assert open_ids("lost") == []
+
+
+@pytest.mark.spark
 def test_names_of_any_characters_go_all_the_way(home: Path, topic: Callable[..., str]) -> None:
     key, name = "x.y:+ é", topic()
     run("begin", key)

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
+from airflow_kafka_eos.errors import AccessError, ConfigurationError, InDoubtError
+from airflow_kafka_eos.kafka.hanging import OpenProducer
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.deciding import Checks, decide
 from airflow_kafka_eos.protocol.recovering import recover
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import TopicPartition
 from tests.airflow.steps import CONTEXT, OWNER
 from tests.protocol.lost import delete_records, lose
 from tests.protocol.world import World, foreign_transaction
@@ -107,6 +109,34 @@ def test_what_deleted_runs_left_is_ended_or_rolled_forward_and_nothing_else_is_t
     assert running.visible() == ["decided", "running"]
     again = found_by(deleted.load.namespace)
     assert (again["swept"], again["problems"], again["numbers"]["open_transactions"]) == ([], [], 0)
+
+
+def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_named_where_it_may_not(
+    left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it ends is tests/protocol/test_forgotten_edges.py's; here is that it looks, and where, and what it says."""
+    from airflow_kafka_eos.protocol import hanging
+
+    world = left("hanging")
+    name = world.prepare(["never"]).transactions[0].transactional_id
+    producer = OpenProducer(TopicPartition(world.topic, 0), 7, 0, 0, 0, 0)
+    ended = hanging.HangingTransaction(producer, name, "its coordinator shows CompleteAbort", 0, hanging.Whose.OURS)
+    asked: list[Any] = []
+
+    def end(session: Any, partitions: Any, *, longer_than_ms: Any) -> list[Any]:
+        asked.append((sorted(partitions), longer_than_ms))
+        return [ended]
+
+    monkeypatch.setattr(hanging, "end_ours", end)
+    assert found_by(world.load.namespace)["hanging"] == [f"{name}: {ended}"]
+    assert asked == [([TopicPartition(world.topic, 0), TopicPartition(world.topic, 1)], None)]
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AccessError("the broker refused ALTER on Cluster")
+
+    monkeypatch.setattr(hanging, "end_ours", refused)
+    found = found_by(world.load.namespace, fail_on_problems=False)
+    assert (found["hanging"], found["problems"]) == ([], ["the broker refused ALTER on Cluster."])
 
 
 def test_what_is_of_another_cluster_is_passed_over_and_named_once_it_is_abandoned(

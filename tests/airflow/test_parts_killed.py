@@ -65,7 +65,13 @@ def test_a_killed_scheduler_loses_and_doubles_nothing(place: Place) -> None:
 def test_a_killed_triggerer_loses_nothing(place: Place) -> None:
     """loaded waits in it for another application's transaction, cleanup for its quiet period."""
     waiting, sweeping = Held(place, "triggerer-loaded"), Held(place, "triggerer-cleanup")
-    stranger = Producer({"bootstrap.servers": place.bootstrap, "transactional.id": "a-stranger"})
+    stranger = Producer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "transactional.id": "a-stranger",
+            "transaction.timeout.ms": 900_000,  # the minute of the default is over before a busy machine is done here
+        }
+    )
     stranger.init_transactions(30)
     stranger.begin_transaction()
     for partition in range(2):

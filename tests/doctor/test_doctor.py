@@ -28,7 +28,7 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
-from airflow_kafka_eos.ledger.migrate import current
+from airflow_kafka_eos.ledger.revision import current
 from airflow_kafka_eos.load import TwoPhaseCommit
 from airflow_kafka_eos.protocol.ids import Caps
 from airflow_kafka_eos.sandbox.kafka import LocalKafka

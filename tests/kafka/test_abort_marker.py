@@ -6,8 +6,9 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.kafka.hanging import OpenProducer, write_abort_marker
+from airflow_kafka_eos.kafka.hanging import OpenProducer, write_marker
 from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.kafka.writers_support import granted
 from tests.secured import Secured
@@ -23,4 +24,4 @@ def test_without_alter_on_the_cluster_nothing_is_written_and_the_right_is_named(
         granted(servers, "User:alice", rights),
         pytest.raises(AccessError, match="refused ALTER on Cluster"),
     ):
-        write_abort_marker(wire, producer)
+        write_marker(wire, producer, Verdict.ABORT)

@@ -184,6 +184,22 @@ def test_a_transaction_that_someone_took_over_is_not_reported(kafka, topic, new_
     del zombie
 
 
+@pytest.mark.parametrize("end", ["abort", "close"])
+def test_a_fenced_librdkafka_is_dropped_with_nothing_in_it(kafka, topic, end):
+    """librdkafka 2.16 corrupts its heap otherwise; the process may die much later, of something else."""
+    name, transactional_id = topic(1), an_id(f"dropped by {end}")
+    slow = settings_of(kafka.bootstrap_servers, linger_ms=60_000)
+    writer = make_writer("confluent", slow, target_of(transactional_id, {name: 1}))
+    writer.open()
+    writer.write(batch(value=[b"v"] * 1000))
+    zombie = take_over(kafka.bootstrap_servers, transactional_id)
+    producer = writer._producer
+    assert len(producer) >= 1000
+    getattr(writer, end)()
+    assert len(producer) < 100  # statistics may come in at any time
+    del zombie
+
+
 def test_a_transaction_that_was_ended_is_not_reported(kind, topic, new_writer, settings, monkeypatch):
     # rule 4: Describe confirms; without asking it, an aborted transaction would be reported as prepared
     name = topic(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
@@ -13,7 +14,7 @@ from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, UndecidableError
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger, database
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import LEDGER_ID_PATTERN
 
 
@@ -22,23 +23,38 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LONGEST_PAUSE", 0.05)
 
 
+def no_further_page(connection: Any, _: object) -> None:
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
 def test_a_full_ledger_decides_nothing_and_goes_on_when_there_is_room(ledger: Ledger, url: str) -> None:
     if not url.startswith("sqlite"):
         return  # filling a disk is not for a test; PostgreSQL's code 53100 is told apart like SQLite's
     prepare(ledger)
     engine = ledger._database.engine
-
-    def full(connection: object, _: object) -> None:
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]  # type: ignore[attr-defined]
-        connection.execute(f"PRAGMA max_page_count = {pages}")  # type: ignore[attr-defined]
-
-    event.listen(engine, "connect", full)
+    event.listen(engine, "connect", no_further_page)
     with pytest.raises(LedgerUnavailableError, match=r"is full .*nothing was written.*Make room"):
         for _ in range(200):  # until the last page has no room left
             ledger.begin(OTHER, owner="x" * 500)
             ledger.submit(OTHER, owner="y" * 500)
-    event.remove(engine, "connect", full)
+    event.remove(engine, "connect", no_further_page)
     assert ledger.decide_commit(manifest(ledger, 1), decided_by="d").verdict is Verdict.COMMIT
+
+
+def test_a_ledger_that_is_full_says_so_where_somebody_else_may_be_first(ledger: Ledger, url: str) -> None:
+    """By SQLITE_FULL everything is rolled back, a savepoint too: going back to it would tell of that instead."""
+    if not url.startswith("sqlite"):
+        return
+    event.listen(ledger._database.engine, "connect", no_further_page)
+    loads = [LoadIdentity("team", "load_orders", f"{number:03}{'k' * 150}") for number in range(200)]
+    with pytest.raises(LedgerUnavailableError, match=r"is full .*nothing was written"):
+        for load in loads:  # their rows are the longest of what a begin writes: it is theirs that has no room
+            ledger.begin(load, owner="o")
+    begun = [load for load in loads if ledger.attempts(load)]
+    assert len(begun) == len(ledger.loads("team", "load_orders")) and 0 < len(begun) < len(loads)
+    event.remove(ledger._database.engine, "connect", no_further_page)
+    assert ledger.begin(loads[len(begun)], owner="o").number == 1
 
 
 def test_a_read_only_ledger_can_be_looked_at_and_decides_nothing(ledger: Ledger, url: str) -> None:

@@ -21,7 +21,16 @@ from sqlalchemy.schema import CreateTable
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, LedgerUnavailableError
-from airflow_kafka_eos.ledger import Ledger, database, default_url, location, migrate, redacted, tables
+from airflow_kafka_eos.ledger import (
+    Ledger,
+    database,
+    default_url,
+    location,
+    migrate,
+    redacted,
+    revision,
+    tables,
+)
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 
 SECRET = "s3cr3t/p@ss"
@@ -30,9 +39,9 @@ QUOTED = "s3cr3t%2Fp%40ss"
 
 def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
     url = new_url(False)
-    assert migrate.current(url) is None
+    assert revision.current(url) is None
     migrate.upgrade(url)
-    assert migrate.current(url) == migrate.head() == "0005"
+    assert revision.current(url) == tables.REVISION
     with Ledger.open(url) as first:
         first.begin(LOAD, owner="x")
     migrate.upgrade(url)
@@ -123,7 +132,7 @@ def test_an_upgrade_that_was_killed_anywhere_is_run_again(new_url: Callable[[boo
     while not whole:
         url = new_url(False)
         whole = not interrupted(url, after)
-        if not whole and migrate.current(url) != migrate.head():
+        if not whole and revision.current(url) != tables.REVISION:
             with pytest.raises(LedgerUnavailableError, match="`airflow-kafka-eos ledger upgrade`"):
                 Ledger.open(url)
         migrate.upgrade(url)
@@ -189,7 +198,7 @@ def test_an_upgrade_waits_for_the_one_under_way(new_url: Callable[[bool], str]) 
     holder.write(hold)
     thread.join(60)
     holder.close()
-    assert migrate.current(url) == migrate.head()
+    assert revision.current(url) == tables.REVISION
 
 
 def test_tables_and_migrations_agree(url: str) -> None:
@@ -210,7 +219,7 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 
 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate, "head", lambda: "9999")
+    monkeypatch.setattr(revision, "REVISION", "9999")
     with pytest.raises(
         LedgerUnavailableError, match=r"revision 0005, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
@@ -308,7 +317,7 @@ def secrets_in(error: BaseException) -> list[str]:
 def test_a_password_is_never_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LONGEST_PAUSE", 0.01)
     assert "s3cr3t" not in redacted(url)
-    for call in (lambda: Ledger.open(url), lambda: migrate.upgrade(url), lambda: migrate.current(url)):
+    for call in (lambda: Ledger.open(url), lambda: migrate.upgrade(url), lambda: revision.current(url)):
         with pytest.raises(KafkaEosError) as caught:
             call()
         assert secrets_in(caught.value) == []
@@ -321,7 +330,7 @@ def test_a_password_that_the_driver_quotes_is_not_shown(url: str) -> None:
     same = parts.set(password="s3cr3t", database="db-s3cr3t").render_as_string(hide_password=False)
     says = "Access denied" if url.startswith("mysql") else r'database "db-\*\*\*" does not exist'
     with pytest.raises(LedgerUnavailableError, match=says):
-        migrate.current(same)
+        revision.current(same)
 
 
 def test_an_unreachable_database_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:

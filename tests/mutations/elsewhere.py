@@ -79,8 +79,8 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         "committed-elsewhere",
         "another cluster's logs are no evidence",
         _PROTOCOL + "committing.py",
-        "    refuse_elsewhere(session, [_refuse_undecided(session, load, number)])\n",
-        "    _refuse_undecided(session, load, number)\n",
+        "    refuse_elsewhere(session, [attempt])\n    result = CommitPass()\n",
+        "    result = CommitPass()\n",
         _DECIDED,
     ),
     Mutation(

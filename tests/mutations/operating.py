@@ -106,8 +106,8 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "ended-is-hanging",
         "what has ended while we looked is not hanging",
         _PROTOCOL + "hanging.py",
-        "        if not why or not any(_same(producer, other) for other in still):",
-        "        if not why:",
+        " or not any(_same(producer, other) for other in still):",
+        ":",
         (_HANGING + "test_what_ends_while_we_look_is_not_hanging",),
     ),
     Mutation(

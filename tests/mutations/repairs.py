@@ -110,8 +110,8 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "straggler-forgotten",
         "cleanup looks at closed repairs too: a straggler may have begun behind their end",
         _SWEEPING,
-        "end_abandoned(session, load, closed_too=True)",
-        "end_abandoned(session, load)",
+        "end_abandoned(session, load, closed_too=True, places=report.places)",
+        "end_abandoned(session, load, places=report.places)",
         (_REAL + "test_a_straggler_whose_repair_was_closed_is_found_by_the_sweep",),
     ),
     Mutation(

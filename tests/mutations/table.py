@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.mutations.deciding import OF_RULES_1_TO_6
 from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
 from tests.mutations.ending import OF_RULES_7_TO_14
+from tests.mutations.forgetting import OF_FORGETTING
 from tests.mutations.mutation import Mutation
 from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
@@ -22,4 +23,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_POOLING,
     *OF_OPERATING,
     *OF_OTHER_CLUSTERS,
+    *OF_FORGETTING,
 )

@@ -42,3 +42,28 @@ def world(session: Session, settings: KafkaSettings, topic: Callable[..., str]) 
     return World(
         session, settings, topic(partitions=2), LoadIdentity("test", "orders", f"key-{next(_numbers)}")
     )
+
+
+@pytest.fixture(scope="module", params=["3.9", "4.4"])
+def lax(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """Brokers that take records for partitions that no coordinator knows of."""
+    with LocalKafka(
+        version=request.param, broker_settings={"transaction.partition.verification.enable": "false"}
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lax_session(lax: LocalKafka, ledger_url: str) -> Iterator[Session]:
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": lax.bootstrap_servers})
+    with connect(settings, ledger_url, "test") as opened:
+        yield opened
+
+
+@pytest.fixture
+def lax_world(lax: LocalKafka, lax_session: Session) -> World:
+    """A topic with three partitions on those brokers; the third is for markers alone."""
+    number = next(_numbers)
+    lax.create_topic(f"lax-{number}", partitions=3)
+    load = LoadIdentity("test", "forgotten", f"key-{number}")
+    return World(lax_session, lax_session.partitions.wire.settings, f"lax-{number}", load)

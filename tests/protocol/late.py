@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from airflow_kafka_eos.kafka.arrow.batches import OpenBatch, seal
 from airflow_kafka_eos.kafka.arrow.encode import Columns, encode, measure
@@ -36,3 +37,23 @@ def produce_late(
         answer = wire.send_to_leader(place, request)
     (code,) = [p.error_code for t in answer.responses for p in t.partition_responses]
     return int(code)
+
+
+def add_partition(settings: KafkaSettings, transaction: PreparedTransaction, place: TopicPartition) -> None:
+    """AddPartitionsToTxn: from here on the coordinator has a transaction open, and writes its end there."""
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transaction.transactional_id,
+        v3_and_below_producer_id=transaction.state.producer_id,
+        v3_and_below_producer_epoch=transaction.state.producer_epoch,
+        v3_and_below_topics=[topic],
+        max_version=3,
+    )
+    with Wire(settings, timeout_s=20) as wire:
+        answer = wire.send_to_coordinator(transaction.transactional_id, request)
+    (code,) = [
+        p.partition_error_code
+        for t in answer.results_by_topic_v3_and_below
+        for p in t.results_by_partition
+    ]
+    assert code == 0

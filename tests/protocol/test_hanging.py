@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
@@ -26,6 +25,7 @@ from airflow_kafka_eos.protocol.hanging import (
     HangingTransaction,
     Whose,
     abort,
+    end_ours,
     find,
     is_behind,
     longest_wait_ms,
@@ -37,7 +37,7 @@ from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
-from tests.protocol.late import produce_late
+from tests.protocol.late import add_partition, produce_late
 from tests.protocol.world import RUN, World, foreign_transaction
 
 _numbers = itertools.count(1)
@@ -205,6 +205,15 @@ class TestOnTransactionVersion1:
                 abort(here.session, seen)
         assert [h.producer.state for h in look(here)] == [stranger.state]
 
+    def test_rule_6_ending_ours_leaves_what_is_not_and_does_not_fail_over_it(self, here: World) -> None:
+        transaction = prepare(here, "a")
+        sweep_all(here)
+        late(here, transaction, 1)
+        stranger = strange(here, f"orders-service-{here.load.key}")
+        ended = end_ours(here.session, places(here), here.load, up_to=9)
+        assert [h.producer.state for h in ended] == [transaction.state]
+        assert [h.producer.state for h in look(here)] == [stranger.state]
+
     def test_rule_6_the_same_producer_id_on_another_cluster_makes_nothing_ours(
         self, here: World, session: Session
     ) -> None:
@@ -259,7 +268,7 @@ class TestOnTransactionVersion1:
         transaction = prepare(here, "a")
         decide(here)
         here.commit()
-        begin_anew(here, transaction, places(here)[0])
+        add_partition(here.settings, transaction, places(here)[0])
         late(here, transaction, 1)
         assert (look(here), here.open_ids()) == ([], [transaction.transactional_id])
         assert (
@@ -267,25 +276,6 @@ class TestOnTransactionVersion1:
             == transaction
         )
         assert (here.open_ids(), here.visible()) == ([], ["a"])
-
-
-def begin_anew(world: World, transaction: PreparedTransaction, place: TopicPartition) -> None:
-    """A zombie's AddPartitionsToTxn."""
-    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])
-    request = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=transaction.transactional_id,
-        v3_and_below_producer_id=transaction.state.producer_id,
-        v3_and_below_producer_epoch=transaction.state.producer_epoch,
-        v3_and_below_topics=[topic],
-        max_version=3,
-    )
-    answer = world.session.partitions.wire.send_to_coordinator(transaction.transactional_id, request)
-    (code,) = [
-        p.partition_error_code
-        for t in answer.results_by_topic_v3_and_below
-        for p in t.results_by_partition
-    ]
-    assert code == 0
 
 
 def strange(world: World, name: str) -> PreparedTransaction:

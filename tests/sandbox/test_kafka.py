@@ -169,6 +169,19 @@ def test_data_and_an_open_transaction_survive_kill_and_restart(own: LocalKafka) 
     assert committed(own, "kept", 2) == [b"committed before", b"committed after"]
 
 
+def test_a_paused_broker_is_silent_until_it_is_resumed(own: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own.running_ids == [1]
+    own.pause(1)
+    with monkeypatch.context() as patience, pytest.raises(OSError, match="timed out"):
+        patience.setattr(probe, "REQUEST_SECONDS", 1.0)
+        first_answer(own.address(1), "a")
+    own.resume(1)
+    assert first_answer(own.address(1), "a") == 0
+    own.kill()
+    assert own.running_ids == [] != own.node_ids
+    own.pause()  # who is not there is not paused
+
+
 def test_a_kept_data_folder_is_used_again_by_the_next_one(tmp_path: Path) -> None:
     with LocalKafka(data_dir=tmp_path) as first:
         first.create_topic("kept")

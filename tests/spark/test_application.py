@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import ConfigurationError, RecordError
-from airflow_kafka_eos.spark.errortext import own_error, printed_error
+from airflow_kafka_eos.spark.errortext import cause, own_error, printed_error
 from airflow_kafka_eos.spark.formats.settings import ValueFormat
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
@@ -190,3 +190,87 @@ def test_our_error_is_found_in_what_spark_submit_printed():
         "three: four. [load x]",
     )
     assert printed_error("ValueError: the author's own\n INFO x: RecordError: not at the start") is None
+
+
+# as py4j tells of a job that Spark has given up: a Python traceback, Java's stack, and the causes of both
+SPARKS = """An error occurred while calling o106.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 1 times: \
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "job.py", line 3, in load
+    {}["k"]
+    ~~^^^^^
+KeyError: 'k'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "job.py", line 5, in load
+    raise RecordError("row 7")
+RecordError: row 7
+and more
+
+\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "job.py", line 5, in load
+RecordError: row 7
+
+\tat java.base/java.lang.Thread.run(Thread.java:1)
+Caused by: java.io.IOException: one
+\t... 1 more
+Caused by: java.net.SocketException: two
+Caused by: java.io.IOException: one
+\tat java.base/java.lang.Thread.run(Thread.java:2)
+"""
+
+
+class TestCause:
+    def test_it_is_in_the_lines_that_tell_it(self):
+        told = cause(RuntimeError(SPARKS))
+        assert told[0] == "RuntimeError: An error occurred while calling o106.save."
+        assert told[1].startswith("org.apache.spark.SparkException: Job aborted due to stage failure: Task 0")
+        assert told[2:] == [
+            "KeyError: 'k'",
+            "RecordError: row 7",
+            "Caused by: java.net.SocketException: two",
+            "Caused by: java.io.IOException: one",
+        ]
+
+    def test_the_innermost_of_many_causes_are_kept(self):
+        text = "\n".join(["it failed", *(f"Caused by: Exception: {n}" for n in range(20))])
+        kept = [f"Caused by: Exception: {n}" for n in range(15, 20)]
+        assert cause(ValueError(text)) == ["ValueError: it failed", *kept]
+
+    def test_what_has_no_message_or_cannot_tell_it_has_its_type(self):
+        class JvmGoneError(Exception):
+            def __str__(self):
+                raise OSError("no answer")
+
+        assert cause(LookupError()) == ["LookupError"]
+        assert own_error(JvmGoneError()) is None
+        (line,) = cause(JvmGoneError())
+        assert line.startswith(f"{__name__}.") and line.endswith(".JvmGoneError")
+
+    @pytest.mark.parametrize("text", [f"refused {'x' * 470} password={'y' * 80}", "refused " + "z" * 1000])
+    def test_a_long_line_is_cut_between_two_words(self, text):
+        (line,) = cause(ValueError(text))
+        assert line == f"ValueError: {text.rpartition(' ')[0]} …"
+
+    def test_it_is_never_taken_for_an_error_of_ours(self, monkeypatch, capsys):
+        from airflow_kafka_eos.spark import application
+
+        class RecordError(Exception):
+            __module__, __qualname__ = "builtins", "RecordError"
+
+        def prepare(spec_text):
+            raise RecordError("RecordError: x\rRecordError: y\nCaused by: RecordError: z")
+
+        monkeypatch.setattr(application, "prepare", prepare)
+        assert application.main(["--spec", "{}"]) == 1
+        printed = capsys.readouterr().err.splitlines()
+        assert printed[0] == "Traceback (most recent call last):"
+        told = ["RecordError: RecordError: x", "Caused by: RecordError: z"]
+        assert printed[-2:] == [f"airflow-kafka-eos: failed: {line}" for line in told]
+        assert printed_error("\n".join(printed[-2:])) is None

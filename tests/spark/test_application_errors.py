@@ -1,4 +1,4 @@
-"""Bad input as whoever reads the packaged application's output meets it: its last line, exit code 1, nothing open.
+"""Bad input as whoever reads the packaged application's output meets it: its last lines, exit code 1, nothing open.
 
 The cases run in one driver process, one application after the other; logins need a driver of their own, for a
 Spark driver's environment is that of its JVM's start. What the data source refuses by itself is in test_datasource.
@@ -25,6 +25,7 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
 from tests.secured import PASSWORD, free_port
@@ -35,11 +36,20 @@ APPLICATION = Path(package.__file__).with_name("application.py")
 LEDGER = "00000000cc"
 
 JOBS = """
+from pyspark.sql.functions import udf
+
 def nothing(spark):
     return None
 
 def broken(spark):
     raise LookupError("the author's own mistake")
+
+@udf("string")
+def refused(number):
+    raise ValueError(f"row {number} is bad\\nand more")
+
+def bad_row(spark):
+    return spark.range(7, 8, 1, 1).select(refused("id").alias("value"))
 """
 
 #: what is prepared -> the last line; the good row of a task comes before the bad one
@@ -67,21 +77,24 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         {"job": "JOBS:nothing"},
         "ConfigurationError: the job JOBS:nothing returned nothing, not a Spark DataFrame. Return the DataFrame",
     ),
-    "job raising": ({"job": "JOBS:broken"}, "LookupError: the author's own mistake"),
+    "job raising": (
+        {"job": "JOBS:broken"},
+        "airflow-kafka-eos: failed: LookupError: the author's own mistake",
+    ),
+    "job with a bad row": (
+        {"job": "JOBS:bad_row"},
+        "airflow-kafka-eos: failed: ValueError: row 7 is bad",
+    ),
 }
 
 DRIVER = """
-import contextlib, io, json, sys, traceback
+import contextlib, io, json, sys
 from airflow_kafka_eos.spark.application import main
 said = {}
 for name, spec in json.load(open(sys.argv[1])).items():
     lines = io.StringIO()
     with contextlib.redirect_stdout(lines), contextlib.redirect_stderr(lines):
-        try:
-            code = main(["--spec", spec])
-        except Exception:
-            traceback.print_exc()
-            code = "raised"
+        code = main(["--spec", spec])
     said[name] = code, lines.getvalue()
 json.dump(said, open(sys.argv[1] + ".said", "w"))
 """
@@ -122,7 +135,7 @@ def topic_name(kafka):
 
 @pytest.fixture(scope="module")
 def said(kafka, topic_name, jobs, away, tmp_path_factory):
-    """case -> (exit code or "raised", what was printed)."""
+    """case -> (exit code, what was printed)."""
     folder = tmp_path_factory.mktemp("errors")
     specs = {}
     for case, (given, _) in CASES.items():
@@ -158,10 +171,11 @@ def test_the_last_line_says_what_is_wrong_and_what_to_do(said, jobs, topic_name,
     folder, cases = said
     code, printed = cases[case]
     wanted = CASES[case][1].replace("JOBS", str(jobs)).replace("TOPIC", topic_name)
-    if code == "raised":  # the author's own error, in his own words, with his stack
-        assert wanted in printed
-    else:
-        assert (code, printed.splitlines()[-1][: len(wanted)]) == (1, wanted)
+    last = printed.splitlines()[-1]
+    assert (code, last[: len(wanted)]) == (1, wanted), printed
+    if case in ("job raising", "job with a bad row"):  # the author's own error, behind his stack
+        assert f'File "{jobs}", line ' in printed
+        assert printed_error(printed) is None
     with pytest.raises(ManifestError):
         ManifestStore(str(folder / "m")).read(ref_of(case))
 

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_kafka_eos.kafka.arrow.plain import truths
+
 
 def binary(column: pa.Array) -> pa.BinaryArray:
     """A string or binary column of any width as binary with 32-bit offsets; UTF-8 as it stands.
@@ -29,6 +31,11 @@ def from_parts(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32]) -> p
     return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def single(content: bytes) -> pa.BinaryArray:
+    """A binary column of one entry."""
+    return from_parts(np.frombuffer(content, np.uint8), np.array([0, len(content)], np.int32))
+
+
 def offsets_of(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
     """Where each entry starts in the data buffer, and where the last one ends."""
     whole = np.frombuffer(column.buffers()[1], np.int32)
@@ -39,7 +46,7 @@ def lengths_of(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
     """Length of each entry in bytes, -1 for null."""
     found: npt.NDArray[np.int32] = np.diff(offsets_of(column))
     if column.null_count:
-        found[column.is_null().to_numpy(zero_copy_only=False)] = -1
+        found[truths(column.is_null())] = -1
     return found
 
 

@@ -18,9 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_eos.kafka.arrow import varint
-from airflow_kafka_eos.kafka.arrow.binary import from_parts, lengths_of, offsets_of
+from airflow_kafka_eos.kafka.arrow.binary import from_parts, lengths_of, offsets_of, single
+from airflow_kafka_eos.kafka.arrow.plain import numbers
 
 _NO_HEADERS = b"\x00"
+#: what is put between the parts of a record. Made of a Python value it would import pandas, see :mod:`.plain`
+_NOTHING = single(b"")[0]
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Columns:
         """Rows in another order."""
         present = {n: c for n in ("key", "value", "headers") if (c := getattr(self, n)) is not None}
         # as one batch: the indices are looked at once
-        taken = pa.RecordBatch.from_pydict(present).take(pa.array(indices)) if present else None
+        taken = pa.RecordBatch.from_pydict(present).take(numbers(indices)) if present else None
         found = {n: None if taken is None or n not in present else taken.column(n) for n in ("key", "value", "headers")}
         return Columns(
             len(indices),
@@ -163,5 +166,5 @@ def encode(
     if columns.headers is not None:
         parts.append(columns.headers)
     # a null key or value has no bytes, its length says it all
-    joined = pc.binary_join_element_wise(*parts, b"", null_handling="replace", null_replacement=b"")
+    joined = pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement=b"")
     return Encoded(joined, tail)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_eos.kafka.arrow.binary import binary
 from airflow_kafka_eos.kafka.arrow.partitioner import assign
+from airflow_kafka_eos.kafka.arrow.plain import numbers, truths
 
 
 class UnplacedRow(Exception):
@@ -59,11 +60,11 @@ def place(
     if explicit is None and len(present) == 1:
         return codes, assign(keys, batch.num_rows, topics[names[present[0]]], partitioner, start=start)
     found = np.empty(batch.num_rows, np.int32)
-    named = np.zeros(batch.num_rows, np.bool_) if explicit is None else _there(explicit)
+    named = np.zeros(batch.num_rows, np.bool_) if explicit is None else truths(explicit.is_valid())
     for code in present:
         count = topics[names[code]]
         rows = np.flatnonzero((codes == code) & ~named)
-        mine = keys if keys is None or len(rows) == len(codes) else keys.take(pa.array(rows))
+        mine = keys if keys is None or len(rows) == len(codes) else keys.take(numbers(rows))
         found[rows] = assign(mine, len(rows), count, partitioner, start=start)
         if explicit is not None:
             rows = np.flatnonzero((codes == code) & named)
@@ -73,11 +74,6 @@ def place(
                 raise UnplacedRow(names[code], int(wanted[outside][0]))
             found[rows] = wanted
     return codes, found
-
-
-def _there(column: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return found
 
 
 def _topic_codes(
