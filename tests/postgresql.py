@@ -20,6 +20,7 @@ from airflow_kafka_eos.ledger import migrate
 #: the library's own lock between processes breaks when two threads of one want it
 STARTING = threading.Lock()
 AIRFLOW_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+FORSAKEN_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,13 @@ class PostgreSQL:
 
         On SQLite its scheduler ends when a row that it looks at was taken back by another process, which had found the
         file locked (Airflow 3.3.2: ObjectDeletedError), and nothing runs any more.
+
+        A scheduler that is killed leaves LocalExecutor's workers behind, and they hold the sockets of its sessions that
+        they were forked with: to the server these live on, with their locks, and the next scheduler passes over the
+        runs that they locked for ever. So a session may stay idle in a transaction for ``FORSAKEN_SECONDS`` only.
         """
         self.run(f"CREATE DATABASE {database}")
+        self.run(f"ALTER DATABASE {database} SET idle_in_transaction_session_timeout = '{FORSAKEN_SECONDS}s'")
         return {AIRFLOW_DATABASE: self.url(database).replace("postgresql:", "postgresql+psycopg2:")}
 
     def run(self, statement: str) -> None:
