@@ -61,7 +61,7 @@ unit: $(READY)
 mutations: tools $(READY)
 	@$(BIN)/python -m tests.mutations $(ONLY)
 
-# its knobs: tests/faults/__main__.py. A thousand runs in about an hour: make faults RUNS=1000 OUT=FAULTS.md
+# its knobs: tests/faults/__main__.py. A thousand runs in about an hour: make faults RUNS=1000 OUT=docs/FAULTS.md
 faults: tools $(READY)
 	@$(BIN)/python -m tests.faults
 
