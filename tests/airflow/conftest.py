@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from tests.airflow.processes import end_session, of_session
 from tests.airflow.steps import connection
 from tests.postgresql import PostgreSQL
 
@@ -43,6 +43,8 @@ class Place:
     switches: Path
     bootstrap: str
     kafka: LocalKafka
+    #: what a test has started again
+    again: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
 
 @pytest.fixture(scope="session")
@@ -72,17 +74,11 @@ def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.Te
         ) as airflow,
     ):
         session = os.getsid(airflow.pid)
-        yield Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka)
-    assert not _of_session(session), "LocalAirflow.stop leaves nothing behind, whatever was killed before"
-
-
-def _of_session(session: int) -> list[list[str]]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.cmdline())
-    return found
+        there = Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka)
+        yield there
+    for leader in there.again:
+        end_session(leader)
+    assert not of_session(session), "LocalAirflow.stop leaves nothing behind, whatever was killed before"
 
 
 @pytest.fixture

@@ -35,10 +35,10 @@ def component(airflow: LocalAirflow, name: str) -> psutil.Process:
     raise AssertionError(f"no airflow {name} of {airflow.home}")
 
 
-def restart(airflow: LocalAirflow, name: str) -> None:
-    """Start a component beside the others, as an init would; it ends with them."""
+def restart(airflow: LocalAirflow, name: str) -> subprocess.Popen[bytes]:
+    """Start a component beside the others, as an init would, in a session of its own; see :func:`end_session`."""
     with (airflow.home / f"{name}-again.log").open("ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "airflow", name],
             env=airflow.env,
             stdin=subprocess.DEVNULL,
@@ -56,6 +56,22 @@ def kill(*processes: psutil.Process) -> None:
     # a child of somebody who never waits for it stays behind as a zombie: that is dead enough
     _, alive = psutil.wait_procs(processes, timeout=GONE_SECONDS)
     assert all(p.status() == psutil.STATUS_ZOMBIE for p in alive if p.is_running()), alive
+
+
+def of_session(session: int) -> list[psutil.Process]:
+    """Who lives in it. LocalExecutor's workers outlive a scheduler, and their title overwrites their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def end_session(leader: subprocess.Popen[bytes]) -> None:
+    """SIGKILL of a component that :func:`restart` started, and of all that it has left."""
+    kill(*of_session(leader.pid))
+    leader.wait(GONE_SECONDS)
 
 
 def submit_of(airflow: LocalAirflow, ref: AttemptRef) -> psutil.Process:

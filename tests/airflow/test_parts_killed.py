@@ -30,7 +30,7 @@ def end(place: Place, part: str) -> str:
 
 def start_again(place: Place, part: str, last: str) -> None:
     """As an init would do it."""
-    restart(place.airflow, part)
+    place.again.append(restart(place.airflow, part))
     wait_for(lambda: healthy(place, part, last), lambda: f"a new {part}", seconds=90)
 
 
