@@ -11,7 +11,9 @@ from tests.faults.zygote import ROOT
 
 
 def test_a_server_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    first, server = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    # a shell's background job, and all it starts, ignores SIGQUIT. PostgreSQL has a handler for it
+    sleep = ["env", "--default-signal=QUIT", "sleep", "60"]
+    first, server = (subprocess.Popen(sleep) for _ in range(2))
     pid_file = tmp_path / "server.pid"
     pid_file.write_text(f"{first.pid}\nits data\n")
     script = (
