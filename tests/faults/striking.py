@@ -45,6 +45,8 @@ AFTER_DECISION = "decide: after decide_commit is committed"
 TIMED_OUT_S = 2.5
 #: a process waits no longer than that for brokers to be struck
 CALL_S = 2.0
+#: Whoever strikes this process holds it, and at the end its main thread, for good: a fault that is taken takes effect.
+_STRIKING = threading.Lock()
 
 
 class TakenForFailed(Exception):
@@ -145,14 +147,15 @@ class Striker:
             plant(BY_NAME[AFTER_DECISION].step, strike)
 
     def _strike(self, number: int, fault: Fault) -> None:
-        if not self.take(number, fault):
-            return
-        if fault.kind is Kind.SIGKILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif fault.kind is Kind.SIGTERM:
-            os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            self._stop(fault.seconds)
+        with _STRIKING:
+            if not self.take(number, fault):
+                return
+            if fault.kind is Kind.SIGKILL:
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif fault.kind is Kind.SIGTERM:
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                self._stop(fault.seconds)
 
     def _stop(self, seconds: float) -> None:
         (Path(self._plan.folder) / f"pause-{os.getpid()}").write_text(str(seconds))
@@ -167,6 +170,11 @@ def take(folder: str, number: int, fault: Fault, timeline: Timeline) -> bool:
         return False
     timeline.log(f"FAULT {number}", kind=fault.kind.value, at=fault.moment.step or "", seconds=fault.seconds)
     return True
+
+
+def end_strikes() -> None:
+    """A process that has done its work waits for a strike that has begun, and takes no other."""
+    _STRIKING.acquire()
 
 
 def struck(folder: str, number: int) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from airflow_kafka_eos.sandbox.process import WATCH
 from tests.faults.plan import Ended, Order
-from tests.faults.striking import die_of_sigterm, obey_sigterm
+from tests.faults.striking import die_of_sigterm, end_strikes, obey_sigterm
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "KAFKA_EOS_FAULTS_ZYGOTE"
@@ -162,6 +162,7 @@ def _patient(order: Order, sending: int, run: Callable[[Order], Ended]) -> None:
         obey_sigterm()
         try:
             ended = run(order)
+            end_strikes()
             os.write(sending, json.dumps(asdict(ended)).encode())
         finally:
             die_of_sigterm()
