@@ -13,6 +13,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.protocol.lax import lax_kafka, session_on, world_on
 from tests.protocol.world import World
 
 _numbers = itertools.count(1)
@@ -47,23 +48,17 @@ def world(session: Session, settings: KafkaSettings, topic: Callable[..., str]) 
 @pytest.fixture(scope="module", params=["3.9", "4.4"])
 def lax(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
     """Brokers that take records for partitions that no coordinator knows of."""
-    with LocalKafka(
-        version=request.param, broker_settings={"transaction.partition.verification.enable": "false"}
-    ) as running:
+    with lax_kafka(request.param) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def lax_session(lax: LocalKafka, ledger_url: str) -> Iterator[Session]:
-    settings = KafkaSettings.from_mapping({"bootstrap.servers": lax.bootstrap_servers})
-    with connect(settings, ledger_url, "test") as opened:
+    with session_on(lax, ledger_url) as opened:
         yield opened
 
 
 @pytest.fixture
 def lax_world(lax: LocalKafka, lax_session: Session) -> World:
     """A topic with three partitions on those brokers; the third is for markers alone."""
-    number = next(_numbers)
-    lax.create_topic(f"lax-{number}", partitions=3)
-    load = LoadIdentity("test", "forgotten", f"key-{number}")
-    return World(lax_session, lax_session.partitions.wire.settings, f"lax-{number}", load)
+    return world_on(lax, lax_session, "forgotten", partitions=3)

@@ -16,9 +16,8 @@ from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.hanging import OpenProducer
 from airflow_kafka_eos.kafka.partitions import Holder, Partitions
-from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging import (
@@ -33,11 +32,12 @@ from airflow_kafka_eos.protocol.hanging import (
 from airflow_kafka_eos.protocol.opening import prepared, reference
 from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.recovering import give_up
-from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
 from tests.protocol.late import add_partition, produce_late
+from tests.protocol.lax import lax_kafka, session_on, world_on
 from tests.protocol.world import RUN, World, foreign_transaction
 
 _numbers = itertools.count(1)
@@ -46,26 +46,20 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def old() -> Iterator[LocalKafka]:
     """Transaction version 1, and brokers that ask no coordinator about a produce request, as before KIP-890."""
-    with LocalKafka(
-        version="3.9", broker_settings={"transaction.partition.verification.enable": "false"}
-    ) as running:
+    with lax_kafka("3.9") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def old_session(old: LocalKafka, ledger_url: str) -> Iterator[Session]:
-    settings = KafkaSettings.from_mapping({"bootstrap.servers": old.bootstrap_servers})
-    with connect(settings, ledger_url, "test") as opened:
+    with session_on(old, ledger_url) as opened:
         yield opened
 
 
 @pytest.fixture
 def here(old: LocalKafka, old_session: Session) -> World:
     """A topic with two partitions on that broker."""
-    number = next(_numbers)
-    old.create_topic(f"old-{number}", partitions=2)
-    load = LoadIdentity("test", "hanging", f"key-{number}")
-    return World(old_session, old_session.partitions.wire.settings, f"old-{number}", load)
+    return world_on(old, old_session, "hanging", partitions=2)
 
 
 def places(world: World) -> list[TopicPartition]:
