@@ -7,9 +7,9 @@ anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.lineage.first_event import take_turn
+from airflow_kafka_eos.lineage.first_event import LATELY, take_turn
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -90,14 +90,14 @@ def announce(
     alias: AssetAlias | None,
     topics: Iterable[str],
     server: str,
-    turn: Callable[[str], int] = lambda topic: 0,
+    ahead: Callable[[str], Collection[str]] = lambda topic: (),
 ) -> Told:
     """Note for this task's success what there is to tell, with its extra.
 
     :param outlets: the task's own, ``alias`` among them.
     :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
-    :param turn: how many loads go first with a topic that Airflow does not know yet, see :mod:`first_event`.
+    :param ahead: the loads that go first with a topic that Airflow does not know yet, see :mod:`first_event`.
     """
     accessors: Any = context["outlet_events"]
     told = Told()
@@ -115,7 +115,9 @@ def announce(
             accessor.extra.update(_extra(arrival, _topic_of(accessor.key.uri, server)))
             told.events.append(accessor.key.uri)
         told.outlets.append(outlet)
-    for topic in topics if alias is not None else ():
+    if alias is None:
+        return told
+    for topic in topics:
         uri = topic_uri(server, topic)
         if uri in named:
             continue
@@ -123,7 +125,12 @@ def announce(
         if key is None:
             key = AssetUniqueKey.from_asset(Asset(uri=uri))
             if not _has_event(key):
-                take_turn(lambda key=key: _has_event(key), turn(topic))  # type: ignore[misc]
+                take_turn(
+                    topic,
+                    ahead(topic),
+                    is_known=lambda key=key: _has_event(key),  # type: ignore[misc]
+                    told=lambda: _told_lately(alias),
+                )
             key = _known(accessors, uri) or key
         if _was_told(key, arrival):
             told.before.append(uri)
@@ -171,6 +178,18 @@ def _past(key: AssetUniqueKey) -> Any:
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     return InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
+
+
+def _told_lately(alias: AssetAlias) -> set[str]:
+    """The loads that have told of whatever topics they have, by this alias."""
+    from airflow.sdk.execution_time.context import InletEventsAccessor
+
+    since = datetime.now(UTC) - LATELY - CLOCKS_APART
+    events = InletEventsAccessor(alias_name=alias.name).after(since.isoformat()).ascending(False).limit(MAX_EVENTS)
+    try:
+        return {str((event.extra or {}).get("load")) for event in events}
+    except AirflowRuntimeError:  # then they are waited for
+        return set()
 
 
 def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:

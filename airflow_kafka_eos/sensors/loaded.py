@@ -83,7 +83,7 @@ class LoadedSensor(PollingLoadSensor):
                 alias=self._alias,
                 topics=self._topics(summary),
                 server=self._server(),
-                turn=self._turn,
+                ahead=self._ahead,
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
@@ -103,12 +103,12 @@ class LoadedSensor(PollingLoadSensor):
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
 
-    def _turn(self, topic: str) -> int:
-        from airflow_kafka_eos.lineage.first_event import LATELY, turn_of
+    def _ahead(self, topic: str) -> set[str]:
+        from airflow_kafka_eos.lineage.first_event import LATELY, ahead_of
 
         load, now = self.load_identity, datetime.now(UTC)
         with self._resolve().ledger() as ledger:
-            return turn_of(load, topic, ledger.committed_since(load.namespace, now - LATELY), now)
+            return ahead_of(load, topic, ledger.committed_since(load.namespace, now - LATELY), now)
 
     def _server(self) -> str:
         return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

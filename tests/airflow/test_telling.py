@@ -33,6 +33,12 @@ def ask(home: Path, query: str) -> list[Any]:
             return []
 
 
+def a_committed_load(home: Path, kafka: LocalKafka, key: str, topic: str) -> None:
+    a_prepared_load(home, kafka, key, topic, 3)
+    run("decide", key)
+    run("commit", key)
+
+
 def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
@@ -40,21 +46,20 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     # open before the load's own: readers of the load wait for it, so loaded does, in the triggerer
     settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
     stranger = foreign_transaction(SimpleNamespace(settings=settings, topic=name), "theirs")  # type: ignore[arg-type]
-    a_prepared_load(home, kafka, "told", name, 3)
-    run("decide", "told")
-    run("commit", "told")
+    a_committed_load(home, kafka, "told", name)
     environment = os.environ | {
         "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "telling"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "TEST_TOPIC": name,
     }
-    command = [sys.executable, str(HERE / "telling_process.py"), "2026-01-01", "2026-01-02"]
+    command = [sys.executable, str(HERE / "telling_process.py")]
+    twice = [*command, "2026-01-01", "2026-01-02"]
     log = (home / "telling.log").open("wb")
 
     def said_so_far() -> str:
         return (home / "telling.log").read_text(errors="replace")
 
-    with log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
+    with log, subprocess.Popen(twice, env=environment, stdout=log, stderr=log) as process:
         try:
             wait_until(lambda: WAITS in said_so_far() or process.poll() is not None, "the wait", 150)
             stranger.abort_transaction(30)
@@ -79,3 +84,15 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     woken = ask(home, "SELECT q.target_dag_id FROM asset_dag_run_queue q ORDER BY 1")
     assert woken == [("reader_of_report",), ("reader_of_topic",)]
     assert ask(home, "SELECT * FROM asset_partition_dag_run") == []
+
+    # another load of that name, to a topic of its own: it waits for nobody who has told
+    other = topic()
+    a_committed_load(home, kafka, "alone", other)
+    environment |= {"TEST_TOPIC": other, "TEST_KEY": "alone"}
+    alone = subprocess.run(
+        [*command, "2026-01-03"], env=environment, capture_output=True, text=True, check=True, timeout=150
+    )
+    said = alone.stdout + alone.stderr
+    (line,) = [line for line in said.splitlines() if "load airflow/a.b/ü %/alone is told of to" in line]
+    assert f"kafka://events/{other}" in line
+    assert "may be about to tell" not in said

@@ -18,7 +18,7 @@ with DAG("telling", schedule=None, start_date=START):
     LoadedSensor(
         task_id="loaded",
         load_name="a.b/ü %",
-        load_key="told",
+        load_key=os.environ.get("TEST_KEY", "told"),
         topics=[TOPIC, "empty"],
         asset_server="events",
         outlets=[REPORT],
