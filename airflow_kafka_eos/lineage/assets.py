@@ -7,9 +7,10 @@ anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,7 +19,7 @@ from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.lineage.first_event import LATELY, take_turn
+from airflow_kafka_eos.lineage.first_event import LATELY, Ahead, Seen, Turns
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -90,14 +91,14 @@ def announce(
     alias: AssetAlias | None,
     topics: Iterable[str],
     server: str,
-    ahead: Callable[[str], Collection[str]] = lambda topic: (),
+    ahead: Callable[[str], Ahead] = lambda topic: Ahead(),
 ) -> Told:
     """Note for this task's success what there is to tell, with its extra.
 
     :param outlets: the task's own, ``alias`` among them.
     :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
-    :param ahead: the loads that go first with a topic that Airflow does not know yet, see :mod:`first_event`.
+    :param ahead: the loads that go first with a topic, see :mod:`first_event`.
     """
     accessors: Any = context["outlet_events"]
     told = Told()
@@ -117,20 +118,15 @@ def announce(
         told.outlets.append(outlet)
     if alias is None:
         return told
+    turns = Turns()
     for topic in topics:
         uri = topic_uri(server, topic)
         if uri in named:
             continue
-        key = _known(accessors, uri)
-        if key is None:
-            key = AssetUniqueKey.from_asset(Asset(uri=uri))
-            if not _has_event(key):
-                take_turn(
-                    topic,
-                    ahead(topic),
-                    is_known=lambda key=key: _has_event(key),  # type: ignore[misc]
-                    told=lambda: _told_lately(alias),
-                )
+        known = _known(accessors, uri)
+        key = known or AssetUniqueKey.from_asset(Asset(uri=uri))
+        look = partial(_seen, key, known, alias)
+        if turns.take(topic, ahead(topic), look):
             key = _known(accessors, uri) or key
         if _was_told(key, arrival):
             told.before.append(uri)
@@ -180,16 +176,33 @@ def _past(key: AssetUniqueKey) -> Any:
     return InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
 
 
-def _told_lately(alias: AssetAlias) -> set[str]:
+def _seen(key: AssetUniqueKey, known: AssetUniqueKey | None, alias: AssetAlias) -> Seen:
+    return Seen(
+        is_made=known is not None or _has_event(key), is_ours=key in _assets_of(alias), told=_told_lately(alias)
+    )
+
+
+def _assets_of(alias: AssetAlias) -> set[AssetUniqueKey]:
+    """Those that were told of by this alias, active or not."""
+    from airflow.sdk.execution_time.comms import AssetsByAliasResult, GetAssetsByAlias
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    answer = SUPERVISOR_COMMS.send(GetAssetsByAlias(alias_name=alias.name))
+    if not isinstance(answer, AssetsByAliasResult):  # an error: then somebody is waited for who need not be
+        return set()
+    return {AssetUniqueKey(asset.name, asset.uri) for asset in answer.assets}
+
+
+def _told_lately(alias: AssetAlias) -> frozenset[str]:
     """The loads that have told of whatever topics they have, by this alias."""
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     since = datetime.now(UTC) - LATELY - CLOCKS_APART
     events = InletEventsAccessor(alias_name=alias.name).after(since.isoformat()).ascending(False).limit(MAX_EVENTS)
     try:
-        return {str((event.extra or {}).get("load")) for event in events}
+        return frozenset(str((event.extra or {}).get("load")) for event in events)
     except AirflowRuntimeError:  # then they are waited for
-        return set()
+        return frozenset()
 
 
 def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:

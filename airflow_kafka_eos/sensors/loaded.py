@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from airflow_kafka_eos.lineage.first_event import Ahead
     from airflow_kafka_eos.protocol.polling import Poll
 
 
@@ -83,7 +84,7 @@ class LoadedSensor(PollingLoadSensor):
                 alias=self._alias,
                 topics=self._topics(summary),
                 server=self._server(),
-                ahead=self._ahead,
+                ahead=self._ahead(),
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
@@ -103,12 +104,20 @@ class LoadedSensor(PollingLoadSensor):
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
 
-    def _ahead(self, topic: str) -> set[str]:
-        from airflow_kafka_eos.lineage.first_event import LATELY, ahead_of
+    def _ahead(self) -> Callable[[str], Ahead]:
+        """Who goes first with a topic (:mod:`~airflow_kafka_eos.lineage.first_event`)."""
+        from airflow_kafka_eos.lineage.first_event import LATELY, Ahead, ahead_of
 
+        if self._alias is None:
+            return lambda topic: Ahead()
         load, now = self.load_identity, datetime.now(UTC)
         with self._resolve().ledger() as ledger:
-            return ahead_of(load, topic, ledger.committed_since(load.namespace, now - LATELY), now)
+            committed = ledger.committed_since(load.namespace, now - LATELY)
+        # of a template: others that tell by this alias have other names
+        is_template = self._alias != alias_of(load.name)
+        return lambda topic: ahead_of(
+            load, topic, committed, now, is_kin=lambda other: is_template or other.name == load.name
+        )
 
     def _server(self) -> str:
         return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import ErrorType
-from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk import DAG
 
 from airflow_kafka_eos.ledger.rows import LoadRow
-from airflow_kafka_eos.lineage import assets, first_event
-from airflow_kafka_eos.lineage.first_event import ahead_of, take_turn
+from airflow_kafka_eos.lineage import first_event
+from airflow_kafka_eos.lineage.first_event import (
+    A_TURN_S,
+    LATELY,
+    MAX_TURNS,
+    Ahead,
+    Seen,
+    Turns,
+    ahead_of,
+    waited_for,
+)
 from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -24,11 +33,18 @@ def row(key: str, state: LoadState = LoadState.COMMITTED, ago_s: float = 5, name
     return LoadRow(LoadIdentity("airflow", name, key), state, 1, "", None, at, at)
 
 
+def of_one_name(load: LoadIdentity) -> bool:
+    return load.name == "days"
+
+
 def ahead(rows: list[LoadRow], keys: str) -> list[str]:
     """Of loads of one name, which need not have had a record for the topic."""
     committed = [(one, set[str]()) for one in rows]
-    found = [ahead_of(LoadIdentity("airflow", "days", key), "t", committed, NOW) for key in keys]
-    return ["".join(sorted(load.removeprefix("airflow/days/") for load in loads)) for loads in found]
+    of_each = [
+        ahead_of(LoadIdentity("airflow", "days", key), "t", committed, NOW, is_kin=of_one_name) for key in keys
+    ]
+    assert not any(one.others for one in of_each)
+    return ["".join(sorted(load.removeprefix("airflow/days/") for load in one.kin)) for one in of_each]
 
 
 def test_loads_that_were_committed_lately_take_turns_in_the_order_of_their_commits() -> None:
@@ -49,112 +65,125 @@ def test_loads_of_other_names_take_turns_with_those_that_write_to_the_same_topic
     """Two DAGs may fill one new topic, and end at the same moment."""
     first, second, elsewhere = row("a", name="shop", ago_s=9), row("a", ago_s=7), row("a", name="web", ago_s=8)
     committed = [(first, {"t", "u"}), (second, {"t"}), (elsewhere, {"v"})]
-    assert [ahead_of(r.load, "t", committed, NOW) for r in (first, second)] == [set(), {"airflow/shop/a"}]
-    assert [ahead_of(r.load, "v", committed, NOW) for r in (elsewhere, second)] == [set(), {"airflow/web/a"}]
-    assert ahead_of(second.load, "w", committed, NOW) == set()
+
+    def others(one: LoadRow, topic: str) -> set[str]:
+        found = ahead_of(one.load, topic, committed, NOW, is_kin=lambda load: load.name == one.load.name)
+        assert not found.kin
+        return set(found.others)
+
+    assert [others(one, "t") for one in (first, second)] == [set(), {"airflow/shop/a"}]
+    assert [others(one, "v") for one in (elsewhere, second)] == [set(), {"airflow/web/a"}]
+    assert others(second, "w") == set()
     same = [(row("a", name=name), {"t"}) for name in ("web", "shop")]
-    ahead = [ahead_of(r.load, "t", same, NOW) for r, _ in same]
-    assert ahead == [{"airflow/shop/a"}, set()], "committed in the same moment"
+    first_of_same = [ahead_of(one.load, "t", same, NOW, is_kin=of_one_name).others for one, _ in same]
+    assert first_of_same == [{"airflow/shop/a"}, set()], "committed in the same moment"
+    # a templated load name: the same alias, whatever the name came to be
+    assert ahead_of(same[0][0].load, "t", same, NOW, is_kin=lambda load: True).kin == {"airflow/shop/a"}
 
 
-def test_the_first_does_not_wait_and_the_others_wait_until_it_is_known(
+def test_waited_for_are_those_whose_success_makes_what_ours_would_make() -> None:
+    """The asset, or that an alias has it: of both Airflow makes one row, and fails whoever makes it second."""
+    both = Ahead(kin=frozenset("ab"), others=frozenset("x"))
+    assert waited_for(both, Seen()) == set("abx")
+    assert waited_for(both, Seen(is_made=True)) == set("ab"), "it is not our alias's yet"
+    assert waited_for(both, Seen(is_made=True, is_ours=True)) == set()
+    assert waited_for(both, Seen(told=frozenset("ay"))) == set("bx"), "told of topics of its own"
+
+
+@pytest.mark.parametrize(("written", "kin"), [("days", False), ("{{ params.name }}", True)])
+def test_loads_of_a_templated_name_tell_by_one_alias(
+    monkeypatch: pytest.MonkeyPatch, written: str, kin: bool
+) -> None:
+    other = row("a", name="web")
+    committed = [(replace(other, updated_at=datetime.now(UTC).isoformat()), {"t"})]
+    ledger = SimpleNamespace(committed_since=lambda namespace, since: committed)
+    monkeypatch.setattr(LoadedSensor, "_resolve", lambda _: SimpleNamespace(ledger=lambda: nullcontext(ledger)))
+    with DAG("d"):
+        sensor = LoadedSensor(task_id="loaded", load_name=written, load_key="k", topics=["t"])
+    sensor.load_name = "days"  # rendered
+    found = sensor._ahead()("t")
+    assert (found.kin, found.others) == (({"airflow/web/a"}, set()) if kin else (set(), {"airflow/web/a"}))
+
+
+class Clock:
+    """Time that passes by sleeping only, and what happens at which second of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, told_at: dict[str, float]) -> None:
+        self.now = 0.0
+        self.told_at = told_at
+        self.ours_at = float("inf")
+        monkeypatch.setattr(first_event, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def wait(self, ahead: str, turns: Turns | None = None, since: float = 0.0) -> float:
+        """When it is the turn of a load that arrives at ``since``, behind these."""
+        self.now = since
+        (turns or Turns()).take("t", Ahead(kin=frozenset(ahead)), self._look)
+        return self.now
+
+    def _look(self) -> Seen:
+        return Seen(
+            is_ours=self.now >= self.ours_at,
+            told=frozenset(who for who, at in self.told_at.items() if self.now >= at),
+        )
+
+
+def test_the_first_does_not_wait_and_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def look() -> Seen:
+        raise AssertionError("nobody is ahead")
+
+    caplog.set_level("INFO")
+    assert Turns().take("t", Ahead(), look) is False
+    assert caplog.messages == []
+
+
+def test_others_wait_until_their_alias_has_the_asset(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(first_event, "_LOOK_S", 0.001)
     caplog.set_level("INFO")
-    looks: list[None] = []
-
-    def known_at_the_third_look() -> bool:
-        looks.append(None)
-        return len(looks) == 3
-
-    wait(known_at_the_third_look, ())
-    assert (looks, caplog.messages) == ([], [])
-    wait(known_at_the_third_look, {"airflow/days/a"})
-    assert len(looks) == 3
+    clock = Clock(monkeypatch, {})
+    clock.ours_at = 17
+    assert clock.wait("abcdef") == 17
     (said,) = caplog.messages
     assert "topic t " in said
-    assert "waiting, 30 s at most, for" in said
-    assert said.endswith(" tell of it: airflow/days/a")
-    # whoever goes first may have died
-    monkeypatch.setattr(first_event, "A_TURN_S", 0.01)
-    began = time.monotonic()
-    wait(lambda: False, "abc")
-    assert time.monotonic() - began >= 0.03
-    # thirty loads that were committed within minutes are no half an hour of waiting
-    monkeypatch.setattr(first_event, "MAX_TURNS", 1)
-    monkeypatch.setattr(first_event, "A_TURN_S", 0.1)
-    began = time.monotonic()
-    wait(lambda: False, {str(n) for n in range(100_000)})
-    assert time.monotonic() - began < 60
-    assert len(caplog.messages[-1]) < 300
+    assert said.endswith(" about to tell: a, b, c, d and 2 more")
 
 
 def test_nobody_waits_for_a_load_that_has_told_of_other_topics(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Loads of one name, each to a topic of its own: none makes another's asset, and each would wait two minutes."""
-    monkeypatch.setattr(first_event, "_LOOK_S", 0.001)
-    monkeypatch.setattr(first_event, "A_TURN_S", 5.0)
+    """Loads of one name, each to a topic of its own: none makes another's asset, and each waited two minutes."""
     caplog.set_level("INFO")
-    answers = iter([{"a"}, {"a"}, {"a", "b", "x"}])
-    wait(lambda: False, "ab", lambda: next(answers))
-    assert list(answers) == [], "asked until the last had told, and not after"
-    # a load of another name, which tells by another alias, is known by the asset
-    wait(iter([False, True]).__next__, "abc", lambda: {"a", "b"})
-    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["b", "c"]
-    wait(lambda: False, "ab", lambda: {"a", "b"})
-    assert len(caplog.messages) == 2
+    clock = Clock(monkeypatch, {"a": 5, "b": 9})
+    assert clock.wait("ab", since=10) == 10
+    assert caplog.messages == []
+    assert clock.wait("ab") == 9
+    assert len(caplog.messages) == 1
 
 
-def wait(is_known: Callable[[], bool], ahead: Collection[str], told: Callable[[], set[str]] = set) -> None:
-    take_turn("t", ahead, is_known=is_known, told=told)
-
-
-def test_a_topic_that_airflow_knows_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is the ledger asked whose turn it is."""
-    told: list[Any] = []
-
-    class Accessors(dict[Any, Any]):
-        def __missing__(self, of: Any) -> Any:
-            return self.setdefault(of, type("Accessor", (), {
-                "key": assets.AssetUniqueKey("n", "kafka://s/t"),
-                "add": lambda self, asset, extra: told.append((asset.uri, extra["records"])),
-            })())  # fmt: skip
-
-    announce(monkeypatch, Accessors())
-    assert told == [("kafka://s/t", 3)]
-
-
-def test_nor_is_one_that_has_an_event_and_that_no_scheduler_has_called_active_yet(
-    monkeypatch: pytest.MonkeyPatch,
+def test_whoever_is_silent_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Any] = []
-
-    class Accessors(dict[Any, Any]):
-        def __missing__(self, of: Any) -> Any:
-            if isinstance(of, assets.AssetRef):
-                raise assets.AirflowRuntimeError(ErrorResponse(error=ErrorType.ASSET_NOT_FOUND))
-            add = lambda self, asset, extra: told.append((asset.uri, extra["records"]))  # noqa: E731
-            return self.setdefault(of, type("Accessor", (), {"add": add})())
-
-    class Past(list[Any]):
-        def limit(self, number: int) -> list[Any]:
-            return self[:number]
-
-    monkeypatch.setattr(assets, "_past", lambda key: Past([key]))
-    announce(monkeypatch, Accessors())
-    assert told == [("kafka://s/t", 3)]
+    clock = Clock(monkeypatch, {})
+    turns = Turns()
+    assert clock.wait("a", turns) == A_TURN_S, "it may have died"
+    (said,) = caplog.messages
+    assert said.startswith("topic t: these have not told of it in 30 s, this load does, without them: a. ")
+    assert clock.wait("a", turns, since=100) == 100, "for another topic"
+    # thirty loads that were committed within minutes are no half an hour of waiting
+    assert clock.wait("abcdefghijklmnopqrstuvwxyzABCD") == MAX_TURNS * A_TURN_S
+    # nor are many that tell one by one
+    clock.told_at = {who: 25.0 * n for n, who in enumerate("abcdefghijklmnopqrstuvwxyz")}
+    assert clock.wait("abcdefghij") == 225
+    assert clock.wait("abcdefghijklmnopqrstuvwxyz") == LATELY.total_seconds()
 
 
-def announce(monkeypatch: pytest.MonkeyPatch, accessors: Any) -> None:
-    """Of a topic that the ledger must not be asked about."""
-    monkeypatch.setattr(assets, "_was_told", lambda key, arrival: False)
-    topic = {"records": 3, "offsets": {}}
-    arrival = {"load": "l", "attempt": 1, "decided_at": "x", "records": 3, "topics": {"t": topic}}
-
-    def ahead(topic: str) -> set[str]:
-        raise AssertionError("nobody has to wait")
-
-    context: Any = {"outlet_events": accessors}
-    assets.announce(context, [], arrival, alias=assets.alias_of("days"), topics=["t"], server="s", ahead=ahead)
+def test_a_load_behind_another_does_not_give_up_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that give up at one moment make the same asset at once: whenever the second began to wait."""
+    clock = Clock(monkeypatch, {"p": 5, "q": 10})  # and r never tells
+    first = clock.wait("pqr")
+    assert first == 10 + A_TURN_S
+    for since in range(40):
+        assert clock.wait("pqrA", since=since) >= first + 20, f"{since}: A has not told yet, and nobody else is left"

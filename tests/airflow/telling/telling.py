@@ -7,8 +7,10 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
+from airflow_kafka_eos.lineage import first_event
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
+first_event.A_TURN_S = 3.0
 START = datetime(2026, 1, 1)
 TOPIC = os.environ.get("TEST_TOPIC", "topic")
 TOLD = Asset(name="a name of the reader's own", uri=f"kafka://events/{TOPIC}")
@@ -19,7 +21,7 @@ with DAG("telling", schedule=None, start_date=START):
         task_id="loaded",
         load_name="a.b/ü %",
         load_key=os.environ.get("TEST_KEY", "told"),
-        topics=[TOPIC, "empty"],
+        topics=[os.environ.get("TEST_LOADED_TOPIC", TOPIC), "empty"],
         asset_server="events",
         outlets=[REPORT],
         poke_interval=0.5,
