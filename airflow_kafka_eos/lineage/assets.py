@@ -7,7 +7,7 @@ anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,7 +19,7 @@ from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.lineage.first_event import LATELY, Ahead, Seen, Turns
+from airflow_kafka_eos.lineage.first_event import LATELY, Ahead, Seen, take_turn
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -91,7 +91,7 @@ def announce(
     alias: AssetAlias | None,
     topics: Iterable[str],
     server: str,
-    ahead: Callable[[str], Ahead] = lambda topic: Ahead(),
+    ahead: Callable[[str], Collection[Ahead]] = lambda topic: (),
 ) -> Told:
     """Note for this task's success what there is to tell, with its extra.
 
@@ -118,15 +118,13 @@ def announce(
         told.outlets.append(outlet)
     if alias is None:
         return told
-    turns = Turns()
     for topic in topics:
         uri = topic_uri(server, topic)
         if uri in named:
             continue
         known = _known(accessors, uri)
         key = known or AssetUniqueKey.from_asset(Asset(uri=uri))
-        look = partial(_seen, key, known, alias)
-        if turns.take(topic, ahead(topic), look):
+        if take_turn(topic, ahead(topic), partial(_seen, key, known, alias)):
             key = _known(accessors, uri) or key
         if _was_told(key, arrival):
             told.before.append(uri)

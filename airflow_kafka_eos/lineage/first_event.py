@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState
@@ -24,21 +24,23 @@ log = logging.getLogger(__name__)
 
 #: Loads that were committed so lately may be about to tell of their topics.
 LATELY = timedelta(minutes=5)
-#: Seconds: the task behind a commit has begun, and its success is with Airflow, by then; on a busy machine too.
-A_TURN_S = 30.0
-#: So many who do not tell are waited for at most: whoever holds back longer is not about to tell.
-MAX_TURNS = 4
+#: The task behind a commit has begun, and its success is with Airflow, by then; on a busy machine too.
+A_TURN = timedelta(seconds=30)
+#: Nobody waits longer for a topic: thirty silent loads are no quarter of an hour.
+PATIENCE = timedelta(minutes=2)
 _LOOK_S = 1.0
+_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """The loads that go first with a topic, each as an event's extra names it."""
+    """A load that goes first with a topic."""
 
-    #: they tell by the alias that we tell by
-    kin: frozenset[str] = frozenset()
-    #: they write to the topic, and tell by another
-    others: frozenset[str] = frozenset()
+    #: as an event's extra names it
+    load: str
+    committed_at: datetime
+    #: it tells by the alias that we tell by; another may make the asset, but not note that it is our alias's
+    is_kin: bool
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ def ahead_of(
     now: datetime,
     *,
     is_kin: Callable[[LoadIdentity], bool],
-) -> Ahead:
-    """Those that were committed lately, before this one. No I/O.
+) -> list[Ahead]:
+    """Those that were committed lately, before this one, in the order of their commits. No I/O.
 
-    In the order of their commits: whoever is first by it stays so, whoever comes later. By their keys, say, two could
-    be first one after the other, and end at the same moment.
+    By their commits: whoever is first by them stays so, whoever comes later. By their keys, say, two could be first one
+    after the other, and end at the same moment.
 
     :param committed: the namespace's loads, this one among them, each with the topics that it wrote to.
     :param is_kin: whether a load tells by our alias. It may tell of the same topics, though it had no record for them.
@@ -78,68 +80,64 @@ def ahead_of(
     }
     # told of long behind its commit: everybody who was committed lately goes first
     own = order.get(load, (now.isoformat(), load.name, load.key))
-    first = [who for who, other in order.items() if other < own and who != load]
-    return Ahead(
-        kin=frozenset(str(who) for who in first if is_kin(who)),
-        others=frozenset(str(who) for who in first if not is_kin(who)),
-    )
+    first = sorted((who for who, place in order.items() if place < own and who != load), key=order.__getitem__)
+    return [Ahead(str(who), datetime.fromisoformat(order[who][0]), is_kin(who)) for who in first]
 
 
-def waited_for(ahead: Ahead, seen: Seen) -> frozenset[str]:
-    """Whose success may make what ours would make. No I/O.
+def waited_for(ahead: Iterable[Ahead], seen: Seen, now: datetime) -> list[str]:
+    """Whose success may make what ours would make, and may still come. No I/O.
 
     Who has told is done with what it has, and did not make this asset: loads of one name may have topics of their own.
+    Of the others each has its turn, behind those before it: whoever waits for a silent one is done with it at the same
+    moment, and then still waits for those before itself. So no two go at once, as long as they have patience, and one
+    that is silent costs all of them one turn.
     """
-    if seen.is_ours:
-        return frozenset()
-    return (ahead.kin if seen.is_made else ahead.kin | ahead.others) - seen.told
+    found = []
+    end: datetime | None = None
+    for one in ahead if not seen.is_ours else ():
+        if one.load in seen.told or (seen.is_made and not one.is_kin):
+            continue
+        end = (one.committed_at if end is None else max(one.committed_at, end)) + A_TURN
+        if now < end:
+            found.append(one.load)
+    return found
 
 
-@dataclass
-class Turns:
-    """Of one load, over all of its topics: it waits for nobody twice in vain."""
+def take_turn(topic: str, ahead: Collection[Ahead], look: Callable[[], Seen]) -> bool:
+    """Wait until it is our turn.
 
-    _given_up: set[str] = field(default_factory=set)
-
-    def take(self, topic: str, ahead: Ahead, look: Callable[[], Seen]) -> bool:
-        """Wait until it is our turn, or those ahead have had the time to tell.
-
-        Their time begins anew whenever one of them has told, so that a load behind another one, which waits for the
-        same ones and for that one, does not give up at the same moment.
-
-        :param look: asks Airflow.
-        :returns: whether we had to wait.
-        """
-        if not ahead.kin and not ahead.others:
-            return False
-        left = waited_for(ahead, look()) - self._given_up
-        if not left:
-            return False
-        log.info(
-            "Airflow does not know the asset of topic %s yet, or not that this load tells of it: waiting for loads that"
-            " were committed before this one and may be about to tell: %s",
-            *(topic, _named(left)),
+    :param look: asks Airflow.
+    :returns: whether we had to wait.
+    """
+    if not ahead:
+        return False
+    began = now = _now()
+    left = waited_for(ahead, seen := look(), now)
+    if not left:
+        return False
+    log.info(
+        "Airflow does not know the asset of topic %s yet, or not that this load tells of it: waiting for loads that"
+        " were committed before this one and may be about to tell: %s",
+        *(topic, _named(left)),
+    )
+    while left and now - began < PATIENCE:
+        time.sleep(_LOOK_S)
+        now = _now()
+        left = waited_for(ahead, seen := look(), now)
+    silent = [one.load for one in ahead if one.is_kin and one.load not in seen.told]
+    if silent and not seen.is_ours:
+        log.warning(
+            "topic %s: this load waits no longer, after %g s, for what these have to tell: %s. If one of them tells at"
+            " the same moment, Airflow fails its loaded or this one: clear that task then, the records are there",
+            *(topic, (now - began).total_seconds(), _named(silent)),
         )
-        began = time.monotonic()
-        until = began + _patience(left)
-        while left and time.monotonic() < min(until, began + LATELY.total_seconds()):
-            time.sleep(_LOOK_S)
-            before, left = left, waited_for(ahead, look()) - self._given_up
-            if left != before:
-                until = time.monotonic() + _patience(left)
-        if left:
-            log.warning(
-                "topic %s: these have not told of it in %g s, this load does, without them: %s. If one of them tells at"
-                " the same moment, Airflow fails its loaded or this one: clear that task then, the records are there",
-                *(topic, time.monotonic() - began, _named(left)),
-            )
-            self._given_up |= left
-        return True
+    return True
 
 
-def _patience(left: Collection[str]) -> float:
-    return min(len(left), MAX_TURNS) * A_TURN_S
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _named(loads: Collection[str]) -> str:
-    return ", ".join(sorted(loads)[:MAX_TURNS]) + (f" and {more} more" if (more := len(loads) - MAX_TURNS) > 0 else "")
+    some = ", ".join(list(loads)[:_NAMED])
+    return some + (f" and {more} more" if (more := len(loads) - _NAMED) > 0 else "")

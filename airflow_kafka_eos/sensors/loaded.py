@@ -104,12 +104,12 @@ class LoadedSensor(PollingLoadSensor):
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
 
-    def _ahead(self) -> Callable[[str], Ahead]:
+    def _ahead(self) -> Callable[[str], list[Ahead]]:
         """Who goes first with a topic (:mod:`~airflow_kafka_eos.lineage.first_event`)."""
-        from airflow_kafka_eos.lineage.first_event import LATELY, Ahead, ahead_of
+        from airflow_kafka_eos.lineage.first_event import LATELY, ahead_of
 
         if self._alias is None:
-            return lambda topic: Ahead()
+            return lambda topic: []
         load, now = self.load_identity, datetime.now(UTC)
         with self._resolve().ledger() as ledger:
             committed = ledger.committed_since(load.namespace, now - LATELY)

@@ -13,13 +13,12 @@ from airflow.sdk import DAG
 from airflow_kafka_eos.ledger.rows import LoadRow
 from airflow_kafka_eos.lineage import first_event
 from airflow_kafka_eos.lineage.first_event import (
-    A_TURN_S,
-    LATELY,
-    MAX_TURNS,
+    A_TURN,
+    PATIENCE,
     Ahead,
     Seen,
-    Turns,
     ahead_of,
+    take_turn,
     waited_for,
 )
 from airflow_kafka_eos.load import LoadIdentity, LoadState
@@ -43,14 +42,14 @@ def ahead(rows: list[LoadRow], keys: str) -> list[str]:
     of_each = [
         ahead_of(LoadIdentity("airflow", "days", key), "t", committed, NOW, is_kin=of_one_name) for key in keys
     ]
-    assert not any(one.others for one in of_each)
-    return ["".join(sorted(load.removeprefix("airflow/days/") for load in one.kin)) for one in of_each]
+    assert all(one.is_kin for found in of_each for one in found)
+    return ["".join(one.load.removeprefix("airflow/days/") for one in found) for found in of_each]
 
 
 def test_loads_that_were_committed_lately_take_turns_in_the_order_of_their_commits() -> None:
     rows = [row("c", ago_s=7), row("a"), row("b", LoadState.COMMITTING), row("d", ago_s=301), row("e")]
-    assert ahead(rows, "cae") == ["", "c", "ac"]
-    assert ahead(rows, "d") == ["ace"], "told of so late, it goes behind everybody who may be about to tell"
+    assert ahead(rows, "cae") == ["", "c", "ca"]
+    assert ahead(rows, "d") == ["cae"], "told of so late, it goes behind everybody who may be about to tell"
     assert ahead([], "z") == [""]
 
 
@@ -66,28 +65,45 @@ def test_loads_of_other_names_take_turns_with_those_that_write_to_the_same_topic
     first, second, elsewhere = row("a", name="shop", ago_s=9), row("a", ago_s=7), row("a", name="web", ago_s=8)
     committed = [(first, {"t", "u"}), (second, {"t"}), (elsewhere, {"v"})]
 
-    def others(one: LoadRow, topic: str) -> set[str]:
+    def others(one: LoadRow, topic: str) -> list[str]:
         found = ahead_of(one.load, topic, committed, NOW, is_kin=lambda load: load.name == one.load.name)
-        assert not found.kin
-        return set(found.others)
+        assert not any(other.is_kin for other in found)
+        return [other.load for other in found]
 
-    assert [others(one, "t") for one in (first, second)] == [set(), {"airflow/shop/a"}]
-    assert [others(one, "v") for one in (elsewhere, second)] == [set(), {"airflow/web/a"}]
-    assert others(second, "w") == set()
+    assert [others(one, "t") for one in (first, second)] == [[], ["airflow/shop/a"]]
+    assert [others(one, "v") for one in (elsewhere, second)] == [[], ["airflow/web/a"]]
+    assert others(second, "w") == []
     same = [(row("a", name=name), {"t"}) for name in ("web", "shop")]
-    first_of_same = [ahead_of(one.load, "t", same, NOW, is_kin=of_one_name).others for one, _ in same]
-    assert first_of_same == [{"airflow/shop/a"}, set()], "committed in the same moment"
-    # a templated load name: the same alias, whatever the name came to be
-    assert ahead_of(same[0][0].load, "t", same, NOW, is_kin=lambda load: True).kin == {"airflow/shop/a"}
+    ahead_of_each = [ahead_of(one.load, "t", same, NOW, is_kin=of_one_name) for one, _ in same]
+    assert [[one.load for one in found] for found in ahead_of_each] == [["airflow/shop/a"], []], "in the same moment"
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def these(kin: str, others: str = "") -> list[Ahead]:
+    """Committed one a second, from second 0."""
+    return [Ahead(who, at(n), who in kin) for n, who in enumerate(sorted(kin + others))]
 
 
 def test_waited_for_are_those_whose_success_makes_what_ours_would_make() -> None:
     """The asset, or that an alias has it: of both Airflow makes one row, and fails whoever makes it second."""
-    both = Ahead(kin=frozenset("ab"), others=frozenset("x"))
-    assert waited_for(both, Seen()) == set("abx")
-    assert waited_for(both, Seen(is_made=True)) == set("ab"), "it is not our alias's yet"
-    assert waited_for(both, Seen(is_made=True, is_ours=True)) == set()
-    assert waited_for(both, Seen(told=frozenset("ay"))) == set("bx"), "told of topics of its own"
+    both = these("ab", "x")
+    assert waited_for(both, Seen(), NOW) == ["a", "b", "x"]
+    assert waited_for(both, Seen(is_made=True), NOW) == ["a", "b"], "it is not our alias's yet"
+    assert waited_for(both, Seen(is_made=True, is_ours=True), NOW) == []
+    assert waited_for(both, Seen(told=frozenset("ay")), NOW) == ["b", "x"], "told of topics of its own"
+
+
+def test_each_has_a_turn_behind_those_before_it() -> None:
+    turn = A_TURN.total_seconds()
+    left = [(n, "".join(waited_for(these("abc"), Seen(), at(n * turn + 1)))) for n in (0, 1, 2, 3)]
+    assert left == [(0, "abc"), (1, "bc"), (2, "c"), (3, "")]
+    told = Seen(told=frozenset("a"))
+    assert waited_for(these("abc"), told, at(turn + 1.5)) == ["c"], "the turn of one who has told is over"
+    late = [Ahead("a", NOW, True), Ahead("b", at(10 * turn), True)]
+    assert waited_for(late, Seen(), at(11 * turn - 1)) == ["b"], "a turn begins with the commit"
 
 
 @pytest.mark.parametrize(("written", "kin"), [("days", False), ("{{ params.name }}", True)])
@@ -102,32 +118,34 @@ def test_loads_of_a_templated_name_tell_by_one_alias(
         sensor = LoadedSensor(task_id="loaded", load_name=written, load_key="k", topics=["t"])
     sensor.load_name = "days"  # rendered
     found = sensor._ahead()("t")
-    assert (found.kin, found.others) == (({"airflow/web/a"}, set()) if kin else (set(), {"airflow/web/a"}))
+    assert [(one.load, one.is_kin) for one in found] == [("airflow/web/a", kin)]
 
 
-class Clock:
-    """Time that passes by sleeping only, and what happens at which second of it."""
+class Loads:
+    """Of one alias, committed one a second, all waiting side by side, in a time that passes by sleeping."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, told_at: dict[str, float]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        self.told_at = told_at
-        self.ours_at = float("inf")
-        monkeypatch.setattr(first_event, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
+        self.told: dict[str, float] = {}
+        monkeypatch.setattr(first_event, "_now", lambda: at(self.now))
+        monkeypatch.setattr(first_event, "time", SimpleNamespace(sleep=self._sleep))
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def wait(self, ahead: str, turns: Turns | None = None, since: float = 0.0) -> float:
-        """When it is the turn of a load that arrives at ``since``, behind these."""
+    def take_turn(self, ahead: str, since: float = 0.0) -> float:
+        """The second at which a load goes that arrives at ``since``."""
         self.now = since
-        (turns or Turns()).take("t", Ahead(kin=frozenset(ahead)), self._look)
+        take_turn("t", these(ahead), self._look)
         return self.now
 
     def _look(self) -> Seen:
-        return Seen(
-            is_ours=self.now >= self.ours_at,
-            told=frozenset(who for who, at in self.told_at.items() if self.now >= at),
-        )
+        return Seen(told=frozenset(who for who, when in self.told.items() if self.now >= when))
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
+    return Loads(monkeypatch)
 
 
 def test_the_first_does_not_wait_and_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,55 +153,46 @@ def test_the_first_does_not_wait_and_asks_nobody(caplog: pytest.LogCaptureFixtur
         raise AssertionError("nobody is ahead")
 
     caplog.set_level("INFO")
-    assert Turns().take("t", Ahead(), look) is False
+    assert take_turn("t", [], look) is False
     assert caplog.messages == []
 
 
-def test_others_wait_until_their_alias_has_the_asset(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_others_wait_until_their_alias_has_the_asset(loads: Loads, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    clock = Clock(monkeypatch, {})
-    clock.ours_at = 17
-    assert clock.wait("abcdef") == 17
+    assert take_turn("t", these("abcdef"), lambda: Seen(is_ours=loads.now >= 17)) is True
+    assert loads.now == 17
     (said,) = caplog.messages
     assert "topic t " in said
     assert said.endswith(" about to tell: a, b, c, d and 2 more")
 
 
 def test_nobody_waits_for_a_load_that_has_told_of_other_topics(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    loads: Loads, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Loads of one name, each to a topic of its own: none makes another's asset, and each waited two minutes."""
     caplog.set_level("INFO")
-    clock = Clock(monkeypatch, {"a": 5, "b": 9})
-    assert clock.wait("ab", since=10) == 10
+    loads.told = {"a": 5, "b": 9}
+    assert loads.take_turn("ab", since=10) == 10
     assert caplog.messages == []
-    assert clock.wait("ab") == 9
+    assert loads.take_turn("ab") == 9
     assert len(caplog.messages) == 1
 
 
-def test_whoever_is_silent_is_waited_for_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = Clock(monkeypatch, {})
-    turns = Turns()
-    assert clock.wait("a", turns) == A_TURN_S, "it may have died"
-    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert said.startswith("topic t: these have not told of it in 30 s, this load does, without them: a. ")
-    assert clock.wait("a", turns, since=100) == 100, "for another topic"
-    # thirty loads that were committed within minutes are no half an hour of waiting
-    assert clock.wait("abcdefghijklmnopqrstuvwxyzABCD") == MAX_TURNS * A_TURN_S
-    # nor are many that tell one by one
-    clock.told_at = {who: 25.0 * n for n, who in enumerate("abcdefghijklmnopqrstuvwxyz")}
-    assert clock.wait("abcdefghij") == 225
-    assert clock.wait("abcdefghijklmnopqrstuvwxyz") == LATELY.total_seconds()
+def test_one_that_is_silent_costs_all_behind_it_one_turn(loads: Loads, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody marked it as done, say. Those behind it go one after the other, and no two at once."""
+    turn = A_TURN.total_seconds()
+    for who in "bcdefgh":
+        goes = loads.take_turn("abcdefgh"[: ord(who) - ord("a")])
+        assert all(goes >= told for told in loads.told.values()), who
+        loads.told[who] = goes + 2  # until Airflow has its success
+    assert loads.told["b"] == turn + 2
+    assert loads.told["h"] == turn + 7 * 2
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said[0].startswith("topic t: this load waits no longer, after 30 s, for what these have to tell: a. If ")
+    # whenever a load begins to wait, it does not go with the one before it
+    assert all(loads.take_turn("ab", since=since) >= loads.told["b"] for since in range(31))
+    assert loads.take_turn("a", since=turn + 1) == turn + 1, "its turn is over already"
 
 
-def test_a_load_behind_another_does_not_give_up_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that give up at one moment make the same asset at once: whenever the second began to wait."""
-    clock = Clock(monkeypatch, {"p": 5, "q": 10})  # and r never tells
-    first = clock.wait("pqr")
-    assert first == 10 + A_TURN_S
-    for since in range(40):
-        assert clock.wait("pqrA", since=since) >= first + 20, f"{since}: A has not told yet, and nobody else is left"
+def test_thirty_that_are_silent_cost_no_quarter_of_an_hour(loads: Loads) -> None:
+    assert loads.take_turn("abcdefghijklmnopqrstuvwxyzABCD") == PATIENCE.total_seconds()
