@@ -22,6 +22,9 @@ LOGGING = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
 )
 GONE_SECONDS = 10.0
+STILL_SECONDS = 10.0
+#: stopped, dead, or waited for: what runs no more
+STILL = frozenset("TXZ")
 KAFKA_MAIN = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 
@@ -95,12 +98,26 @@ class BrokerProcess:
         self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
-        """SIGSTOP the group: its watcher too, which finds a dead parent when it goes on."""
+        """SIGSTOP the group, and wait until it stands still. Its watcher too, which finds a dead parent later."""
         self._signal(signal.SIGSTOP)
+        # its threads run on for milliseconds, in which a broker answers a dozen requests
+        deadline = time.monotonic() + STILL_SECONDS
+        while self._runs_on() and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT the group."""
         self._signal(signal.SIGCONT)
+
+    def _runs_on(self) -> bool:
+        """Whether a thread of the group has not stopped yet. Not known without Linux's /proc: False."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ends meanwhile
+                if os.getpgid(int(process.name)) == self._process.pid:
+                    states = {_state(thread) for thread in (process / "task").iterdir()}
+                    if not states <= STILL:
+                        return True
+        return False
 
     def _group_exists(self) -> bool:
         try:
@@ -114,6 +131,14 @@ class BrokerProcess:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+
+
+def _state(thread: Path) -> str:
+    """Its state, as ps shows it; "X", dead, where it ends meanwhile."""
+    try:
+        return (thread / "stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return "X"
 
 
 def log_tail(path: Path, lines: int = 20) -> str:

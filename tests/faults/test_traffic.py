@@ -122,13 +122,13 @@ def test_brokers_are_killed(cluster: LocalKafka) -> None:
     with Observers(servers, {name: PARTITIONS}) as observers:
         applications.start()
         before = threading.active_count()
-        time.sleep(1)
+        applications.wait_for(10, 100)
         cluster.kill(1)
         time.sleep(1)
         cluster.restart(1)
-        time.sleep(1)
+        applications.wait_for(25, 200)
         fact = held.commit()
-        time.sleep(1)
+        applications.wait_for(40, 300)
         foreign, plain = applications.stop()
         seen = observers.observe([], [fact, *foreign], plain, settle_s=60)
     assert judge(seen) == [], applications.events
@@ -149,12 +149,14 @@ def test_a_client_that_cannot_tell(cluster: LocalKafka, monkeypatch: pytest.Monk
     applications = Applications(cluster.bootstrap_servers, [name], f"eos.{name}.1-0-1x", seed=4, pause_s=0.001)
 
     def silence() -> None:
-        for _ in range(2):
-            time.sleep(1)
+        for _ in range(8):  # not every one hits a commit
+            applications.wait_for(applications.transactional.ended + 3, 0)
             cluster.kill()
             time.sleep(3)
             cluster.restart()
-        time.sleep(2)
+            if any(fact.fate is Fate.UNKNOWN for fact in applications.transactional._facts):
+                break
+        applications.wait_for(applications.transactional.ended + 3, 0)
 
     seen = observed(cluster.bootstrap_servers, name, applications, silence)
     assert judge(seen) == [], applications.events

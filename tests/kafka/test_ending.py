@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from open_transactions import an_id, coordinator_of, open_one, settings_of, wait_until
@@ -167,26 +164,12 @@ def test_no_broker_at_all_is_named_for_each(topic: Callable[..., str]) -> None:
 
 @contextmanager
 def stopped(kafka: LocalKafka, node: int) -> Iterator[None]:
-    """A broker that takes connections and answers nothing: SIGSTOP to the java process of this node only."""
-    pid = java_of(kafka, node)
-    os.kill(pid, signal.SIGSTOP)
+    """A broker that takes connections and answers nothing."""
+    kafka.pause(node)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def java_of(kafka: LocalKafka, node: int) -> int:
-    wanted = str(kafka.log_file(node).parent / "server.properties").encode()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                arguments = (folder / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if wanted in arguments and b"java" in Path(os.fsdecode(arguments[0])).name.encode():
-                return int(folder.name)
-    raise AssertionError(f"node {node} does not run")
+        kafka.resume(node)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -180,6 +181,29 @@ def test_a_paused_broker_is_silent_until_it_is_resumed(own: LocalKafka, monkeypa
     own.kill()
     assert own.running_ids == [] != own.node_ids
     own.pause()  # who is not there is not paused
+
+
+def test_pausing_returns_when_no_thread_runs_any_more(own: LocalKafka) -> None:
+    """A broker answers a dozen requests in the milliseconds in which its threads hear of the signal."""
+    group = own._processes[1]._process.pid
+    for _ in range(20):
+        own.pause()
+        found = threads_of(group)
+        own.resume()
+        assert len(found) > 20  # the broker's, and its watcher's
+        assert set(found.values()) == {"T"}
+        assert first_answer(own.address(1), "a") == 0  # all of them run again
+
+
+def threads_of(group: int) -> dict[int, str]:
+    """The state of each thread of a process group, which stands still; processes of others come and go meanwhile."""
+    found: dict[int, str] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(int(process.name)) == group:
+                for thread in (process / "task").iterdir():
+                    found[int(thread.name)] = (thread / "stat").read_text().rpartition(") ")[2][0]
+    return found
 
 
 def test_a_kept_data_folder_is_used_again_by_the_next_one(tmp_path: Path) -> None:
