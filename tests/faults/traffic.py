@@ -66,12 +66,13 @@ class Applications:
         plain = self.plain.stop()
         return self.transactional.stop(), plain
 
-    def wait_for(self, transactions: int, acked: int) -> None:
+    def wait_for(self, transactions: int, acked: int, within_s: float = PATIENCE_S) -> None:
         """Until so many transactions have ended, and so many plain records were acknowledged.
 
-        :raises AssertionError: not within :data:`PATIENCE_S`.
+        :param within_s: the caller's patience. The clients' own may be shorter, where a test wants it so.
+        :raises AssertionError: not within that.
         """
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + within_s
         while self.transactional.ended < transactions or self.plain.acked < acked:
             done = f"{self.transactional.ended} transactions, {self.plain.acked} records"
             assert time.monotonic() < until, f"no more than {done}; {self.events[-5:]}"
