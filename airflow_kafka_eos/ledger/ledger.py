@@ -8,7 +8,7 @@ whether it happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -23,6 +23,7 @@ from airflow_kafka_eos.ledger import (
     renewing,
     repairs,
     slots,
+    turns,
     waiting,
 )
 from airflow_kafka_eos.ledger.opened import OpenLedger
@@ -288,11 +289,6 @@ class Ledger(OpenLedger):
         """Those that prepared attempts have written to."""
         return self._read(lambda c: queries.topics(c, namespace))
 
-    def committed_since(self, namespace: str, since: datetime) -> list[tuple[LoadRow, set[str]]]:
-        """Loads that came to be committed since then, oldest first, each with the topics that it has written to."""
-        moment = since.astimezone(UTC).isoformat(timespec="microseconds")
-        return self._read(lambda c: queries.committed_since(c, namespace, moment))
-
     def waiting(self, namespace: str) -> waiting.Waiting:
         """Decisions that are not verified, and prepared two-phase transactions that are not decided."""
         return self._read(lambda c: waiting.waiting(c, namespace))
@@ -313,6 +309,16 @@ class Ledger(OpenLedger):
     def is_decided_commit(self, transaction: PreparedTransaction) -> bool:
         """Whether that very identity, id and PreparedTxnState, is decided to be committed (rules 4, 11)."""
         return self._read(lambda c: queries.is_decided_commit(c, transaction))
+
+    # --- turns
+
+    def take_turn(self, what: Collection[str], *, by: str, turn: timedelta) -> str | None:
+        """Take the turn with all of these things, for so long, or go on holding it; whoever asks again has it longer.
+
+        :param what: names of what only one at a time may make.
+        :returns: None: they are ``by``'s. Else who has one of them; ask again.
+        """
+        return self._write(lambda c: turns.take(c, what, by, turn))
 
     # --- slots of pooled ids
 

@@ -152,24 +152,6 @@ def topics(connection: Connection, namespace: str) -> set[str]:
     return {topic for found in connection.execute(query).scalars() for topic in json.loads(found)}
 
 
-def committed_since(connection: Connection, namespace: str, since: str) -> list[tuple[LoadRow, set[str]]]:
-    """Loads of a namespace that came to be committed since then, oldest first, each with the topics of its attempts."""
-    c = t.loads.c
-    lately = and_(c.namespace == namespace, c.state == LoadState.COMMITTED.value, c.updated_at >= since)
-    wrote = (
-        select(t.attempts.c.load_id, t.transactions.c.topic_ids)
-        .distinct()
-        .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
-        .join(t.loads, c.id == t.attempts.c.load_id)
-        .where(lately)
-    )
-    found: dict[int, set[str]] = {}
-    for row in connection.execute(wrote):
-        found.setdefault(row.load_id, set()).update(json.loads(row.topic_ids))
-    rows = connection.execute(select(t.loads).where(lately).order_by(c.id))
-    return [(_load_row(row), found.get(row.id, set())) for row in rows]
-
-
 def holders(
     connection: Connection, states: Iterable[PreparedTxnState]
 ) -> list[tuple[AttemptRow, TransactionRow]]:

@@ -28,7 +28,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the migrations is called
-REVISION = "0005"
+REVISION = "0006"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -213,4 +213,14 @@ kafka_transaction_state = Table(
     metadata,
     Column("transactional_id", _TXN, primary_key=True),
     Column("prepared_transaction_state", _varchar(255), nullable=False),
+)
+
+#: Turns with what only one task at a time may make in Airflow (docs/adr/0023). A row stays, and is taken again.
+turns = Table(
+    "kafka_eos_turns",
+    metadata,
+    # a digest: what it names may be longer than an index takes
+    Column("what_sha256", _varchar(64), primary_key=True),
+    Column("taken_by", _PEOPLE, nullable=False),
+    Column("taken_at", _TIME, nullable=False),
 )

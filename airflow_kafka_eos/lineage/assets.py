@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -19,7 +18,7 @@ from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.lineage.first_event import LATELY, Ahead, Seen, take_turn
+from airflow_kafka_eos.lineage.first_event import take_turn, to_be_made
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -91,14 +90,14 @@ def announce(
     alias: AssetAlias | None,
     topics: Iterable[str],
     server: str,
-    ahead: Callable[[str], Collection[Ahead]] = lambda topic: (),
+    take: Callable[[Collection[str]], str | None] = lambda what: None,
 ) -> Told:
     """Note for this task's success what there is to tell, with its extra.
 
     :param outlets: the task's own, ``alias`` among them.
     :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
-    :param ahead: the loads that go first with a topic, see :mod:`first_event`.
+    :param take: takes the turn with what is to be made in Airflow, see :mod:`first_event`.
     """
     accessors: Any = context["outlet_events"]
     told = Told()
@@ -118,14 +117,10 @@ def announce(
         told.outlets.append(outlet)
     if alias is None:
         return told
-    for topic in topics:
-        uri = topic_uri(server, topic)
-        if uri in named:
-            continue
-        known = _known(accessors, uri)
-        key = known or AssetUniqueKey.from_asset(Asset(uri=uri))
-        if take_turn(topic, ahead(topic), partial(_seen, key, known, alias)):
-            key = _known(accessors, uri) or key
+    by_alias = {uri: topic for topic in topics if (uri := topic_uri(server, topic)) not in named}
+    take_turn(lambda: _to_be_made(accessors, by_alias, alias), take)
+    for uri, topic in by_alias.items():
+        key = _known(accessors, uri) or _unknown(uri)
         if _was_told(key, arrival):
             told.before.append(uri)
         else:
@@ -144,6 +139,11 @@ def _known(accessors: Any, uri: str) -> AssetUniqueKey | None:
     except AirflowRuntimeError:
         return None
     return key
+
+
+def _unknown(uri: str) -> AssetUniqueKey:
+    """The asset that Airflow makes with the first event of one that no DAG knows."""
+    return AssetUniqueKey.from_asset(Asset(uri=uri))
 
 
 def _topic_of(uri: str, server: str) -> str | None:
@@ -174,33 +174,30 @@ def _past(key: AssetUniqueKey) -> Any:
     return InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
 
 
-def _seen(key: AssetUniqueKey, known: AssetUniqueKey | None, alias: AssetAlias) -> Seen:
-    return Seen(
-        is_made=known is not None or _has_event(key), is_ours=key in _assets_of(alias), told=_told_lately(alias)
-    )
+def _to_be_made(accessors: Any, uris: Iterable[str], alias: AssetAlias) -> list[str]:
+    """What the next event of each of these assets by the alias makes in Airflow."""
+    ours = _assets_of(alias)
+    found = []
+    for uri in uris:
+        known = _known(accessors, uri)
+        key = known or _unknown(uri)
+        if key not in ours:
+            found += to_be_made(uri, alias.name, is_made=known is not None or _has_event(key))
+    return found
 
 
 def _assets_of(alias: AssetAlias) -> set[AssetUniqueKey]:
-    """Those that were told of by this alias, active or not."""
+    """Those that were told of by this alias, active or not. None where Airflow does not say: then turns are taken."""
     from airflow.sdk.execution_time.comms import AssetsByAliasResult, GetAssetsByAlias
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
-    answer = SUPERVISOR_COMMS.send(GetAssetsByAlias(alias_name=alias.name))
-    if not isinstance(answer, AssetsByAliasResult):  # an error: then somebody is waited for who need not be
+    try:
+        answer = SUPERVISOR_COMMS.send(GetAssetsByAlias(alias_name=alias.name))
+    except AirflowRuntimeError:
+        return set()
+    if not isinstance(answer, AssetsByAliasResult):
         return set()
     return {AssetUniqueKey(asset.name, asset.uri) for asset in answer.assets}
-
-
-def _told_lately(alias: AssetAlias) -> frozenset[str]:
-    """The loads that have told of whatever topics they have, by this alias."""
-    from airflow.sdk.execution_time.context import InletEventsAccessor
-
-    since = datetime.now(UTC) - LATELY - CLOCKS_APART
-    events = InletEventsAccessor(alias_name=alias.name).after(since.isoformat()).ascending(False).limit(MAX_EVENTS)
-    try:
-        return frozenset(str((event.extra or {}).get("load")) for event in events)
-    except AirflowRuntimeError:  # then they are waited for
-        return frozenset()
 
 
 def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:

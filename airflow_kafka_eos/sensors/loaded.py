@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
+from airflow_kafka_eos.lineage.first_event import A_TURN
 from airflow_kafka_eos.lineage.metrics import count_arrival
 from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors, owner_of, refuse_text
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from airflow_kafka_eos.lineage.first_event import Ahead
     from airflow_kafka_eos.protocol.polling import Poll
 
 
@@ -84,7 +85,7 @@ class LoadedSensor(PollingLoadSensor):
                 alias=self._alias,
                 topics=self._topics(summary),
                 server=self._server(),
-                ahead=self._ahead(),
+                take=partial(self._take_turn, owner_of(context)),
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
@@ -104,20 +105,10 @@ class LoadedSensor(PollingLoadSensor):
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
 
-    def _ahead(self) -> Callable[[str], list[Ahead]]:
-        """Who goes first with a topic (:mod:`~airflow_kafka_eos.lineage.first_event`)."""
-        from airflow_kafka_eos.lineage.first_event import LATELY, ahead_of
-
-        if self._alias is None:
-            return lambda topic: []
-        load, now = self.load_identity, datetime.now(UTC)
+    def _take_turn(self, owner: str, what: Collection[str]) -> str | None:
+        """The ledger keeps the turns (:mod:`~airflow_kafka_eos.lineage.first_event`)."""
         with self._resolve().ledger() as ledger:
-            committed = ledger.committed_since(load.namespace, now - LATELY)
-        # of a template: others that tell by this alias have other names
-        is_template = self._alias != alias_of(load.name)
-        return lambda topic: ahead_of(
-            load, topic, committed, now, is_kin=lambda other: is_template or other.name == load.name
-        )
+            return ledger.take_turn(what, by=owner, turn=A_TURN)
 
     def _server(self) -> str:
         return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

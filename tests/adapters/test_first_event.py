@@ -1,198 +1,165 @@
-"""Who tells first of a topic that Airflow does not know yet."""
+"""Who makes first, in Airflow, what is made once (docs/adr/0023)."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, AssetAlias
+from airflow.sdk.definitions.asset import AssetUniqueKey
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import AssetsByAliasResult, ErrorResponse
 
-from airflow_kafka_eos.ledger.rows import LoadRow
-from airflow_kafka_eos.lineage import first_event
-from airflow_kafka_eos.lineage.first_event import (
-    A_TURN,
-    PATIENCE,
-    Ahead,
-    Seen,
-    ahead_of,
-    take_turn,
-    waited_for,
-)
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.errors import LedgerUnavailableError
+from airflow_kafka_eos.ledger import Ledger
+from airflow_kafka_eos.lineage import assets, first_event
+from airflow_kafka_eos.lineage.first_event import A_TURN, PATIENCE, take_turn, to_be_made
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TURN_S = A_TURN.total_seconds()
+URI = "kafka://events/t"
 
 
-def row(key: str, state: LoadState = LoadState.COMMITTED, ago_s: float = 5, name: str = "days") -> LoadRow:
-    at = (NOW - timedelta(seconds=ago_s)).isoformat()
-    return LoadRow(LoadIdentity("airflow", name, key), state, 1, "", None, at, at)
+def test_what_an_event_makes_is_the_asset_and_that_its_alias_has_it() -> None:
+    """Of both Airflow makes one row, and fails whoever makes it second."""
+    both = to_be_made(URI, "days", is_made=False)
+    (of_alias,) = to_be_made(URI, "days", is_made=True)
+    assert set(both) == {URI, of_alias}
+    assert set(both) & set(to_be_made(URI, "shop", is_made=False)) == {URI}, "of several names, one makes the asset"
+    assert to_be_made(URI, "shop", is_made=True) != [of_alias], "which each name then has by itself"
 
 
-def of_one_name(load: LoadIdentity) -> bool:
-    return load.name == "days"
-
-
-def ahead(rows: list[LoadRow], keys: str) -> list[str]:
-    """Of loads of one name, which need not have had a record for the topic."""
-    committed = [(one, set[str]()) for one in rows]
-    of_each = [
-        ahead_of(LoadIdentity("airflow", "days", key), "t", committed, NOW, is_kin=of_one_name) for key in keys
-    ]
-    assert all(one.is_kin for found in of_each for one in found)
-    return ["".join(one.load.removeprefix("airflow/days/") for one in found) for found in of_each]
-
-
-def test_loads_that_were_committed_lately_take_turns_in_the_order_of_their_commits() -> None:
-    rows = [row("c", ago_s=7), row("a"), row("b", LoadState.COMMITTING), row("d", ago_s=301), row("e")]
-    assert ahead(rows, "cae") == ["", "c", "ca"]
-    assert ahead(rows, "d") == ["cae"], "told of so late, it goes behind everybody who may be about to tell"
-    assert ahead([], "z") == [""]
-
-
-def test_whoever_was_first_stays_so_when_another_is_committed_behind_it() -> None:
-    """By their keys both would be first, one after the other, and Airflow fails one of two that end at once."""
-    before = [row("b", ago_s=2)]
-    assert ahead(before, "b") == [""]
-    assert ahead([*before, row("a", ago_s=1)], "ba") == ["", "b"]
-
-
-def test_loads_of_other_names_take_turns_with_those_that_write_to_the_same_topic() -> None:
-    """Two DAGs may fill one new topic, and end at the same moment."""
-    first, second, elsewhere = row("a", name="shop", ago_s=9), row("a", ago_s=7), row("a", name="web", ago_s=8)
-    committed = [(first, {"t", "u"}), (second, {"t"}), (elsewhere, {"v"})]
-
-    def others(one: LoadRow, topic: str) -> list[str]:
-        found = ahead_of(one.load, topic, committed, NOW, is_kin=lambda load: load.name == one.load.name)
-        assert not any(other.is_kin for other in found)
-        return [other.load for other in found]
-
-    assert [others(one, "t") for one in (first, second)] == [[], ["airflow/shop/a"]]
-    assert [others(one, "v") for one in (elsewhere, second)] == [[], ["airflow/web/a"]]
-    assert others(second, "w") == []
-    same = [(row("a", name=name), {"t"}) for name in ("web", "shop")]
-    ahead_of_each = [ahead_of(one.load, "t", same, NOW, is_kin=of_one_name) for one, _ in same]
-    assert [[one.load for one in found] for found in ahead_of_each] == [["airflow/shop/a"], []], "in the same moment"
-
-
-def at(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
-
-
-def these(kin: str, others: str = "") -> list[Ahead]:
-    """Committed one a second, from second 0."""
-    return [Ahead(who, at(n), who in kin) for n, who in enumerate(sorted(kin + others))]
-
-
-def test_waited_for_are_those_whose_success_makes_what_ours_would_make() -> None:
-    """The asset, or that an alias has it: of both Airflow makes one row, and fails whoever makes it second."""
-    both = these("ab", "x")
-    assert waited_for(both, Seen(), NOW) == ["a", "b", "x"]
-    assert waited_for(both, Seen(is_made=True), NOW) == ["a", "b"], "it is not our alias's yet"
-    assert waited_for(both, Seen(is_made=True, is_ours=True), NOW) == []
-    assert waited_for(both, Seen(told=frozenset("ay")), NOW) == ["b", "x"], "told of topics of its own"
-
-
-def test_each_has_a_turn_behind_those_before_it() -> None:
-    turn = A_TURN.total_seconds()
-    left = [(n, "".join(waited_for(these("abc"), Seen(), at(n * turn + 1)))) for n in (0, 1, 2, 3)]
-    assert left == [(0, "abc"), (1, "bc"), (2, "c"), (3, "")]
-    told = Seen(told=frozenset("a"))
-    assert waited_for(these("abc"), told, at(turn + 1.5)) == ["c"], "the turn of one who has told is over"
-    late = [Ahead("a", NOW, True), Ahead("b", at(10 * turn), True)]
-    assert waited_for(late, Seen(), at(11 * turn - 1)) == ["b"], "a turn begins with the commit"
-
-
-@pytest.mark.parametrize(("written", "kin"), [("days", False), ("{{ params.name }}", True)])
-def test_loads_of_a_templated_name_tell_by_one_alias(
-    monkeypatch: pytest.MonkeyPatch, written: str, kin: bool
-) -> None:
-    other = row("a", name="web")
-    committed = [(replace(other, updated_at=datetime.now(UTC).isoformat()), {"t"})]
-    ledger = SimpleNamespace(committed_since=lambda namespace, since: committed)
-    monkeypatch.setattr(LoadedSensor, "_resolve", lambda _: SimpleNamespace(ledger=lambda: nullcontext(ledger)))
-    with DAG("d"):
-        sensor = LoadedSensor(task_id="loaded", load_name=written, load_key="k", topics=["t"])
-    sensor.load_name = "days"  # rendered
-    found = sensor._ahead()("t")
-    assert [(one.load, one.is_kin) for one in found] == [("airflow/web/a", kin)]
-
-
-class Loads:
-    """Of one alias, committed one a second, all waiting side by side, in a time that passes by sleeping."""
+class Tasks:
+    """In a time that passes by sleeping; each task's success makes what it had the turn for, a while later."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        self.told: dict[str, float] = {}
-        monkeypatch.setattr(first_event, "_now", lambda: at(self.now))
-        monkeypatch.setattr(first_event, "time", SimpleNamespace(sleep=self._sleep))
+        self.turns: dict[str, tuple[str, float]] = {}
+        self.made: dict[str, float] = {}
+        self.ledger_is_down = False
+        monkeypatch.setattr(first_event, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def take_turn(self, ahead: str, since: float = 0.0) -> float:
-        """The second at which a load goes that arrives at ``since``."""
+    def take(self, by: str) -> Callable[[Collection[str]], str | None]:
+        def take(what: Collection[str]) -> str | None:
+            assert what
+            if self.ledger_is_down:
+                raise LedgerUnavailableError("the ledger is away", remedy="wait")
+            for one in sorted(what):
+                holder, since = self.turns.get(one, (by, self.now))
+                if holder != by and self.now < since + TURN_S:
+                    return holder
+                self.turns[one] = (by, self.now)
+            return None
+
+        return take
+
+    def left(self, what: Iterable[str]) -> Callable[[], list[str]]:
+        return lambda: [one for one in what if self.now < self.made.get(one, float("inf"))]
+
+    def goes(self, by: str, *what: str, since: float = 0.0) -> float:
+        """The second at which a task goes that comes at ``since``."""
         self.now = since
-        take_turn("t", these(ahead), self._look)
+        take_turn(self.left(what), self.take(by))
         return self.now
 
-    def _look(self) -> Seen:
-        return Seen(told=frozenset(who for who, when in self.told.items() if self.now >= when))
+    def tells(self, by: str, *what: str, since: float = 0.0, takes_s: float = 2.0) -> float:
+        gone = self.goes(by, *what, since=since)
+        self.made |= {one: gone + takes_s for one in what if one not in self.made}
+        return gone
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
-    return Loads(monkeypatch)
+def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
+    return Tasks(monkeypatch)
 
 
-def test_the_first_does_not_wait_and_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    def look() -> Seen:
-        raise AssertionError("nobody is ahead")
-
+def test_where_nothing_is_to_be_made_nobody_is_asked(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    assert take_turn("t", [], look) is False
+    tasks.ledger_is_down = True
+    assert tasks.goes("a") == 0
     assert caplog.messages == []
 
 
-def test_others_wait_until_their_alias_has_the_asset(loads: Loads, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    assert take_turn("t", these("abcdef"), lambda: Seen(is_ours=loads.now >= 17)) is True
-    assert loads.now == 17
-    (said,) = caplog.messages
-    assert "topic t " in said
-    assert said.endswith(" about to tell: a, b, c, d and 2 more")
-
-
-def test_nobody_waits_for_a_load_that_has_told_of_other_topics(
-    loads: Loads, caplog: pytest.LogCaptureFixture
+def test_one_goes_and_the_others_when_airflow_has_its_success(
+    tasks: Tasks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Loads of one name, each to a topic of its own: none makes another's asset, and each waited two minutes."""
     caplog.set_level("INFO")
-    loads.told = {"a": 5, "b": 9}
-    assert loads.take_turn("ab", since=10) == 10
+    assert tasks.tells("a", "t") == 0
     assert caplog.messages == []
-    assert loads.take_turn("ab") == 9
+    assert [tasks.tells(by, "t") for by in "bcd"] == [2, 2, 2], "a further event makes nothing"
+    assert caplog.messages == ["waits for its turn to make in Airflow: t (a has the turn)"] * 3
+
+
+def test_nobody_waits_for_a_task_with_a_topic_of_its_own(tasks: Tasks) -> None:
+    """Loads of one name, each to a topic of its own: none makes another's asset, and each waited two minutes."""
+    assert [tasks.tells(by, by) for by in "abcdef"] == [0] * 6
+
+
+def test_a_task_of_several_topics_goes_once_with_all_of_them(tasks: Tasks) -> None:
+    tasks.tells("a", "u", takes_s=20)
+    assert tasks.tells("b", "t", "u") == 20
+    assert tasks.turns["t"] == ("b", 20), "held from when it goes: its turn with t did not pass while it waited for u"
+    assert tasks.tells("c", "t", since=20) == 22
+
+
+def test_one_that_died_with_its_turn_costs_one_turn(tasks: Tasks) -> None:
+    assert tasks.goes("dead", "t") == 0
+    assert tasks.tells("b", "t", since=10) == TURN_S
+    assert tasks.tells("c", "t", since=10) == TURN_S + 2
+    assert tasks.goes("dead", "another") == tasks.goes("dead", "another", since=1) - 1 == 0, "its own next try goes on"
+
+
+def test_patience_ends_and_says_what_may_come_of_it(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+    tasks.ledger_is_down = True
+    assert tasks.goes("a", "t") == PATIENCE.total_seconds()
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert "waits no longer" in said and "make in Airflow: t (" in said and "LedgerUnavailableError: " in said
+
+
+def test_a_ledger_that_comes_back_is_asked_again(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+    """A load that readers see is not failed for it, nor told of at any moment."""
+    caplog.set_level("INFO")
+
+    def take(what: Collection[str]) -> str | None:
+        tasks.ledger_is_down = tasks.now < 30
+        return tasks.take("a")(what)
+
+    take_turn(tasks.left(["t"]), take)
+    assert tasks.now == 30
     assert len(caplog.messages) == 1
 
 
-def test_one_that_is_silent_costs_all_behind_it_one_turn(loads: Loads, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody marked it as done, say. Those behind it go one after the other, and no two at once."""
-    turn = A_TURN.total_seconds()
-    for who in "bcdefgh":
-        goes = loads.take_turn("abcdefgh"[: ord(who) - ord("a")])
-        assert all(goes >= told for told in loads.told.values()), who
-        loads.told[who] = goes + 2  # until Airflow has its success
-    assert loads.told["b"] == turn + 2
-    assert loads.told["h"] == turn + 7 * 2
-    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert said[0].startswith("topic t: this load waits no longer, after 30 s, for what these have to tell: a. If ")
-    # whenever a load begins to wait, it does not go with the one before it
-    assert all(loads.take_turn("ab", since=since) >= loads.told["b"] for since in range(31))
-    assert loads.take_turn("a", since=turn + 1) == turn + 1, "its turn is over already"
+def test_the_ledger_keeps_the_turns_of_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    Ledger.open(url, upgrade=True).close()
+    monkeypatch.setattr(LoadedSensor, "_resolve", lambda _: SimpleNamespace(ledger=lambda: Ledger.open(url)))
+    with DAG("d"):
+        loaded = LoadedSensor(task_id="loaded", load_name="days", load_key="k", topics=["t"])
+    assert [loaded._take_turn(owner, ["t"]) for owner in ("a", "b", "a")] == [None, "a", None]
 
 
-def test_thirty_that_are_silent_cost_no_quarter_of_an_hour(loads: Loads) -> None:
-    assert loads.take_turn("abcdefghijklmnopqrstuvwxyzABCD") == PATIENCE.total_seconds()
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_where_airflow_does_not_say_what_an_alias_has_turns_are_taken(
+    monkeypatch: pytest.MonkeyPatch, is_raised: bool
+) -> None:
+    """One answer of 500 failed loaded of a visible load."""
+    error = ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500})
+
+    def send(_: Any) -> Any:
+        if is_raised:
+            raise AirflowRuntimeError(error)
+        return error
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+    monkeypatch.setattr(assets, "_known", lambda accessors, uri: AssetUniqueKey("of a reader", uri))
+    assert assets._to_be_made({}, [URI], AssetAlias("days")) == to_be_made(URI, "days", is_made=True)
+    answer = AssetsByAliasResult(assets=[{"id": 1, "name": "of a reader", "uri": URI, "group": ""}])
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=lambda _: answer), raising=False)
+    assert assets._to_be_made({}, [URI], AssetAlias("days")) == []

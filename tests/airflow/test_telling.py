@@ -9,11 +9,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.airflow.steps import a_prepared_load, run
 from tests.kafka.open_transactions import wait_until
@@ -48,8 +51,11 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
     stranger = foreign_transaction(SimpleNamespace(settings=settings, topic=name), "theirs")  # type: ignore[arg-type]
     other = topic()
-    a_committed_load(home, kafka, "silent", other)  # and never told of
     a_committed_load(home, kafka, "told", name)
+    of_alias = f"kafka://events/{name} by a.b/%C3%BC%20%25"
+    with Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db") as ledger:
+        assert ledger.take_turn([of_alias], by="another task", turn=timedelta()) is None
+    another_has_it_since(home, "2100")
     environment = os.environ | {
         "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "telling"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -66,6 +72,8 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
         try:
             wait_until(lambda: WAITS in said_so_far() or process.poll() is not None, "the wait", 150)
             stranger.abort_transaction(30)
+            wait_until(lambda: bool(waits(said_so_far())) or process.poll() is not None, "the turn", 150)
+            another_has_it_since(home, "2000")
             wait_until(lambda: process.poll() is not None, "the end of both runs", 150)
         finally:
             process.kill()  # only does something when a wait has failed
@@ -88,24 +96,32 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     assert woken == [("reader_of_report",), ("reader_of_topic",)]
     assert ask(home, "SELECT * FROM asset_partition_dag_run") == []
 
-    # a reader knows the topic's asset; that this alias has it too, Airflow has yet to note, with one load's first event
-    silent = "airflow/a.b/ü %/silent"
-    of_first_run = sorted([("empty", silent), (name, silent)])
-    assert waits(said_so_far()) == of_first_run, "and not in the second"
+    # a reader knows the topic's asset; that this alias has it too, Airflow has yet to note, and another had the turn
+    of_empty = "kafka://events/empty"
+    to_make = sorted([of_empty, f"{of_empty} by a.b/%C3%BC%20%25", of_alias])
+    assert waits(said_so_far()) == [", ".join(to_make)], "and not in the second run: Airflow has all of it"
 
-    # a load of that name to a topic of its own waits for nobody who has told
+    # a load of that name to a topic of its own waits for nobody
     a_committed_load(home, kafka, "last", other)
     environment |= {"TEST_LOADED_TOPIC": other, "TEST_KEY": "last"}
     last = subprocess.run(
         [*command, "2026-01-03"], env=environment, capture_output=True, text=True, check=True, timeout=150
     )
-    assert waits(last.stdout + last.stderr) == [(other, silent)]
+    assert waits(last.stdout + last.stderr) == []
+    with Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db") as ledger:
+        holder = ledger.take_turn([f"kafka://events/{other}"], by="whoever comes next", turn=timedelta(days=1))
+        assert holder and holder.startswith("telling/"), "it took the turn itself"
     uri = f"kafka://events/{other}"
     assert ask(home, f"SELECT a.name FROM asset_event e JOIN asset a ON a.id = e.asset_id WHERE a.uri = '{uri}'") == [
         (uri,)
     ]
 
 
-def waits(said: str) -> list[tuple[str, str]]:
-    """The topics that a run of loaded has waited with, and for whom."""
-    return sorted(re.findall(r"the asset of topic (\S+) yet.* may be about to tell: (.*?) *\[airflow_kafka_eos", said))
+def waits(said: str) -> list[str]:
+    """What runs of loaded have waited to make."""
+    return re.findall(r"waits for its turn to make in Airflow: (.*?) \(another task has the turn\)", said)
+
+
+def another_has_it_since(home: Path, moment: str) -> None:
+    with closing(sqlite3.connect(home / "kafka_eos_ledger.db", timeout=30)) as db, db:
+        db.execute("UPDATE kafka_eos_turns SET taken_at = ? WHERE taken_by = 'another task'", [moment])

@@ -74,7 +74,7 @@ def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
     sql(url, insert + "attempts VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10, 100, 'sha', NULL)")
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
-    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0005"):
+    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0006"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
         load = LoadIdentity("n", "l", "k")
@@ -221,7 +221,7 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revision, "REVISION", "9999")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0005, not 9999.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0006, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import event
@@ -13,7 +12,7 @@ from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.transaction import PreparedTxnState
-from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref
+from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref
 
 
 @pytest.fixture
@@ -89,23 +88,3 @@ def test_holders_are_found_by_producer_id_and_epoch(ledger: Ledger) -> None:
     assert attempt == ledger.attempt(LOAD, 1)
     assert transaction == ledger.transactions(LOAD, 1)[0]
     assert ledger.holders([]) == []
-
-
-def test_lately_committed_are_those_of_the_namespace_with_their_topics(ledger: Ledger) -> None:
-    began = datetime.now(UTC)
-
-    def load(namespace: str, name: str, *, full: int = 2) -> LoadIdentity:
-        identity = LoadIdentity(namespace, name, "1")
-        number = prepare(ledger, identity, full=full).number
-        ledger.decide_commit(manifest(ledger, number, identity, full=full), decided_by="decide")
-        names = [t.transaction.transactional_id for t in ledger.transactions(identity, number)]
-        ledger.record_outcomes(identity, number, dict.fromkeys(names, Outcome.COMMITTED))
-        ledger.record_committed(identity, number)
-        return identity
-
-    some, empty = load("team", "some"), load("team", "empty", full=0)
-    load("other", "some")
-    commit(ledger)  # decided, and not committed yet
-    found = ledger.committed_since("team", began - timedelta(seconds=1))
-    assert found == [(ledger.load(some), {"orders"}), (ledger.load(empty), set())]
-    assert ledger.committed_since("team", datetime.now(UTC) + timedelta(seconds=1)) == []

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
-from airflow_kafka_eos.lineage import first_event
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
-
-# a load that never tells has its turn for as long as the test runs, and whoever is behind it little patience
-first_event.LATELY = first_event.A_TURN = timedelta(days=1)
-first_event.PATIENCE = timedelta(seconds=2)
 
 START = datetime(2026, 1, 1)
 TOPIC = os.environ.get("TEST_TOPIC", "topic")
