@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from airflow_kafka_eos.spark.ran_once import ran_once
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.spark.conftest import spark_environment
+from tests.spark.lost_shuffle import lose_shuffle
 from tests.spark.test_application import submit
 from tests.spark.writing import visible, write
 
@@ -65,41 +65,11 @@ def test_a_stage_that_runs_again_skips_the_id_that_its_first_run_has_initialised
     spark, kafka, topic, options, ref, coordinator, tmp_path
 ):
     """A true fetch failure: rows of the first try are in an open transaction when its shuffle files are gone."""
-    seen, files = tmp_path / "seen", str(tmp_path / "files")
-    seen.mkdir()
-
-    def rows_then_no_shuffle(batches):
-        import glob
-        import os
-        import time
-
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        first = not os.path.exists(f"{seen}/gone")
-        yield from batches
-        with open(f"{seen}/{context.taskAttemptId()}", "w") as file:
-            file.write(str(context.attemptNumber()))
-        if first:
-            with open(files) as listed:
-                for folder in json.load(listed):
-                    for path in glob.glob(f"{folder}/blockmgr-*/*/shuffle_*"):
-                        os.remove(path)
-            open(f"{seen}/gone", "w").close()
-            time.sleep(0.5)
-
-    folders = spark.sparkContext._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(
-        spark.sparkContext._jsc.sc().conf()
-    )
-    (tmp_path / "files").write_text(json.dumps(list(folders)))
-    plain = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 200, 1, 1)")
-    shuffled = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(200, 300, 1, 1)")
-    frame = plain.mapInArrow(rows_then_no_shuffle, plain.schema).union(shuffled.repartition(1, "key")).coalesce(1)
-    name = topic(2)
+    name, lost = topic(2), lose_shuffle(spark, tmp_path / "lost")
     spark.sparkContext.setJobGroup("stage runs again", "x")
-    write(frame, options(topic=name))
+    write(lost.frame, options(topic=name))
     assert not ran_once(spark.sparkContext, "stage runs again"), "Spark knows that the stage ran again"
-    assert sorted(p.read_text() for p in seen.iterdir() if p.name != "gone") == ["0", "0"], "it did not"
+    assert [run.attempt_number for run in lost.runs()] == [0, 0], "it did not"
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.ran_again
     (accepted,) = manifest.transactions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 
@@ -22,6 +21,7 @@ from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.spark.scope import own_partitions
 from tests.spark.conftest import spark_environment
+from tests.spark.lost_shuffle import lose_shuffle
 from tests.spark.writing import failure, visible, write
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -188,39 +188,10 @@ def test_a_stage_whose_input_is_lost_fails_the_attempt_and_nothing_stays_open(
     spark, kafka, topic, load_options, ref, still_open, tmp_path
 ):
     """A true fetch failure, as in test_stage_retry: there the stage runs again, here it must not."""
-    name, folders = topic(1), str(tmp_path / "folders")
-    seen = tmp_path / "seen"
-    seen.mkdir()
-    listed = spark.sparkContext._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(
-        spark.sparkContext._jsc.sc().conf()
-    )
-    (tmp_path / "folders").write_text(json.dumps(list(listed)))
-
-    def rows_then_no_shuffle(batches):
-        import glob
-        import os
-        import time
-
-        from pyspark import TaskContext
-
-        yield from batches
-        open(f"{seen}/{TaskContext.get().taskAttemptId()}", "w").close()
-        with open(folders) as file:
-            for folder in json.load(file):
-                for path in glob.glob(f"{folder}/blockmgr-*/*/shuffle_*"):
-                    os.remove(path)
-        time.sleep(0.5)
-
-    plain = spark.sql(
-        "select cast(id as string) key, repeat('v', 9000) value, 0 partition from range(0, 200, 1, 1)"
-    )
-    shuffled = spark.sql(
-        "select cast(id as string) key, repeat('v', 9000) value, 0 partition from range(200, 300, 1, 1)"
-    )
-    frame = plain.mapInArrow(rows_then_no_shuffle, plain.schema).union(shuffled.repartition(1, "key")).coalesce(1)
+    name, lost = topic(1), lose_shuffle(spark, tmp_path / "lost", "0 partition")
     with pytest.raises(Exception, match=r"FetchFailed|maximum allowable number of times"):
-        write(frame, load_options(topic=name))
-    assert len(list(seen.iterdir())) == 1, "the stage was run again"
+        write(lost.frame, load_options(topic=name))
+    assert len(lost.runs()) == 1, "the stage was run again"
     assert still_open() == []
     assert visible(kafka, name, 1, 1) == []
 
