@@ -165,10 +165,13 @@ def loaded(plan: Plan, order: Order, timeline: Timeline) -> Any:
 
 
 def maintenance(plan: Plan, order: Order, timeline: Timeline) -> Any:
-    """What the maintenance DAG does with what no run is left to sweep."""
+    """What the maintenance DAG does with what no run is left to sweep; of the order's load alone while others are at
+    work: a real one leaves those alone for hours, here it would abort them."""
     with session(plan) as s:
         left = leftovers.find(s, abandoned_after=timedelta(milliseconds=1))
-        swept = leftovers.clean(s, left.loads, by="maintenance", quiet_s=QUIET_S, deadline_s=SENSOR_S)
+        of_all = not order.details.get("of_one")
+        loads = {load: up_to for load, up_to in left.loads.items() if of_all or load == plan.identity(order.load)}
+        swept = leftovers.clean(s, loads, by="maintenance", quiet_s=QUIET_S, deadline_s=SENSOR_S)
     errors = [str(one.error) for one in swept if one.error is not None]
     return {"swept": {one.load.key: list(one.aborted) for one in swept}, "errors": errors, "unknown": left.unknown}
 

@@ -25,7 +25,7 @@ from tests.faults.generating import LARGE
 from tests.faults.hands import Hands
 from tests.faults.injecting import Injector, Targets, first_begin, healthy
 from tests.faults.observing import Observers
-from tests.faults.plan import LOAD_NAME, Order, Plan
+from tests.faults.plan import LOAD_NAME, Ended, Order, Plan
 from tests.faults.proxy import FaultProxy
 from tests.faults.result import Result
 from tests.faults.scenario import (
@@ -171,18 +171,31 @@ class _Run:
 
     def _load(self, number: int) -> None:
         conductor = Conductor.by_zygote(self.plan, number, "run", self.environment.zygote)
-        if conductor.play():
-            self._ack(number)
+        self._conduct(conductor)
         for n, fault in enumerate(self.scenario.faults):
             if fault.kind is Kind.CLEAR and fault.load == number:
                 take(self.plan.folder, n, fault, self.timeline)
-                if conductor.play():
-                    self._ack(number)
+                self._conduct(conductor)
+
+    def _conduct(self, conductor: Conductor) -> None:
+        if conductor.play():
+            self._ack(conductor.load)
+        elif self.scenario.shares_topic and len(self.scenario.loads) > 1:
+            # its cleanup may have died too: readers of the others' records wait until the maintenance DAG has come
+            details = {"of_one": True}
+            self._sweep(Order(Role.MAINTENANCE.value, conductor.load, "maintenance", self.plan.folder, details))
+
+    def _sweep(self, order: Order) -> Ended:
+        ended = ask(self.environment.zygote, order)
+        with self._lock:
+            for key, ids in (ended.answer or {}).get("swept", {}).items():
+                self._ended.setdefault(key, []).extend(ids)
+        return ended
 
     def _user(self, fault: Fault) -> None:
         if fault.kind is Kind.SECOND_RUN:
             other = Conductor.by_zygote(self.plan, fault.load, "other", self.environment.zygote)
-            self._hands.begin(lambda: other.play() and self._ack(fault.load))
+            self._hands.begin(lambda: self._conduct(other))
         else:
             owner = Conductor.by_zygote(self.plan, fault.load, "run", self.environment.zygote).owner
             order = Order(Role.CLEANUP.value, fault.load, owner, self.plan.folder)
@@ -205,9 +218,7 @@ class _Run:
         left = living(self.plan.folder)
         assert not left, f"gave up by the clock, after {ZOMBIES_S:.0f} s: processes that do not end: {left}"
         for _ in range(MOST_SWEEPS):
-            ended = ask(self.environment.zygote, Order(Role.MAINTENANCE.value, 0, "maintenance", self.plan.folder))
-            for key, ids in (ended.answer or {}).get("swept", {}).items():
-                self._ended.setdefault(key, []).extend(ids)
+            ended = self._sweep(Order(Role.MAINTENANCE.value, 0, "maintenance", self.plan.folder))
             if ended.is_well and not ended.answer["errors"]:
                 return
             self._clear_commits()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import PooledId, TransactionalId, name_prefix, parse
 from tests.faults import running
 from tests.faults.checkers import TORN_S
+from tests.faults.conducting import Conductor
 from tests.faults.environment import delete_topics
 from tests.faults.facts import Fate, ForeignFact, PlainFact
 from tests.faults.generating import generate
@@ -110,12 +112,40 @@ def test_what_maintenance_cannot_finish(failing: int, tmp_path: Path, monkeypatc
     run = object.__new__(running._Run)
     run.scenario, run.plan = scenario, Plan(scenario.to_json(), str(tmp_path), "", "", "n", ("t", "t"))
     run.environment, run.database = SimpleNamespace(zygote=""), SimpleNamespace(url="")  # type: ignore[assignment]
-    run._hands, run._ended = Hands(), {}
+    run._hands, run._ended, run._lock = Hands(), {}, threading.Lock()
     run._settle()
     rounds = min(failing + 1, running.MOST_SWEEPS)
     assert asked == [("maintenance", 0), ("commit", 0)] * failing + [("maintenance", 0)] * (rounds - failing)
     assert run._ended == {"k": [f"id-{n + 1}" for n in range(rounds)]}
     assert [v.kind for v in run._hands.violations] == ([] if failing == 1 else ["harness"])
+
+
+@pytest.mark.parametrize(
+    ("shares", "others", "is_there", "sweeps"),
+    [(True, 1, False, True), (True, 1, True, False), (True, 0, False, False), (False, 1, False, False)],
+)
+def test_maintenance_comes_at_once_where_others_wait_for_it(
+    shares: bool, others: int, is_there: bool, sweeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 321361683: decide and cleanup of a load that nobody clears were killed, and its neighbour in the topic was
+    never told of. It comes for that load alone: its neighbours are at work."""
+    asked: list[Order] = []
+
+    def ask(address: str, order: Order) -> Ended:
+        asked.append(order)
+        return Ended(answer={"swept": {"k": ["id"]}})
+
+    monkeypatch.setattr(running, "ask", ask)
+    monkeypatch.setattr(Conductor, "play", lambda self: is_there)
+    loads = (LoadPlan(1, 1, 1),) * (others + 1)
+    scenario = replace(generate(1), loads=loads, shares_topic=shares, faults=())
+    run = object.__new__(running._Run)
+    run.scenario, run.plan = scenario, Plan(scenario.to_json(), str(tmp_path), "", "", "n", ("t", "t"))
+    run.environment, run.timeline = SimpleNamespace(zygote=""), Timeline(str(tmp_path), "runner")  # type: ignore[assignment]
+    run._acked, run._ended, run._lock = set(), {}, threading.Lock()
+    run._load(others)
+    assert [(o.role, o.load, dict(o.details)) for o in asked] == [("maintenance", others, {"of_one": True})] * sweeps
+    assert (run._acked, run._ended) == ({others} if is_there else set(), {"k": ["id"]} if sweeps else {})
 
 
 def test_a_broker_that_was_not_struck_excuses_nothing(tmp_path: Path) -> None:
