@@ -115,17 +115,22 @@ def announce(
             accessor.extra.update(_extra(arrival, _topic_of(accessor.key.uri, server)))
             told.events.append(accessor.key.uri)
         told.outlets.append(outlet)
-    if alias is None:
-        return told
     by_alias = {uri: topic for topic in topics if (uri := topic_uri(server, topic)) not in named}
-    take_turn(lambda: _to_be_made(accessors, by_alias, alias), take)
-    for uri, topic in by_alias.items():
-        key = _known(accessors, uri) or _unknown(uri)
-        if _was_told(key, arrival):
-            told.before.append(uri)
-        else:
-            accessors[alias].add(key.to_asset(), extra=_extra(arrival, topic))
-            told.events.append(uri)
+    if alias is None or not by_alias:
+        return told
+    found = _Found()
+
+    def look() -> list[str]:
+        nonlocal found
+        found = _look(accessors, by_alias, alias, arrival)
+        return found.to_be_made
+
+    take_turn(look, take)
+    # what was found last, and nothing is asked any more: a turn is short, and was taken with just these assets
+    for uri, key in found.to_tell.items():
+        accessors[alias].add(key.to_asset(), extra=_extra(arrival, by_alias[uri]))
+    told.events += found.to_tell
+    told.before += found.before
     return told
 
 
@@ -174,15 +179,32 @@ def _past(key: AssetUniqueKey) -> Any:
     return InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
 
 
-def _to_be_made(accessors: Any, uris: Iterable[str], alias: AssetAlias) -> list[str]:
-    """What the next event of each of these assets by the alias makes in Airflow."""
+@dataclass
+class _Found:
+    """What there is to tell by an alias, as Airflow has it at one moment.
+
+    :param to_tell: by URI, the assets that this load was not told of.
+    :param before: URIs of those that were told of before.
+    :param to_be_made: what telling makes in Airflow.
+    """
+
+    to_tell: dict[str, AssetUniqueKey] = field(default_factory=dict)
+    before: list[str] = field(default_factory=list)
+    to_be_made: list[str] = field(default_factory=list)
+
+
+def _look(accessors: Any, uris: Iterable[str], alias: AssetAlias, arrival: Mapping[str, Any]) -> _Found:
     ours = _assets_of(alias)
-    found = []
+    found = _Found()
     for uri in uris:
         known = _known(accessors, uri)
         key = known or _unknown(uri)
+        if _was_told(key, arrival):
+            found.before.append(uri)
+            continue
+        found.to_tell[uri] = key
         if key not in ours:
-            found += to_be_made(uri, alias.name, is_made=known is not None or _has_event(key))
+            found.to_be_made += to_be_made(uri, alias.name, is_made=known is not None or _has_event(key))
     return found
 
 

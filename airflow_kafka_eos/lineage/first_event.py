@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
-from airflow_kafka_eos.errors import TransientError
+from airflow_kafka_eos.errors import KafkaEosError, TransientError
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[st
     """Wait until nothing is left to be made, or it is our turn to make all of it.
 
     Its turn is over for whoever took it when Airflow has its success, for then nothing is left; or by time, where it
-    died. Behind :data:`PATIENCE` this goes on all the same: the records are there, and readers want to be told.
+    died. Behind :data:`PATIENCE`, or where the ledger refuses a turn for good, this goes on all the same: the records
+    are there, and readers want to be told.
 
     :param look: asks Airflow for what is left.
     :param take: takes the turn with that; None, or who has it.
@@ -49,10 +50,11 @@ def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[st
             if holder is None:
                 return
             reason = f"{holder} has the turn"
-        except TransientError as e:
-            reason = f"{type(e).__name__}: {e}"
+            may_come = True
+        except KafkaEosError as e:
+            reason, may_come = f"{type(e).__name__}: {e}", isinstance(e, TransientError)
         waited_s = time.monotonic() - began
-        if waited_s >= PATIENCE.total_seconds():
+        if not may_come or waited_s >= PATIENCE.total_seconds():
             log.warning(
                 "after %.0f s waits no longer for its turn to make in Airflow: %s (%s). Should another task do that at"
                 " the same moment, Airflow fails one of both: clear its loaded then, the records are there",

@@ -124,6 +124,13 @@ def owner_of(context: Any) -> str:
     return run + group_of_task(ti.task_id) + ("" if index is None else f"{_MAPPED}{index}")
 
 
+def task_of(context: Any) -> str:
+    """The task in its run, the same on every try: two of one group have one owner, and stand in each other's way."""
+    ti, index = context["ti"], owner_index(context)
+    run = _short(f"{ti.dag_id}/{ti.run_id}")
+    return f"{run} task {_short(ti.task_id)}" + ("" if index is None else f"{_MAPPED}{index}")
+
+
 def are_siblings(owner: str, other: str) -> bool:
     """Whether two owners are different groups or map indexes of one run."""
     run, of, _ = owner.partition(_GROUP)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
 from airflow_kafka_eos.lineage.first_event import A_TURN
 from airflow_kafka_eos.lineage.metrics import count_arrival
-from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors, owner_of, refuse_text
+from airflow_kafka_eos.operators.base import (
+    LoadOperator,
+    no_retry_of_terminal_errors,
+    owner_of,
+    refuse_text,
+    task_of,
+)
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.loaded import LoadedTrigger
 
@@ -52,6 +57,7 @@ class LoadedSensor(PollingLoadSensor):
             self.outlets = [*self.outlets, self._alias]
         self._arrival: dict[str, Any] | None = None
         self._wrote = False
+        self._server = asset_server or ""  # done asks the connection where it is None
 
     def _known_name(self) -> str:
         """The load's, but for a template: it is rendered too late for an outlet."""
@@ -77,6 +83,13 @@ class LoadedSensor(PollingLoadSensor):
         self._arrival = summary
         self._wrote = summary["by"] == owner_of(context)
         before: list[str] = []
+        place, turn_of = self._resolve(), task_of(context)
+        self._server = self.asset_server or server_of(place.settings.bootstrap_servers)
+
+        def take(what: Collection[str]) -> str | None:
+            with place.ledger() as ledger:  # opened for each question: one that is away may come back
+                return ledger.take_turn(what, by=turn_of, turn=A_TURN)
+
         if self.outlets:
             told = announce(
                 context,
@@ -84,8 +97,8 @@ class LoadedSensor(PollingLoadSensor):
                 summary,
                 alias=self._alias,
                 topics=self._topics(summary),
-                server=self._server(),
-                take=partial(self._take_turn, owner_of(context)),
+                server=self._server,
+                take=take,
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
@@ -100,15 +113,7 @@ class LoadedSensor(PollingLoadSensor):
         from airflow_kafka_eos.lineage.openlineage import lineage_of
 
         topics = self._topics(self._arrival) if self._arrival else ()
-        return lineage_of(self._arrival, topics=topics, server=self._server(), wrote=self._wrote)
+        return lineage_of(self._arrival, topics=topics, server=self._server, wrote=self._wrote)
 
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
-
-    def _take_turn(self, owner: str, what: Collection[str]) -> str | None:
-        """The ledger keeps the turns (:mod:`~airflow_kafka_eos.lineage.first_event`)."""
-        with self._resolve().ledger() as ledger:
-            return ledger.take_turn(what, by=owner, turn=A_TURN)
-
-    def _server(self) -> str:
-        return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, AssetAlias
+from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetUniqueKey
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import AssetsByAliasResult, ErrorResponse
+from airflow.sdk.execution_time.comms import (
+    AssetEventsResult,
+    AssetResult,
+    AssetsByAliasResult,
+    ErrorResponse,
+)
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_kafka_eos.errors import LedgerUnavailableError
+from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.lineage import assets, first_event
+from airflow_kafka_eos.lineage.assets import Told, _look, announce
 from airflow_kafka_eos.lineage.first_event import A_TURN, PATIENCE, take_turn, to_be_made
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
 TURN_S = A_TURN.total_seconds()
 URI = "kafka://events/t"
+ALIAS = AssetAlias("days")
+ARRIVAL: dict[str, Any] = {
+    "load": "airflow/days/k",
+    "attempt": 1,
+    "by": "d/r",
+    "decided_at": "2026-01-01T00:00:00+00:00",
+    "records": 3,
+    "topics": {"t": {"records": 3, "bytes": 70, "offsets": {"0": [5, 7]}}},
+}
 
 
 def test_what_an_event_makes_is_the_asset_and_that_its_alias_has_it() -> None:
@@ -136,13 +153,112 @@ def test_a_ledger_that_comes_back_is_asked_again(tasks: Tasks, caplog: pytest.Lo
     assert len(caplog.messages) == 1
 
 
-def test_the_ledger_keeps_the_turns_of_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_refuses_turns_is_not_waited_for(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+    """A grant that an upgrade has forgotten: the load is visible, and its readers want to be told."""
+
+    def take(_: Collection[str]) -> None:
+        raise ConfigurationError("no right to kafka_eos_turns", remedy="grant it")
+
+    take_turn(tasks.left(["t"]), take)
+    assert tasks.now == 0
+    (said,) = caplog.messages
+    assert "waits no longer" in said and "(ConfigurationError: no right to kafka_eos_turns" in said
+
+
+class Airflow:
+    """What Airflow's API answers the task; a list is of answers one after the other, of which the last one stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers: dict[str, list[Any]] = {}
+        self.asked: list[str] = []
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", self, raising=False)
+        self.answer("GetAssetByUri", ErrorResponse(error=ErrorType.ASSET_NOT_FOUND))
+        self.answer("GetAssetEventByAsset", AssetEventsResult(asset_events=[]))
+        self.answer("GetAssetsByAlias", AssetsByAliasResult(assets=[]))
+
+    def answer(self, question: str, *answers: Any) -> None:
+        self.answers[question] = list(answers)
+
+    def send(self, question: Any) -> Any:
+        kind = type(question).__name__
+        self.asked.append(kind)
+        answers = self.answers[kind]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, ErrorResponse):
+            raise AirflowRuntimeError(answer)
+        return answer
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    return Airflow(monkeypatch)
+
+
+def tell(take: Callable[[Collection[str]], str | None], *outlets: Any) -> tuple[Told, list[str]]:
+    """What is told of, and the names of the assets that the alias' events go to."""
+    accessors = OutletEventAccessors()
+    context: Any = {"outlet_events": accessors}
+    told = announce(context, [*outlets, ALIAS], ARRIVAL, alias=ALIAS, topics=["t"], server="events", take=take)
+    return told, [event.dest_asset_key.name for event in accessors[ALIAS].asset_alias_events]
+
+
+def test_what_is_told_is_what_the_turn_was_taken_for(tasks: Tasks, airflow: Airflow) -> None:
+    """A reader's DAG gives the asset a name while the task waits: events go there; no look is behind the turn."""
+    named = AssetResult(name="of a reader", uri=URI, group="")
+    airflow.answer("GetAssetByUri", ErrorResponse(error=ErrorType.ASSET_NOT_FOUND), named)
+    taken: list[list[str]] = []
+
+    def take(what: Collection[str]) -> str | None:
+        taken.append(sorted(what))
+        airflow.asked.clear()
+        return "another" if len(taken) == 1 else None
+
+    assert tell(take) == (Told(outlets=[ALIAS], events=[URI]), ["of a reader"])
+    assert taken == [sorted(to_be_made(URI, "days", is_made=made)) for made in (False, True)]
+    assert airflow.asked == []
+
+
+def test_a_load_that_was_told_of_by_another_name_takes_no_turn(airflow: Airflow) -> None:
+    """Those behind it would wait for nothing."""
+    event = {
+        "id": 1,
+        "timestamp": "2026-01-01T00:00:00Z",
+        "extra": {"load": ARRIVAL["load"]},
+        "asset": {"name": URI, "uri": URI, "group": ""},
+        "created_dagruns": [],
+    }
+    airflow.answer("GetAssetEventByAsset", AssetEventsResult(asset_events=[event]))
+    assert tell(lambda what: pytest.fail(f"took {what}")) == (Told(outlets=[ALIAS], before=[URI]), [])
+
+
+def test_where_the_author_names_the_asset_nothing_is_asked_of_the_alias(airflow: Airflow) -> None:
+    own = Asset(name="own", uri=URI)
+    assert tell(lambda what: pytest.fail(f"took {what}"), own) == (Told(outlets=[own, ALIAS], events=[URI]), [])
+    assert "GetAssetsByAlias" not in airflow.asked
+
+
+def test_the_ledger_keeps_the_turns_of_each_task(
+    tasks: Tasks, airflow: Airflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two in one run without a group, too: their owner is one. The connections are read once, not each second."""
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url, upgrade=True).close()
-    monkeypatch.setattr(LoadedSensor, "_resolve", lambda _: SimpleNamespace(ledger=lambda: Ledger.open(url)))
-    with DAG("d"):
-        loaded = LoadedSensor(task_id="loaded", load_name="days", load_key="k", topics=["t"])
-    assert [loaded._take_turn(owner, ["t"]) for owner in ("a", "b", "a")] == [None, "a", None]
+    place = SimpleNamespace(
+        ledger=lambda: Ledger.open(url), settings=SimpleNamespace(bootstrap_servers="broker:9092")
+    )
+    resolved: list[str] = []
+    monkeypatch.setattr(LoadedSensor, "_resolve", lambda self: resolved.append(self.task_id) or place)
+    monkeypatch.setattr(first_event, "PATIENCE", timedelta(seconds=3))
+    for task, index in (("a", 0), ("a", 1), ("b", -1), ("a", 0)):
+        with DAG("d"):
+            loaded = LoadedSensor(task_id=task, load_name="days", load_key="k", topics=["t"])
+        run = SimpleNamespace(dag_id="d", run_id="r", task_id=task, map_index=index)
+        context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
+        loaded.done(dict(ARRIVAL), context)
+        assert loaded._server == "broker:9092"
+    assert resolved == ["a", "a", "b", "a"]
+    said = [m for m in caplog.messages if "waits no longer" in m]
+    assert len(said) == 2 and all("(d/r task a#map_index=0 has the turn)" in m for m in said)
 
 
 @pytest.mark.parametrize("is_raised", [True, False])
@@ -159,7 +275,8 @@ def test_where_airflow_does_not_say_what_an_alias_has_turns_are_taken(
 
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
     monkeypatch.setattr(assets, "_known", lambda accessors, uri: AssetUniqueKey("of a reader", uri))
-    assert assets._to_be_made({}, [URI], AssetAlias("days")) == to_be_made(URI, "days", is_made=True)
+    monkeypatch.setattr(assets, "_was_told", lambda key, arrival: False)
+    assert _look({}, [URI], ALIAS, ARRIVAL).to_be_made == to_be_made(URI, "days", is_made=True)
     answer = AssetsByAliasResult(assets=[{"id": 1, "name": "of a reader", "uri": URI, "group": ""}])
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=lambda _: answer), raising=False)
-    assert assets._to_be_made({}, [URI], AssetAlias("days")) == []
+    assert _look({}, [URI], ALIAS, ARRIVAL).to_be_made == []
