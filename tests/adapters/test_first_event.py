@@ -172,6 +172,7 @@ class Airflow:
         self.answers: dict[str, list[Any]] = {}
         self.asked: list[str] = []
         monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", self, raising=False)
+        monkeypatch.setattr(OutletEventAccessors, "_asset_ref_cache", {})  # of a process, which a task has to itself
         self.answer("GetAssetByUri", ErrorResponse(error=ErrorType.ASSET_NOT_FOUND))
         self.answer("GetAssetEventByAsset", AssetEventsResult(asset_events=[]))
         self.answer("GetAssetsByAlias", AssetsByAliasResult(assets=[]))
@@ -218,16 +219,23 @@ def test_what_is_told_is_what_the_turn_was_taken_for(tasks: Tasks, airflow: Airf
     assert airflow.asked == []
 
 
+def events_of(load: str) -> AssetEventsResult:
+    asset = {"name": URI, "uri": URI, "group": ""}
+    event = {"id": 1, "timestamp": "2026-01-01T00:00:00Z", "extra": {"load": load}, "asset": asset}
+    return AssetEventsResult(asset_events=[event | {"created_dagruns": []}])
+
+
+def test_an_asset_that_has_events_is_made_though_no_dag_knows_it(airflow: Airflow) -> None:
+    """That the alias has it is not, where another load's alias told."""
+    airflow.answer("GetAssetEventByAsset", events_of("airflow/another/k"))
+    taken: list[str] = []
+    assert tell(taken.extend) == (Told(outlets=[ALIAS], events=[URI]), [URI])
+    assert taken == to_be_made(URI, "days", is_made=True)
+
+
 def test_a_load_that_was_told_of_by_another_name_takes_no_turn(airflow: Airflow) -> None:
     """Those behind it would wait for nothing."""
-    event = {
-        "id": 1,
-        "timestamp": "2026-01-01T00:00:00Z",
-        "extra": {"load": ARRIVAL["load"]},
-        "asset": {"name": URI, "uri": URI, "group": ""},
-        "created_dagruns": [],
-    }
-    airflow.answer("GetAssetEventByAsset", AssetEventsResult(asset_events=[event]))
+    airflow.answer("GetAssetEventByAsset", events_of(ARRIVAL["load"]))
     assert tell(lambda what: pytest.fail(f"took {what}")) == (Told(outlets=[ALIAS], before=[URI]), [])
 
 

@@ -109,6 +109,7 @@ def test_a_load_that_was_told_of_before_is_not_counted_again(monkeypatch: pytest
         loaded.done(ARRIVAL | by, context)
         events += [outlet.uri for outlet in loaded.outlets]
         assert counted == ["airflow/orders.load/1"]
+        assert loaded._server == "events"
     assert events == ["file:///report", "file:///added-since"]
 
 
