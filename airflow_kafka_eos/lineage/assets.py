@@ -100,37 +100,38 @@ def announce(
     :param take: takes the turn with what is to be made in Airflow, see :mod:`first_event`.
     """
     accessors: Any = context["outlet_events"]
-    told = Told()
-    named = set()
+    own: list[tuple[Any, AssetUniqueKey | None]] = []
     for outlet in outlets:
+        key = None
         if isinstance(outlet, Asset | AssetRef):
             try:
-                accessor = accessors[outlet]
+                key = accessors[outlet].key
             except AirflowRuntimeError:  # a reference to what is no asset: Airflow warns of it
                 continue
-            named.add(accessor.key.uri)
-            if _was_told(accessor.key, arrival):
-                told.before.append(accessor.key.uri)
-                continue
-            accessor.extra.update(_extra(arrival, _topic_of(accessor.key.uri, server)))
-            told.events.append(accessor.key.uri)
-        told.outlets.append(outlet)
-    by_alias = {uri: topic for topic in topics if (uri := topic_uri(server, topic)) not in named}
-    if alias is None or not by_alias:
-        return told
+        own.append((outlet, key))
+    named = [key for _, key in own if key is not None]
+    uris = {key.uri for key in named}
+    by_alias = {uri: topic for topic in topics if alias and (uri := topic_uri(server, topic)) not in uris}
     found = _Found()
 
     def look() -> list[str]:
         nonlocal found
-        found = _look(accessors, by_alias, alias, arrival)
+        found = _look(accessors, named, by_alias, alias, arrival)
         return found.to_be_made
 
     take_turn(look, take)
     # what was found last, and nothing is asked any more: a turn is short, and was taken with just these assets
-    for uri, key in found.to_tell.items():
+    told = Told(before=found.before)
+    for outlet, key in own:
+        if key is not None:
+            if key.uri in found.before:
+                continue
+            accessors[outlet].extra.update(_extra(arrival, _topic_of(key.uri, server)))
+            told.events.append(key.uri)
+        told.outlets.append(outlet)
+    for uri, key in found.by_alias.items():
         accessors[alias].add(key.to_asset(), extra=_extra(arrival, by_alias[uri]))
-    told.events += found.to_tell
-    told.before += found.before
+        told.events.append(uri)
     return told
 
 
@@ -181,28 +182,40 @@ def _past(key: AssetUniqueKey) -> Any:
 
 @dataclass
 class _Found:
-    """What there is to tell by an alias, as Airflow has it at one moment.
+    """What there is to tell, as Airflow has it at one moment.
 
-    :param to_tell: by URI, the assets that this load was not told of.
-    :param before: URIs of those that were told of before.
+    :param before: URIs of the assets that this load was told of before.
+    :param by_alias: by URI, those of the others that are told of by the alias.
     :param to_be_made: what telling makes in Airflow.
     """
 
-    to_tell: dict[str, AssetUniqueKey] = field(default_factory=dict)
     before: list[str] = field(default_factory=list)
+    by_alias: dict[str, AssetUniqueKey] = field(default_factory=dict)
     to_be_made: list[str] = field(default_factory=list)
 
 
-def _look(accessors: Any, uris: Iterable[str], alias: AssetAlias, arrival: Mapping[str, Any]) -> _Found:
+def _look(
+    accessors: Any,
+    named: Iterable[AssetUniqueKey],
+    uris: Collection[str],
+    alias: AssetAlias | None,
+    arrival: Mapping[str, Any],
+) -> _Found:
+    """
+    :param named: of outlets.
+    :param uris: told of by the alias.
+    """
+    found = _Found([key.uri for key in named if _was_told(key, arrival)])
+    if alias is None or not uris:
+        return found
     ours = _assets_of(alias)
-    found = _Found()
     for uri in uris:
         known = _known(accessors, uri)
         key = known or _unknown(uri)
         if _was_told(key, arrival):
             found.before.append(uri)
             continue
-        found.to_tell[uri] = key
+        found.by_alias[uri] = key
         if key not in ours:
             found.to_be_made += to_be_made(uri, alias.name, is_made=known is not None or _has_event(key))
     return found

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
-from airflow_kafka_eos.errors import KafkaEosError, TransientError
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
+
+from airflow_kafka_eos.errors import KafkaEosError, TerminalError
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +53,8 @@ def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[st
                 return
             reason = f"{holder} has the turn"
             may_come = True
-        except KafkaEosError as e:
-            reason, may_come = f"{type(e).__name__}: {e}", isinstance(e, TransientError)
+        except (KafkaEosError, AirflowException, AirflowRuntimeError) as e:  # a connection that Airflow does not give
+            reason, may_come = f"{type(e).__name__}: {e}", not isinstance(e, TerminalError)
         waited_s = time.monotonic() - began
         if not may_come or waited_s >= PATIENCE.total_seconds():
             log.warning(

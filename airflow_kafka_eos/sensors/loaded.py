@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
@@ -57,7 +58,6 @@ class LoadedSensor(PollingLoadSensor):
             self.outlets = [*self.outlets, self._alias]
         self._arrival: dict[str, Any] | None = None
         self._wrote = False
-        self._server = asset_server or ""  # done asks the connection where it is None
 
     def _known_name(self) -> str:
         """The load's, but for a template: it is rendered too late for an outlet."""
@@ -83,21 +83,20 @@ class LoadedSensor(PollingLoadSensor):
         self._arrival = summary
         self._wrote = summary["by"] == owner_of(context)
         before: list[str] = []
-        place, turn_of = self._resolve(), task_of(context)
-        self._server = self.asset_server or server_of(place.settings.bootstrap_servers)
-
-        def take(what: Collection[str]) -> str | None:
-            with place.ledger() as ledger:  # opened for each question: one that is away may come back
-                return ledger.take_turn(what, by=turn_of, turn=A_TURN)
-
         if self.outlets:
+            place, turn_of = cache(self._resolve), task_of(context)
+
+            def take(what: Collection[str]) -> str | None:
+                with place().ledger() as ledger:  # opened for each question: one that is away may come back
+                    return ledger.take_turn(what, by=turn_of, turn=A_TURN)
+
             told = announce(
                 context,
                 self.outlets,
                 summary,
                 alias=self._alias,
                 topics=self._topics(summary),
-                server=self._server,
+                server=self._server(),
                 take=take,
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
@@ -113,7 +112,10 @@ class LoadedSensor(PollingLoadSensor):
         from airflow_kafka_eos.lineage.openlineage import lineage_of
 
         topics = self._topics(self._arrival) if self._arrival else ()
-        return lineage_of(self._arrival, topics=topics, server=self._server, wrote=self._wrote)
+        return lineage_of(self._arrival, topics=topics, server=self._server(), wrote=self._wrote)
 
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
         return sorted({*self.topics, *arrival["topics"]})
+
+    def _server(self) -> str:
+        return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetUniqueKey
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import (
     AssetEventsResult,
@@ -31,6 +31,7 @@ from airflow_kafka_eos.sensors.loaded import LoadedSensor
 TURN_S = A_TURN.total_seconds()
 URI = "kafka://events/t"
 ALIAS = AssetAlias("days")
+NO_ANSWER = ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500})
 ARRIVAL: dict[str, Any] = {
     "load": "airflow/days/k",
     "attempt": 1,
@@ -239,10 +240,46 @@ def test_a_load_that_was_told_of_by_another_name_takes_no_turn(airflow: Airflow)
     assert tell(lambda what: pytest.fail(f"took {what}")) == (Told(outlets=[ALIAS], before=[URI]), [])
 
 
+def test_an_outlet_that_is_told_of_while_its_task_waits_is_not_told_of_again(tasks: Tasks, airflow: Airflow) -> None:
+    """By another run of the same load, which had the turn with a topic."""
+    report = Asset("file:///report")
+
+    def take(_: Collection[str]) -> str | None:
+        airflow.answer("GetAssetEventByAsset", events_of(ARRIVAL["load"]))
+        return "the other run"
+
+    assert tell(take, report) == (Told(outlets=[ALIAS], before=[report.uri, URI]), [])
+
+
 def test_where_the_author_names_the_asset_nothing_is_asked_of_the_alias(airflow: Airflow) -> None:
     own = Asset(name="own", uri=URI)
     assert tell(lambda what: pytest.fail(f"took {what}"), own) == (Told(outlets=[own, ALIAS], events=[URI]), [])
     assert "GetAssetsByAlias" not in airflow.asked
+
+
+@pytest.mark.parametrize("error", [AirflowNotFoundException("no connection"), AirflowRuntimeError(NO_ANSWER)])
+def test_a_connection_that_cannot_be_read_fails_no_visible_load(
+    tasks: Tasks, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Where nothing is to be made it is not even read; else it is asked for again."""
+    asked: list[float] = []
+
+    def resolve(_: LoadedSensor) -> Any:
+        asked.append(tasks.now)
+        raise error
+
+    monkeypatch.setattr(LoadedSensor, "_resolve", resolve)
+    run = SimpleNamespace(dag_id="d", run_id="r", task_id="loaded", map_index=-1)
+    for events in ("airflow/another/k", ARRIVAL["load"]):
+        with DAG("d"):
+            loaded = LoadedSensor(
+                task_id="loaded", load_name="days", load_key="k", topics=["t"], asset_server="events"
+            )
+        airflow.answer("GetAssetEventByAsset", events_of(events))
+        asked.clear()
+        context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
+        loaded.done(dict(ARRIVAL), context)
+        assert len(asked) == (PATIENCE.total_seconds() + 1 if events != ARRIVAL["load"] else 0)
 
 
 def test_the_ledger_keeps_the_turns_of_each_task(
@@ -263,8 +300,7 @@ def test_the_ledger_keeps_the_turns_of_each_task(
         run = SimpleNamespace(dag_id="d", run_id="r", task_id=task, map_index=index)
         context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
         loaded.done(dict(ARRIVAL), context)
-        assert loaded._server == "broker:9092"
-    assert resolved == ["a", "a", "b", "a"]
+    assert resolved == [task for task in "aaba" for _ in ("its server", "its ledger")]
     said = [m for m in caplog.messages if "waits no longer" in m]
     assert len(said) == 2 and all("(d/r task a#map_index=0 has the turn)" in m for m in said)
 
@@ -274,17 +310,16 @@ def test_where_airflow_does_not_say_what_an_alias_has_turns_are_taken(
     monkeypatch: pytest.MonkeyPatch, is_raised: bool
 ) -> None:
     """One answer of 500 failed loaded of a visible load."""
-    error = ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500})
 
     def send(_: Any) -> Any:
         if is_raised:
-            raise AirflowRuntimeError(error)
-        return error
+            raise AirflowRuntimeError(NO_ANSWER)
+        return NO_ANSWER
 
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
     monkeypatch.setattr(assets, "_known", lambda accessors, uri: AssetUniqueKey("of a reader", uri))
     monkeypatch.setattr(assets, "_was_told", lambda key, arrival: False)
-    assert _look({}, [URI], ALIAS, ARRIVAL).to_be_made == to_be_made(URI, "days", is_made=True)
+    assert _look({}, [], [URI], ALIAS, ARRIVAL).to_be_made == to_be_made(URI, "days", is_made=True)
     answer = AssetsByAliasResult(assets=[{"id": 1, "name": "of a reader", "uri": URI, "group": ""}])
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=lambda _: answer), raising=False)
-    assert _look({}, [URI], ALIAS, ARRIVAL).to_be_made == []
+    assert _look({}, [], [URI], ALIAS, ARRIVAL).to_be_made == []
