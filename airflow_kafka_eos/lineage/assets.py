@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -104,10 +105,8 @@ def announce(
     for outlet in outlets:
         key = None
         if isinstance(outlet, Asset | AssetRef):
-            try:
+            with suppress(AirflowRuntimeError):  # not known, or not said: it stays, and Airflow tells of it, or warns
                 key = accessors[outlet].key
-            except AirflowRuntimeError:  # a reference to what is no asset: Airflow warns of it
-                continue
         own.append((outlet, key))
     named = [key for _, key in own if key is not None]
     uris = {key.uri for key in named}

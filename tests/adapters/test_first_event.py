@@ -257,6 +257,14 @@ def test_where_the_author_names_the_asset_nothing_is_asked_of_the_alias(airflow:
     assert "GetAssetsByAlias" not in airflow.asked
 
 
+@pytest.mark.parametrize("answer", [NO_ANSWER, ErrorResponse(error=ErrorType.ASSET_NOT_FOUND)])
+def test_an_outlet_that_airflow_does_not_find_stays_one(airflow: Airflow, answer: ErrorResponse) -> None:
+    """It went without an event for one error of the API; and of what is no asset Airflow warns if it has it."""
+    airflow.answer("GetAssetByName", answer)
+    report = Asset.ref(name="report")
+    assert tell(lambda _: None, report) == (Told(outlets=[report, ALIAS], events=[URI]), [URI])
+
+
 @pytest.mark.parametrize("error", [AirflowNotFoundException("no connection"), AirflowRuntimeError(NO_ANSWER)])
 def test_a_connection_that_cannot_be_read_fails_no_visible_load(
     tasks: Tasks, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, error: Exception
