@@ -1,6 +1,8 @@
 """What really happened to a transaction, judged by the partitions' logs alone (rule 7).
 
-Per partition the evidence is the first control record of the transaction's producer id behind its last record.
+Per partition the evidence is the first control record of the transaction's producer id behind its last record, as long
+as it cannot be a later transaction's: :class:`airflow_kafka_eos.kafka.log_scan.LogScan`.
+
 Error codes and the coordinator's present state are hints; they never become an outcome.
 """
 
@@ -19,6 +21,18 @@ class Marker(str, Enum):
     MISSING = "missing"
     #: the log does not reach back far enough, or the topic is another one now
     UNREADABLE = "unreadable"
+    #: compaction took the transaction's records, and a control record that follows may be a later transaction's. It was
+    #: ended: from the first record of an open transaction on nothing is compacted
+    COMPACTED = "compacted away"
+    COMPACTED_THEN_COMMIT = "compacted away, a commit marker follows"
+    COMPACTED_THEN_ABORT = "compacted away, an abort marker follows"
+    #: it was ended, the log was read from its last record to behind its end, and there is no marker
+    MISSING_FOR_GOOD = "missing for good"
+
+
+COMPACTED = frozenset({Marker.COMPACTED, Marker.COMPACTED_THEN_COMMIT, Marker.COMPACTED_THEN_ABORT})
+#: What tells nothing, whatever is read again.
+UNTOLD = COMPACTED | {Marker.UNREADABLE, Marker.MISSING_FOR_GOOD}
 
 
 class Outcome(str, Enum):
@@ -45,11 +59,11 @@ def judge(markers: Iterable[Marker]) -> Outcome:
     """One outcome from the evidence of all partitions of a transaction.
 
     All COMMIT: committed. All ABORT: aborted (called lost where the decision was commit). Some not there yet, the
-    others alike: open. Anything mixed or unreadable: in doubt, stop for a person. No partition at all is in
-    doubt too: a transaction without evidence is never reported done.
+    others alike: open. Anything mixed, unreadable or compacted away: in doubt, stop for a person. No partition at all
+    is in doubt too: a transaction without evidence is never reported done.
     """
     seen = set(markers)
-    if not seen or Marker.UNREADABLE in seen or {Marker.COMMIT, Marker.ABORT} <= seen:
+    if not seen or seen & UNTOLD or {Marker.COMMIT, Marker.ABORT} <= seen:
         return Outcome.IN_DOUBT
     if Marker.MISSING in seen:
         return Outcome.OPEN

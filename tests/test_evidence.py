@@ -28,6 +28,16 @@ some_markers = st.lists(st.sampled_from(Marker), max_size=12)
         ([C, U], Outcome.IN_DOUBT),
         ([A, U], Outcome.IN_DOUBT),
         ([M, U], Outcome.IN_DOUBT),
+        *(
+            ([*others, untold], Outcome.IN_DOUBT)
+            for untold in (
+                Marker.COMPACTED,
+                Marker.COMPACTED_THEN_COMMIT,
+                Marker.COMPACTED_THEN_ABORT,
+                Marker.MISSING_FOR_GOOD,
+            )
+            for others in ([], [C], [A], [M])
+        ),
         ([], Outcome.IN_DOUBT),
     ],
 )

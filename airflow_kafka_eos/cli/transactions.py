@@ -112,8 +112,8 @@ def _describe(arguments: argparse.Namespace) -> int:
                 transactional_id=name,
             )
         recorded = _recorded(session, name, attempt)
-        markers = None if recorded is None else evidence(session, recorded).values()
-    decided = attempt is not None and attempt.verdict is Verdict.COMMIT
+        decided = attempt if attempt is not None and attempt.verdict is Verdict.COMMIT else None
+        markers = None if recorded is None else evidence(session, recorded, decided).values()
     outcome = None if markers is None else (judge_decided if decided else judge)(markers)
     shown: dict[str, Any] = {
         "transactional_id": name,

@@ -8,6 +8,7 @@ from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
 from airflow_kafka_eos.doctor.replication import check_all
 from airflow_kafka_eos.doctor.seen import Asked, ClusterSeen, LayoutSeen
+from airflow_kafka_eos.kafka.compaction import COMPACTION, WANTED_MS, warning
 
 #: The topic settings that the checks read.
 SETTINGS = (
@@ -17,6 +18,8 @@ SETTINGS = (
     "retention.ms",
     "retention.bytes",
     "max.message.bytes",
+    "delete.retention.ms",
+    "min.compaction.lag.ms",
 )
 
 
@@ -46,12 +49,13 @@ def _topic(name: str, found: LayoutSeen, seen: ClusterSeen, asked: Asked, comman
     min_isr = config if isinstance(config, Unknown) else int(config["min.insync.replicas"])
     yield from check_all("topic", found.topic, min_isr, len(seen.brokers), commands)
     if isinstance(config, Unknown):
-        for id in ("topic-unclean-election", "topic-retention", "topic-retention-bytes", "topic-message-size"):
-            yield Finding.not_seen(id, subject, config)
+        for of_it in ("unclean-election", "retention", "retention-bytes", "compaction", "message-size"):
+            yield Finding.not_seen(f"topic-{of_it}", subject, config)
     else:
         yield _election(name, config, commands)
         yield _retention(name, config, asked, commands)
         yield _retention_bytes(name, config, commands)
+        yield _compaction(name, config, commands)
         yield _message_size(name, config, seen, commands)
 
 
@@ -100,6 +104,14 @@ def _retention_bytes(name: str, config: Mapping[str, str], commands: Commands) -
             commands.topic_config(name, "retention.bytes=-1"),
         )
     return found.ok("A load may be of any size")
+
+
+def _compaction(name: str, config: Mapping[str, str], commands: Commands) -> Finding:
+    seen = ", ".join(f"{key}={config[key]}" for key in COMPACTION if key in config)
+    found = Judgement("topic-compaction", f"topic {name}", seen)
+    if text := warning(name, config):
+        return found.warning(text, commands.topic_config(name, f"min.compaction.lag.ms={WANTED_MS}"))
+    return found.ok("What became of a transaction can be told from the log for a day at least")
 
 
 def _message_size(name: str, config: Mapping[str, str], seen: ClusterSeen, commands: Commands) -> Finding:

@@ -7,15 +7,15 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kafka.protocol.consumer.fetch import FetchRequest
 
 from airflow_kafka_eos.errors import KafkaEosError
-from airflow_kafka_eos.evidence import Marker
+from airflow_kafka_eos.evidence import COMPACTED, Marker
 from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.log_scan import Sought, scan_all
+from airflow_kafka_eos.kafka.log_scan import LogScan, Sought, StillThere
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.transaction import TopicPartition
 
@@ -32,26 +32,12 @@ TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
 
 @dataclass
 class _Search:
-    """One partition, and whose ends are sought there."""
+    """One partition, and what is sought there."""
 
     tp: TopicPartition
     topic_id: str
-    sought: list[Sought]
-    next_offset: int
+    scan: LogScan | StillThere
     end: int | None = None  # the high watermark when we began: a busy partition must not keep us for ever
-    found: dict[Sought, Marker] = field(default_factory=dict)
-
-    @property
-    def left(self) -> list[Sought]:
-        return [one for one in self.sought if one not in self.found]
-
-    def settle(self, marker: Marker, up_to: int | None = None) -> None:
-        """So much for those that are sought from that offset or before; the others are read from theirs on."""
-        for one in self.left:
-            if up_to is None or one.from_offset <= up_to:
-                self.found[one] = marker
-        if left := self.left:
-            self.next_offset = max(self.next_offset, min(one.from_offset for one in left))
 
 
 def text_of(topic_id: uuid.UUID) -> str:
@@ -75,17 +61,44 @@ def find_markers(
     wire: Wire, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
 ) -> Evidence:
     """See :meth:`airflow_kafka_eos.kafka.partitions.Partitions.markers_of`."""
-    searches = [
-        _Search(tp, topic_ids[tp.topic], every, min(one.from_offset for one in every))
-        for tp, of in sought.items()
-        if (every := list(of))
-    ]
+    every = {tp: list(of) for tp, of in sought.items()}
+    markers: dict[TopicPartition, dict[Sought, Marker]] = {tp: {} for tp, of in every.items() if of}
+    last: KafkaEosError | None = None
+
+    def read(scans: Mapping[TopicPartition, LogScan | StillThere]) -> None:
+        nonlocal last
+        searches = [_Search(tp, topic_ids[tp.topic], scan) for tp, scan in scans.items()]
+        last = _read_all(wire, searches) or last
+        for tp, scan in scans.items():
+            markers[tp].update(scan.found)
+
+    def scan_for(those: Mapping[TopicPartition, list[Sought]], *, whole: bool) -> None:
+        scans = {tp: LogScan(of, whole=whole) for tp, of in those.items() if of}
+        read(scans)
+        read({tp: StillThere(scan.unsure) for tp, scan in scans.items() if scan.unsure})
+
+    scan_for(every, whole=False)
+    # where the batch with the last record is gone, an earlier one may be left; few topics are compacted
+    parts = {tp: [s for s, found in of.items() if _may_be_left(s, found)] for tp, of in markers.items()}
+    scan_for(parts, whole=True)
+    return Evidence(markers, last)
+
+
+def _may_be_left(sought: Sought, found: Marker) -> bool:
+    first = sought.first_offset
+    return found in COMPACTED and first is not None and first < sought.last_offset
+
+
+def _read_all(wire: Wire, searches: list[_Search]) -> KafkaEosError | None:
+    """Read until all scans are done; else why they are not."""
+    if not searches:
+        return None
     believe_gone_at = time.monotonic() + min(METADATA_LAG_S, wire.timeout_s / 2)
 
     def attempt() -> None:
         gone = _recreated_or_deleted(wire, _left(searches))
         while not gone and (left := _left(searches)):
-            before = [(len(s.found), s.next_offset) for s in left]
+            before = [s.scan.progress for s in left]
             grouped, missing = _by_leader(wire, left)
             failed: Exception | None = missing
             for node_id, mine in grouped.items():
@@ -95,31 +108,30 @@ def find_markers(
                     failed = e  # a leader that is down keeps nobody from asking the others
             if failed is not None:
                 raise failed
-            if before == [(len(s.found), s.next_offset) for s in left] and not gone:
+            if before == [s.scan.progress for s in left] and not gone:
                 raise retry.Retry("the leaders sent no records")  # throttled, or a replica that catches up
             # one answer has room for FETCH_BYTES only: whoever is first in the request gets on
-            searches.sort(key=lambda s: s.next_offset)
+            searches.sort(key=lambda s: s.scan.next_offset)
         if not gone:
             return
         if time.monotonic() >= believe_gone_at:
             for s in searches:
                 if s.tp.topic in gone:
-                    s.settle(Marker.UNREADABLE)
+                    s.scan.unreadable()
         if _left(searches):
             raise retry.Retry(f"topic id unknown for {', '.join(sorted(gone))}")
 
-    names = [str(tp) for tp in sought]
+    names = [str(s.tp) for s in searches]
     what = f"reading the end markers in {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-    error = None
     try:
         retry.until_settled(attempt, what=what, timeout_s=wire.timeout_s)
     except KafkaEosError as e:
-        error = e
-    return Evidence({s.tp: s.found for s in searches}, error)
+        return e
+    return None
 
 
 def _left(searches: Iterable[_Search]) -> list[_Search]:
-    return [s for s in searches if s.left]
+    return [s for s in searches if not s.scan.is_done]
 
 
 def _recreated_or_deleted(wire: Wire, searches: list[_Search]) -> set[str]:
@@ -169,8 +181,7 @@ def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:
                 wire.forget_leaders([s.tp])
                 gone.add(s.tp.topic)
             elif p.error_code == OFFSET_OUT_OF_RANGE:
-                # deleted up to behind the last record, or truncated before it
-                s.settle(Marker.UNREADABLE, s.next_offset)
+                s.scan.out_of_range()
             else:
                 if p.error_code:
                     wire.forget_leaders([s.tp])
@@ -195,7 +206,7 @@ def _request(searches: list[_Search]) -> Any:
                 partitions=[
                     partition(
                         partition=s.tp.partition,
-                        fetch_offset=s.next_offset,
+                        fetch_offset=s.scan.next_offset,
                         partition_max_bytes=PARTITION_BYTES,
                     )
                     for s in mine
@@ -210,10 +221,6 @@ def _request(searches: list[_Search]) -> Any:
 def _read(s: _Search, answer: Any) -> None:
     if s.end is None:
         s.end = answer.high_watermark
-    by_producer: dict[int, list[Sought]] = defaultdict(list)
-    for one in s.left:
-        by_producer[one.producer_id].append(one)
-    found, s.next_offset = scan_all(answer.records or b"", by_producer, s.next_offset)
-    s.found.update(found)
-    if s.next_offset >= s.end:
-        s.settle(Marker.MISSING, s.next_offset)
+    s.scan.feed(answer.records or b"")
+    if not s.scan.is_done and s.scan.next_offset >= s.end:
+        s.scan.end(s.end)

@@ -199,18 +199,19 @@ class Partitions:
     ) -> dict[TopicPartition, Marker]:
         """Rule 7's evidence: per partition the first control record of a producer id behind its last record.
 
-        The log is read without interpretation from ``last_offset + 1`` up to the high watermark, and only under the
+        The log is read without interpretation from ``last_offset`` up to the high watermark, and only under the
         recorded topic id. What the answer rests on:
 
         - A producer id has one open transaction at a time, so the first control record behind the transaction's last
-          record ends it, as long as nothing between is lost.
+          record ends it, as long as nothing between is lost: its batch with the last record is there, or no offset
+          is missing (:class:`airflow_kafka_eos.kafka.log_scan.LogScan`). On transaction version 1 the epoch does not
+          tell two transactions apart, and a timeout adds one as transaction version 2 does.
         - UNREADABLE when ``last_offset + 1`` is no longer in the log (deleted by retention or DeleteRecords, or
-          truncated): a marker found later could be of a later transaction of the same producer id. Nor can the
-          epoch tell them apart: on transaction version 1 both may carry the same, and a timeout adds one as
-          transaction version 2 does.
+          truncated).
         - UNREADABLE too when a data batch of the producer id stands before the marker, when compaction left the
-          marker empty, or when its epoch is neither ``producer_epoch`` nor the next one: a later transaction.
+          marker empty, or when its epoch is none that this transaction can have.
         - UNREADABLE when the topic is gone or has another id, believed after some seconds (metadata may lag).
+        - COMPACTED when none of its own batches is left, though the log reaches back so far.
         - MISSING when the high watermark is reached without a marker: the transaction is open there.
 
         :param last_offsets: the offset of the transaction's last record in each of its partitions.
@@ -218,7 +219,7 @@ class Partitions:
         :param producer_epoch: the epoch that the transaction was written with; not compared when None.
         :raises AccessError: READ on a topic is missing.
         """
-        sought = {tp: [Sought(producer_id, producer_epoch, last + 1)] for tp, last in last_offsets.items()}
+        sought = {tp: [Sought(producer_id, producer_epoch, last)] for tp, last in last_offsets.items()}
         found, error = self.markers_of(sought, topic_ids)
         if error is not None:
             raise error

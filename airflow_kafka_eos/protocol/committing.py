@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import (
@@ -22,11 +21,13 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.evidence import FINAL, Outcome, judge_decided
+from airflow_kafka_eos.kafka.end_txn import EndAnswer
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.doubts import doubt
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.forgotten import end_forgotten
-from airflow_kafka_eos.protocol.judging import evidence_of
+from airflow_kafka_eos.protocol.judging import evidence_of, missing_for_good
 from airflow_kafka_eos.protocol.repairing import end_abandoned, repair
 from airflow_kafka_eos.protocol.restored import refuse_unknown_repairs
 from airflow_kafka_eos.protocol.session import Session
@@ -180,27 +181,25 @@ def commit_pass(
     rows = session.ledger.transactions(load, number)
     todo = [t for t in rows if t.outcome not in FINAL]
     failed: KafkaEosError | None = None
+    answers: dict[str, EndAnswer] = {}
     if todo:
         # the answers are hints (rule 7): a refused EndTxn may be one that went through before
         try:
-            session.coordinator.end_many([t.transaction for t in todo], Verdict.COMMIT)
+            answers = session.coordinator.end_many([t.transaction for t in todo], Verdict.COMMIT)
         except KafkaEosError as e:
             failed = e
-    outcomes: dict[str, Outcome] = {}
-    stories: dict[str, str] = {}
-    found, unread = evidence_of(session, todo)
+    by_name = {t.transaction.transactional_id: t for t in todo}
+    found, unread = evidence_of(session, todo, attempt)
     failed = failed or unread
-    for name, markers in found.items():
-        outcomes[name] = judge_decided(markers.values())
-        stories[name] = ", ".join(f"{tp} {marker.value}" for tp, marker in sorted(markers.items()))
+    outcomes = {name: judge_decided(markers.values()) for name, markers in found.items()}
     log.info("commit of %s attempt %d: %s", load, number, {n: o.value for n, o in outcomes.items()})
     if outcomes:
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
         outcomes = session.ledger.record_outcomes(load, number, outcomes)
     result.open = [name for name, outcome in outcomes.items() if outcome is Outcome.OPEN]
     result.newly_committed = [name for name, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
-    in_doubt = {name: stories[name] for name, outcome in outcomes.items() if outcome is Outcome.IN_DOUBT}
-    if in_doubt and _stop(session, load, number, in_doubt):
+    in_doubt = {name: found[name] for name, outcome in outcomes.items() if outcome is Outcome.IN_DOUBT}
+    if in_doubt and _stop(session, load, number, doubt(session, load, number, in_doubt, by_name, answers)):
         return CommitPass()  # COMMITTED since the look
     known = {t.transaction.transactional_id: t.outcome for t in rows} | outcomes
     result.lost = [name for name, outcome in known.items() if outcome is Outcome.LOST]
@@ -209,10 +208,17 @@ def commit_pass(
         session.ledger.record_repairing(load, number, why)
     if ends_forgotten and result.open:
         try:
-            late = [t for t in todo if t.transaction.transactional_id in set(result.open)]
-            result.forgotten = end_forgotten(session, attempt, late)
+            result.forgotten = end_forgotten(session, attempt, [by_name[name] for name in result.open])
+            late = [by_name[name] for name in result.open if name not in result.forgotten]
+            never = missing_for_good(session, late)
+            if never:
+                session.ledger.record_outcomes(load, number, dict.fromkeys(never, Outcome.IN_DOUBT))
+                if _stop(session, load, number, doubt(session, load, number, never, by_name, answers)):
+                    return CommitPass()
         except AccessError as e:
             result.refused = e
+        except InDoubtError:
+            raise
         except KafkaEosError as e:
             failed = e
     if failed is not None and any(o not in FINAL for o in known.values()):
@@ -242,36 +248,13 @@ def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> Atte
     return row
 
 
-def _stop(session: Session, load: LoadIdentity, number: int, stories: Mapping[str, str]) -> bool:
+def _stop(session: Session, load: LoadIdentity, number: int, error: InDoubtError) -> bool:
     """True when somebody else has seen all of the load committed since.
 
     Every other transaction's outcome is recorded by now: the ledger shows a person what is committed.
 
     :raises InDoubtError: otherwise.
     """
-    name, story = next(iter(stories.items()))
-    what = f"the logs of transaction {name} do not tell one story: {story}{_hint(session, name)}"
-    if len(stories) > 1:
-        what += f"; and so with {len(stories) - 1} more"
-    if not session.ledger.record_in_doubt(load, number, what):
+    if not session.ledger.record_in_doubt(load, number, error.message):
         return True
-    raise InDoubtError(
-        what,
-        remedy="Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
-        "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
-        "it as it is, and the same data can be loaded under a load_key of its own",
-        load=str(load),
-        attempt=number,
-        transactional_id=name,
-    )
-
-
-def _hint(session: Session, name: str) -> str:
-    """The coordinator's word, for people; it is never evidence (rule 7)."""
-    try:
-        seen = session.coordinator.describe([name]).get(name)
-    except KafkaEosError:
-        return ""
-    if seen is None:
-        return "; its coordinator does not know it any more"
-    return f"; its coordinator shows {seen.coordinator_state.value} {seen.state}"
+    raise error

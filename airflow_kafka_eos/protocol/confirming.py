@@ -27,7 +27,7 @@ class Observed:
     log_starts: Mapping[TopicPartition, int]
     #: transactional ids that have run so long, by the brokers' clocks, that less than the margin is left
     overdue: frozenset[str] = frozenset()
-    #: topic -> settings of its retention; empty where DESCRIBE_CONFIGS is missing
+    #: topic -> settings of its retention and compaction; empty where DESCRIBE_CONFIGS is missing
     retention: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, TopicError, UndecidableError
+from airflow_kafka_eos.kafka.compaction import COMPACTION, warning
 from airflow_kafka_eos.kafka.preflight import RETENTION
 from airflow_kafka_eos.ledger.beside import decide_beside
 from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -138,6 +139,9 @@ def decide(
             load=str(ref.load),
             attempt=ref.attempt,
         )
+    for topic, config in sorted(seen.retention.items()):
+        if text := warning(topic, config):
+            log.warning("%s: %s", ref, text)
     # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
     not_after = asked_s + margin_s / 2
     if also is None:
@@ -195,5 +199,5 @@ def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
         overdue=frozenset()
         if manifest.two_phase_commit
         else frozenset(session.coordinator.list_open(ref.id_prefix, longer_than_ms=spent_ms)),
-        retention=session.partitions.topic_config(topics, list(RETENTION)),
+        retention=session.partitions.topic_config(topics, sorted({*RETENTION, *COMPACTION})),
     )

@@ -18,7 +18,7 @@ from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers, write_marker
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.protocol.judging import evidence_of
+from airflow_kafka_eos.protocol.judging import evidence_of, first_offsets
 from airflow_kafka_eos.protocol.over import is_over, over
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, TopicPartition, TransactionDescription
@@ -49,7 +49,7 @@ def end_forgotten(session: Session, row: AttemptRow, unfinished: Iterable[Transa
     if not described:
         return []
     # then the logs, then the leaders: what a coordinator had ended when it answered is to be seen there, or never will
-    found, _ = evidence_of(session, [known[name] for name in described])
+    found, _ = evidence_of(session, [known[name] for name in described], row)
     missing = {tp for of in found.values() for tp, marker in of.items() if marker is Marker.MISSING}
     shown = open_producers(session.partitions.wire, missing)
     ended = []
@@ -78,7 +78,7 @@ def judge_forgotten(
     """
     if not is_over(seen):
         return None
-    first = _first_offsets(row)
+    first = first_offsets(row)
     state = row.transaction.state
     # from where the recorded writes begin: what began elsewhere is another transaction, whoever wrote it (rule 4)
     producers = tuple(
@@ -101,10 +101,6 @@ def judge_forgotten(
         else seen is not None and seen.coordinator_state is CoordinatorState.COMPLETE_COMMIT
     )
     return Forgotten(row, Verdict.COMMIT if is_committed else Verdict.ABORT, producers)
-
-
-def _first_offsets(row: TransactionRow) -> dict[TopicPartition, int]:
-    return {w.topic_partition: w.first_offset for w in row.writes}
 
 
 def _end(session: Session, row: AttemptRow, forgotten: Forgotten) -> bool:

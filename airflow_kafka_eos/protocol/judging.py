@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.evidence import Marker
+from airflow_kafka_eos.kafka.compaction import COMPACTION, may_be_gone
 from airflow_kafka_eos.kafka.log_scan import Sought
-from airflow_kafka_eos.ledger.rows import TransactionRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
+from airflow_kafka_eos.protocol.over import over
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TopicPartition
+
+_FOLLOWING = {Marker.COMPACTED_THEN_COMMIT: Marker.COMMIT, Marker.COMPACTED_THEN_ABORT: Marker.ABORT}
 
 
 class Judged(NamedTuple):
@@ -21,8 +27,15 @@ class Judged(NamedTuple):
     error: KafkaEosError | None
 
 
-def evidence_of(session: Session, rows: Iterable[TransactionRow]) -> Judged:
-    """What the logs show behind the last records of prepared transactions, each partition read once."""
+def evidence_of(
+    session: Session, rows: Iterable[TransactionRow], decided: AttemptRow | None = None
+) -> Judged:
+    """What the logs show behind the last records of prepared transactions, each partition read once.
+
+    :param decided: their attempt, if it is decided to be committed. Decide has seen them open, so they ended behind
+        prepare, and their markers may be too young to be gone: then what follows records that are compacted away is
+        their own.
+    """
     result = Judged({}, None)
     for topic_ids, group in _by_topic_ids(rows):
         sought = {t.transaction.transactional_id: _sought(t) for t in group}
@@ -36,24 +49,82 @@ def evidence_of(session: Session, rows: Iterable[TransactionRow]) -> Judged:
             if len(markers) == len(of):
                 result.markers[name] = markers
         result = Judged(result.markers, result.error or error)
+    if decided is not None and decided.prepared_at is not None:
+        _believe_the_young(session, result.markers.values(), datetime.fromisoformat(decided.prepared_at))
     return result
 
 
-def evidence(session: Session, row: TransactionRow) -> dict[TopicPartition, Marker]:
+def _believe_the_young(
+    session: Session, found: Iterable[dict[TopicPartition, Marker]], open_at: datetime
+) -> None:
+    """Where the transaction's own marker cannot have been taken out yet, the first one that is there is its own."""
+    doubtful = [(of, tp) for of in found for tp, marker in of.items() if marker in _FOLLOWING]
+    if not doubtful:
+        return
+    configs = session.partitions.topic_config({tp.topic for _, tp in doubtful}, COMPACTION)
+    for of, tp in doubtful:
+        if not may_be_gone(configs.get(tp.topic, {}), open_at.timestamp() * 1000, time.time() * 1000):
+            of[tp] = _FOLLOWING[of[tp]]
+
+
+def evidence(
+    session: Session, row: TransactionRow, decided: AttemptRow | None = None
+) -> dict[TopicPartition, Marker]:
     """The same of one transaction.
 
     :raises KafkaEosError: a partition could not be read.
     """
-    found, error = evidence_of(session, [row])
+    found, error = evidence_of(session, [row], decided)
     if error is not None:
         raise error
     return found[row.transaction.transactional_id]
 
 
+def missing_for_good(
+    session: Session, rows: Iterable[TransactionRow]
+) -> dict[str, dict[TopicPartition, Marker]]:
+    """Of transactions that look open, those that are not, and have no marker all the same: by transactional id.
+
+    Their coordinators have nothing more to do, so no marker comes. And readers are past their last records: the leader
+    has ended them, and whatever ended them is below the high watermark. Only then the log is read again.
+
+    :raises TransientError: a broker does not answer.
+    """
+    known = {t.transaction.transactional_id: t for t in rows}
+    is_over = over(session, known)
+    if not is_over:
+        return {}
+    late = [known[name] for name in is_over]
+    stable = session.partitions.last_stable_offsets(w.topic_partition for t in late for w in t.writes)
+    found, _ = evidence_of(session, late)
+    gone = {}
+    for name, markers in found.items():
+        last = last_offsets(known[name])
+        told = {
+            tp: Marker.MISSING_FOR_GOOD if marker is Marker.MISSING and stable[tp] > last[tp] else marker
+            for tp, marker in markers.items()
+        }
+        if Marker.MISSING_FOR_GOOD in told.values():
+            gone[name] = told
+    return gone
+
+
+def first_offsets(row: TransactionRow) -> dict[TopicPartition, int]:
+    """Of its first record in each partition."""
+    return {w.topic_partition: w.first_offset for w in row.writes}
+
+
+def last_offsets(row: TransactionRow) -> dict[TopicPartition, int]:
+    """Of its last record in each partition."""
+    return {w.topic_partition: w.last_offset for w in row.writes}
+
+
 def _sought(row: TransactionRow) -> dict[TopicPartition, Sought]:
-    state = row.transaction.state
-    last = {w.topic_partition: w.last_offset for w in row.writes}
-    return {tp: Sought(state.producer_id, state.producer_epoch, offset + 1) for tp, offset in last.items()}
+    state, first = row.transaction.state, first_offsets(row)
+    return {
+        tp: Sought(state.producer_id, state.producer_epoch, last, first[tp])
+        for tp, last in last_offsets(row).items()
+    }
 
 
 def _by_topic_ids(rows: Iterable[TransactionRow]) -> list[tuple[Mapping[str, str], list[TransactionRow]]]:

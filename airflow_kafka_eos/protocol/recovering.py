@@ -6,7 +6,7 @@ import logging
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.evidence import FINAL, judge_decided
-from airflow_kafka_eos.ledger.rows import LoadRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.committing import commit, decided_attempt
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
@@ -62,7 +62,7 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
     if _known(session, load).state is not LoadState.GIVEN_UP:
         decided = decided_attempt(session, load)
         refuse_elsewhere(session, [decided])
-        _note_outcomes(session, load, decided.number)
+        _note_outcomes(session, load, decided)
         session.ledger.record_given_up(load, by=by, reason=reason)
         log.warning("load %s is given up by %s: %s", load, by, reason)
     try:
@@ -83,12 +83,12 @@ def _known(session: Session, load: LoadIdentity) -> LoadRow:
     return row
 
 
-def _note_outcomes(session: Session, load: LoadIdentity, number: int) -> None:
+def _note_outcomes(session: Session, load: LoadIdentity, decided: AttemptRow) -> None:
     """For the person who compares topic and ledger afterwards; brokers may be gone for good."""
-    rows = [t for t in session.ledger.transactions(load, number) if t.outcome not in FINAL]
-    found, error = evidence_of(session, rows)
+    rows = [t for t in session.ledger.transactions(load, decided.number) if t.outcome not in FINAL]
+    found, error = evidence_of(session, rows, decided)
     if error is not None:
         log.warning("what became of %d transactions of %s cannot be told: %s", len(rows) - len(found), load, error)
     if found:
         outcomes = {name: judge_decided(markers.values()) for name, markers in found.items()}
-        session.ledger.record_outcomes(load, number, outcomes)
+        session.ledger.record_outcomes(load, decided.number, outcomes)

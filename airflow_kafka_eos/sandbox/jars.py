@@ -20,7 +20,7 @@ MINIMUM_JAVA = 17
 MAVEN_SECONDS = 900
 
 # the newest patch of each release line that the tests run on
-VERSIONS = {"3.9": "3.9.2", "4.0": "4.0.2", "4.1": "4.1.2", "4.4": "4.4.0"}
+VERSIONS = {"3.9": "3.9.2", "4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.2", "4.3": "4.3.1", "4.4": "4.4.0"}
 
 
 def full_version(version: str) -> str:

@@ -36,6 +36,8 @@ from airflow_kafka_eos.sandbox.settings import HOST, Node, properties_text, serv
 
 __all__ = ["LocalKafka"]
 
+#: The feature that decides whether an end of a transaction raises its producer's epoch (KIP-890).
+TRANSACTION_VERSION = "transaction.version"
 READY_SECONDS = 60.0
 STOP_SECONDS = 15.0
 POLL_SECONDS = 0.05
@@ -48,13 +50,15 @@ _running: weakref.WeakSet[LocalKafka] = weakref.WeakSet()
 class LocalKafka(Running):
     """A Kafka of this process. Listens on 127.0.0.1 only, and ends with the process, however that ends.
 
-    :param version: ``4.4.0``, or ``4.4`` for the newest patch known (3.9, 4.0, 4.1, 4.4).
+    :param version: ``4.4.0``, or ``4.4`` for the newest patch known (3.9, 4.0, 4.1, 4.2, 4.3, 4.4).
     :param brokers: 1 or 3; each is a controller too.
     :param data_dir: kept on stop and used again; a temporary folder, deleted on stop, when None.
     :param broker_settings: server properties that win over the sandbox's own.
     :param heap: each broker's ``-Xmx``.
     :param log: gets short lines for people.
     :param jvm_options: replaces the options that favour a quick start over a high throughput.
+    :param transaction_version: level of the feature ``transaction.version``, when the storage is formatted: 0, 1 or 2
+        (KIP-890), 0 only before 4.0; None: the version's own default.
     """
 
     def __init__(
@@ -66,12 +70,14 @@ class LocalKafka(Running):
         heap: str = "512m",
         log: Callable[[str], None] | None = None,
         jvm_options: Sequence[str] = QUICK_JVM,
+        transaction_version: int | None = None,
     ) -> None:
         if brokers not in (1, 3):
             raise ConfigurationError(f"brokers={brokers} is not supported", remedy="Use 1 or 3")
         self.version = full_version(version)
         self.brokers = brokers
         self.broker_settings = dict(broker_settings or {})
+        self.transaction_version = transaction_version
         self._data_dir = data_dir
         self._jvm_options = [f"-Xmx{heap}", *jvm_options]
         self._log = log or (lambda line: None)
@@ -126,7 +132,8 @@ class LocalKafka(Running):
                 settings = server_settings(node, nodes, self.broker_settings)
                 node.properties.touch(mode=0o600)  # broker_settings may hold passwords
                 node.properties.write_text(properties_text(settings))
-            format_storage(java, jars, nodes, _cluster_id(self._root))
+            features = {} if self.transaction_version is None else {TRANSACTION_VERSION: self.transaction_version}
+            format_storage(java, jars, nodes, _cluster_id(self._root), features)
             self._run(self.node_ids)
             self.wait_ready()
         except BaseException:

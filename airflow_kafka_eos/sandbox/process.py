@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.sandbox.settings import Node
@@ -34,9 +35,12 @@ def java_command(java: str, jars: Path, main: str, options: Sequence[str] = ()) 
     return [java, *options, *LOGGING, "-cp", f"{jars}/*", main]
 
 
-def format_storage(java: str, jars: Path, nodes: Sequence[Node], cluster_id: str) -> None:
+def format_storage(
+    java: str, jars: Path, nodes: Sequence[Node], cluster_id: str, features: Mapping[str, int] = MappingProxyType({})
+) -> None:
     """Format what is not formatted yet (KIP-631), all nodes at a time.
 
+    :param features: levels of the cluster's features (KIP-1022); the others get the version's own.
     :raises SandboxError: Kafka refuses.
     """
     runs = []
@@ -46,6 +50,8 @@ def format_storage(java: str, jars: Path, nodes: Sequence[Node], cluster_id: str
         command = java_command(java, jars, STORAGE_TOOL, QUICK_JVM)
         # with "=": one in 64 random ids begins with a dash, and would be taken for an option
         command += ["format", f"--cluster-id={cluster_id}", "--config", str(node.properties)]
+        for name, level in features.items():
+            command += ["--feature", f"{name}={level}"]
         runs.append(
             (node, subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         )

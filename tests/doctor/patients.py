@@ -40,6 +40,8 @@ BAD_TOPIC = {
     "unclean.leader.election.enable": "true",
     "retention.ms": "1000",
     "retention.bytes": "1000",
+    "cleanup.policy": "compact,delete",
+    "delete.retention.ms": "0",
     "max.message.bytes": "5000",
 }
 BAD_SPARK = {

@@ -43,7 +43,7 @@ def without(*taken: Right) -> frozenset[Right]:
 
 
 ERROR, UNKNOWN, WARNING = Severity.ERROR, Severity.UNKNOWN, Severity.WARNING
-SETTINGS = ("min-insync", "unclean-election", "retention", "retention-bytes", "message-size")
+SETTINGS = ("min-insync", "unclean-election", "retention", "retention-bytes", "compaction", "message-size")
 _CONFIGS = "--operation DescribeConfigs"
 CASES = {
     "ids": Case(

@@ -89,6 +89,7 @@ CASES = [
     Case("broken", "topic-unclean-election", ERROR, "election.enable=true", "election.enable=false", "sick"),
     Case("broken", "topic-retention", ERROR, "retention.ms=1000", "sick --add-config retention.ms=", "sick"),
     Case("broken", "topic-retention-bytes", WARNING, "retention.bytes=1000", "retention.bytes=-1", "sick"),
+    Case("broken", "topic-compaction", WARNING, "delete.retention.ms=0", "min.compaction.lag.ms=86400000", "sick"),
     Case("broken", "topic-message-size", WARNING, "max.message.bytes=5000", "max.message.bytes=1000000", "sick"),
     Case("broken", "namespace-shared", ERROR, f"ledger {OTHER_LEDGER} has 1 ids (1 open)", "a namespace of its own"),
     Case("broken", "ids-near-cap", ERROR, "brokers: 4, cap: 4", "transaction_naming='pooling'", "load name orders"),

@@ -209,7 +209,7 @@ def test_the_ends_of_many_transactions_cost_no_more_requests_than_that_of_one(
     with Counted(settings_of(kafka.bootstrap_servers)) as wire:
         partitions = Partitions(wire)
         ids = ids_of(partitions, name)
-        sought = [Sought(t.state.producer_id, t.state.producer_epoch, last[tp] + 1) for t, last in every]
+        sought = [Sought(t.state.producer_id, t.state.producer_epoch, last[tp]) for t, last in every]
         found, error = partitions.markers_of({tp: sought}, ids)
         assert error is None
         assert [found[tp][one] for one in sought] == [
@@ -279,8 +279,8 @@ def test_what_was_deleted_says_nothing_of_what_is_behind_it_rule_7(
         txn, last = prepare(coordinator, kafka.bootstrap_servers, an_id(name, n), {tp: 1})
         coordinator.end(txn, Verdict.COMMIT)
         wait_ended(coordinator, txn.transactional_id)
-        every.append(Sought(txn.state.producer_id, txn.state.producer_epoch, last[tp] + 1))
-    delete_before(admin, tp, every[1].from_offset - 1)
+        every.append(Sought(txn.state.producer_id, txn.state.producer_epoch, last[tp]))
+    delete_before(admin, tp, every[1].last_offset)
     found, error = partitions.markers_of({tp: every}, ids_of(partitions, name))
     assert error is None
     assert [found[tp][one] for one in every] == [Marker.UNREADABLE, Marker.COMMIT]

@@ -5,6 +5,7 @@ A snippet that the code no longer has exactly once fails a test of this folder: 
 
 from __future__ import annotations
 
+from tests.mutations.compacting import OF_COMPACTING
 from tests.mutations.deciding import OF_RULES_1_TO_6
 from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
 from tests.mutations.ending import OF_RULES_7_TO_14
@@ -24,4 +25,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_OPERATING,
     *OF_OTHER_CLUSTERS,
     *OF_FORGETTING,
+    *OF_COMPACTING,
 )
