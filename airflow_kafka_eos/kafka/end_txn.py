@@ -14,7 +14,10 @@ from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import PreparedTransaction
 
 _API_KEY = 26
-_OLDEST = 3
+_OLDEST, HIGHEST = 3, 5
+#: The last version that does not ask for a raised epoch (KIP-890).
+BEFORE_EPOCH_BUMP = 4
+UNSUPPORTED_VERSION = 35
 INVALID_TXN_STATE = 48
 #: INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
 _FENCED = frozenset({47, 49, 90})
@@ -61,10 +64,15 @@ class EndTxnAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class EndTxn:
-    """EndTxn by the recorded identity (rule 4), in the highest version that both sides speak (KIP-890)."""
+    """EndTxn by the recorded identity (rule 4), in the highest version that both sides speak (KIP-890).
+
+    :param highest: a cluster with transaction.version=0, as one that was upgraded from 3.9 has it, offers v5, and
+        answers UNSUPPORTED_VERSION to it.
+    """
 
     transaction: PreparedTransaction
     verdict: Verdict
+    highest: int = HIGHEST
     API: ClassVar[Any] = EndTxnRequest
 
     def message(self) -> EndTxnRequest:
@@ -74,6 +82,7 @@ class EndTxn:
             producer_epoch=self.transaction.state.producer_epoch,
             committed=self.verdict is Verdict.COMMIT,
             min_version=_OLDEST,
+            max_version=self.highest,
         )
 
     def frame(self, version: int, correlation_id: int, client_id: str) -> bytes:

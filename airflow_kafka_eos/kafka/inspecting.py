@@ -12,6 +12,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer.transaction import EndTxnRequest
 
 from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka.end_txn import BEFORE_EPOCH_BUMP
 from airflow_kafka_eos.kafka.listing import everywhere
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.transaction import OPEN_STATES
@@ -129,7 +130,12 @@ def check_may_end(wire: Wire, unused_id: str) -> None:
 
     def attempt() -> None:
         request = EndTxnRequest(
-            transactional_id=unused_id, producer_id=0, producer_epoch=0, committed=False, min_version=3
+            transactional_id=unused_id,
+            producer_id=0,
+            producer_epoch=0,
+            committed=False,
+            min_version=3,
+            max_version=BEFORE_EPOCH_BUMP,
         )
         code = wire.send_to_coordinator(unused_id, request).error_code
         if code == retry.NOT_COORDINATOR:

@@ -25,6 +25,10 @@ class Framed(Protocol):
     #: kafka-python's class of the request, for its versions
     API: ClassVar[Any]
 
+    @property
+    def highest(self) -> int:
+        """The highest version to send it in."""
+
     def message(self) -> Any:
         """The same request for kafka-python."""
 
@@ -133,4 +137,4 @@ class Pipe:
     def _version(self, request: Framed) -> int:
         if request.API not in self._versions:
             self._versions[request.API] = int(self._connection.broker_version_data.api_version(request.API))
-        return self._versions[request.API]
+        return min(self._versions[request.API], request.highest)
