@@ -80,6 +80,9 @@ def find_markers(
     scan_for(every, whole=False)
     # where the batch with the last record is gone, an earlier one may be left; few topics are compacted
     parts = {tp: [s for s, found in of.items() if _may_be_left(s, found)] for tp, of in markers.items()}
+    for tp, of in parts.items():
+        for one in of:
+            del markers[tp][one]  # nothing is said of it if it cannot be read now
     scan_for(parts, whole=True)
     return Evidence(markers, last)
 

@@ -88,4 +88,13 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         "(0, 1)",
         ("tests/kafka/test_log_scan.py::test_a_marker_has_an_epoch_that_its_transaction_can_have",),
     ),
+    Mutation(
+        7,
+        "doubt-by-an-absent-leader",
+        "a batch that cannot be looked for now is no doubt",
+        _KAFKA + "markers.py",
+        "            del markers[tp][one]  # nothing is said",
+        "            pass  # nothing is said",
+        ("tests/protocol/test_compacted.py::test_one_batch_that_is_left_proves_the_commit",),
+    ),
 )

@@ -11,15 +11,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kafka.protocol.consumer.fetch import FetchRequest
 
-from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, RecordsGoneError
+from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError, KafkaEosError, RecordsGoneError
 from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.kafka.log_scan import Sought
 from airflow_kafka_eos.kafka.markers import Evidence
 from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.judging import evidence, missing_for_good
@@ -133,6 +136,20 @@ def test_one_batch_that_is_left_proves_the_commit(world: World) -> None:
     end(writer, Verdict.COMMIT)
     write_again(world, b"goes")
     clean_until(world, lambda: left_of(world, writer.state) == ["data", "marker"], "the end of the last batch")
+    (row,) = world.session.ledger.transactions(world.load, 1)
+    tp, w = TopicPartition(world.topic, 0), writer.writes[0]
+    sought = Sought(writer.state.producer_id, writer.state.producer_epoch, w.last_offset, w.first_offset)
+
+    class FarFromTheFirst(Wire):
+        def send_to_broker(self, node_id: int, request: Any) -> Any:
+            if isinstance(request, FetchRequest) and request.topics[0].partitions[0].fetch_offset == w.first_offset:
+                raise BrokerUnavailableError("its leader is away", remedy="Wait")
+            return super().send_to_broker(node_id, request)
+
+    with FarFromTheFirst(world.settings, timeout_s=2) as wire:
+        found, error = Partitions(wire).markers_of({tp: [sought]}, row.topic_ids)
+    # a batch that cannot be looked for now is no doubt
+    assert (found, type(error)) == ({tp: {}}, BrokerUnavailableError)
     world.commit()
     assert state(world) is LoadState.COMMITTED
 
