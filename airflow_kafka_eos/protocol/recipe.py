@@ -185,7 +185,7 @@ def _refuse_forgotten(session: Session, attempt: AttemptRow | None, given: Prepa
     if attempt is not None and attempt.verdict is Verdict.COMMIT:
         return
     recorded = None if attempt is None else _row(session, attempt, name)
-    if attempt is not None and recorded is not None and Marker.COMMIT in evidence(session, recorded).values():
+    if attempt is not None and recorded is not None and _may_be_committed(session, recorded):
         now = session.ledger.attempt(attempt.load, attempt.number)
         if now is None or now.verdict is not Verdict.COMMIT:  # it may have been decided, and committed, meanwhile
             raise _doubt(given, attempt, "the log has its commit markers")
@@ -196,6 +196,11 @@ def _refuse_forgotten(session: Session, attempt: AttemptRow | None, given: Prepa
         refuse_restored(session, load)
     if attempt is not None and attempt.is_undecided and recorded is None and seen is None and not given.state.is_empty:
         raise _doubt(given, attempt, f"the caller has {given.state}, and neither ledger nor coordinator know of it")
+
+
+def _may_be_committed(session: Session, recorded: TransactionRow) -> bool:
+    """Whether a partition's log has a commit marker that is this transaction's, or may be."""
+    return not {Marker.COMMIT, Marker.COMPACTED_THEN_COMMIT}.isdisjoint(evidence(session, recorded).values())
 
 
 def _doubt(given: PreparedTransaction, attempt: AttemptRow | None, what: str) -> InDoubtError:

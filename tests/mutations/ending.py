@@ -196,8 +196,8 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "forgotten-commit",
         "complete_transaction never answers abort where the log has the commit markers",
         _PROTOCOL + "recipe.py",
-        "recorded is not None and Marker.COMMIT in evidence",
-        "recorded is not None and Marker.ABORT in evidence",
+        "recorded is not None and _may_be_committed(session, recorded)",
+        "recorded is not None and _may_be_committed is None",
         ("tests/protocol/test_recipe_restored.py::test_a_commit_that_only_the_log_shows_is_in_doubt",),
     ),
     Mutation(

@@ -27,6 +27,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.judging import evidence, missing_for_good
 from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.recipe import _may_be_committed
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
@@ -208,6 +209,9 @@ def test_an_old_marker_behind_records_that_are_gone_is_not_believed(
     monkeypatch.setattr("airflow_kafka_eos.protocol.judging.time", tomorrow)
     with pytest.raises(InDoubtError, match="a commit marker of its producer follows"):
         commit_pass(world.session, world.load, 1)
+    # nor is it of no matter to a ledger that does not know of the decision
+    (row,) = world.session.ledger.transactions(world.load, 1)
+    assert _may_be_committed(world.session, row)
 
 
 def test_what_has_ended_and_has_no_marker_is_in_doubt_not_open(world: World) -> None:
