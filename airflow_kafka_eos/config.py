@@ -103,6 +103,13 @@ OPTIONS: Mapping[str, Option] = {
         "30",
         _seconds,
     ),
+    "paused_after": Option(
+        "float",
+        "900",
+        "Seconds after which maintenance ends what is prepared and undecided while its DAG is paused.",
+        "3600",
+        _seconds,
+    ),
     "writer_deadline": Option(
         "float",
         "86400",

@@ -7,6 +7,7 @@
     │   │   ├── TopicError           a topic or partition is missing or does not fit
     │   │   ├── SchemaRefusedError       the registry refuses the values' schema, or the columns do not fit it
     │   │   ├── OtherClusterError    the attempt was written to another Kafka cluster than the connection leads to
+    │   │   ├── OtherLedgerError     this process opens another ledger than the one that the load is noted in
     │   │   └── ToolMissingError     a program on the machine is missing or too old
     │   ├── AccessError              the broker refuses the credentials or the operation
     │   ├── BrokerTooOldError        the broker lacks a request that exactly-once needs
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = [
     "AccessError",
@@ -49,6 +51,7 @@ __all__ = [
     "ManifestError",
     "NotFinishedError",
     "OtherClusterError",
+    "OtherLedgerError",
     "ProducerFencedError",
     "RecordError",
     "RecordsGoneError",
@@ -62,6 +65,12 @@ __all__ = [
     "TransientError",
     "UndecidableError",
 ]
+
+
+_ONE_LEDGER = (
+    "Let workers, triggerer and api-server use one ledger: set ledger_conn_id, best in [kafka_eos] on all of them, to "
+    "a database that they share; or, on one host, give all of them the same AIRFLOW_HOME"
+)
 
 
 class KafkaEosError(Exception):
@@ -153,6 +162,16 @@ class OtherClusterError(ConfigurationError):
         super().__init__(message, remedy=remedy, load=load, attempt=attempt, transactional_id=transactional_id)
         self.written_to = written_to
         self.leads_to = leads_to
+
+
+class OtherLedgerError(ConfigurationError):
+    """This process opens another ledger than the one that the load is noted in: another Airflow home, or connection.
+
+    What it says of the load means nothing, least of all that there is nothing to do.
+    """
+
+    def __init__(self, message: str, *, remedy: str = _ONE_LEDGER, **ids: Any) -> None:
+        super().__init__(message, remedy=remedy, **ids)
 
 
 class ToolMissingError(ConfigurationError):

@@ -66,6 +66,9 @@ class ExactlyOnceLoad(TaskGroup):
     :param also_sql: SQL that decide runs in the database transaction that records the decision: a dual write. Needs
         ``ledger_conn_id``; wants ``two_phase_commit="required"``. (templated)
     :param also: the same as a callable on the SQLAlchemy connection and the manifest.
+    :param decide_at_once: prepare decides the load as soon as all is prepared, in its own task: a DAG that is paused
+        meanwhile then holds no reader back. Left out by itself where a task of yours stands before decide, such as a
+        person's approval. False: only the task decide decides.
     :param hold_time: the time from a Spark task's first record until the load is decided, at most the broker's
         ``transaction.max.timeout.ms``; a task that writes longer than this fails. Two-phase commit has no such limit.
     :param margin: time that decide wants left of it.
@@ -114,6 +117,7 @@ class ExactlyOnceLoad(TaskGroup):
         check: Callable[..., Any] | None = None,
         also_sql: Any = None,
         also: Callable[[Any, Any], object] | None = None,
+        decide_at_once: bool = True,
         hold_time: timedelta | None = None,
         margin: timedelta | None = None,
         quiet_period: timedelta | None = None,
@@ -187,6 +191,7 @@ class ExactlyOnceLoad(TaskGroup):
                 max_transactional_ids_of_namespace=max_transactional_ids_of_namespace,
                 value_format=value_format,
                 registry_conn_id=registry_conn_id,
+                decide_at_once=decide_at_once,
                 manifest_dir=manifest_dir,
                 conn_id=spark_conn_id,
                 **silent,

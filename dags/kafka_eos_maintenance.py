@@ -1,4 +1,4 @@
-"""Hourly: sweep what no run is left to sweep, send the numbers, and fail when something needs a person.
+"""Every 15 minutes: sweep what no run is left to sweep, send the numbers, and fail when something needs a person.
 
 One per ledger: this one is for the ledger and the namespace that Airflow's section ``[kafka_eos]`` names. What each
 finding means, and what to do: docs/howto-on-call.md.
@@ -15,7 +15,7 @@ from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 
 with DAG(
     "kafka_eos_maintenance",
-    schedule="@hourly",
+    schedule="*/15 * * * *",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
     max_active_runs=1,

@@ -24,6 +24,7 @@ PINNED = [
     "ManifestError",
     "NotFinishedError",
     "OtherClusterError",
+    "OtherLedgerError",
     "ProducerFencedError",
     "RecordError",
     "RecordsGoneError",

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
@@ -43,24 +44,44 @@ class Resolved:
     settings: KafkaSettings
     ledger_url: str
 
-    def ledger(self) -> Ledger:
+    def ledger(self, *, existing: bool = False) -> Ledger:
         """Open the ledger alone; close it afterwards.
 
+        :param existing: never make or upgrade one (``Ledger.open_existing``).
         :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
+        :raises OtherLedgerError: ``existing``, and there is none.
         """
         from airflow_kafka_eos.ledger.ledger import Ledger
 
-        return Ledger.open(self.ledger_url)
+        return Ledger.open_existing(self.ledger_url) if existing else Ledger.open(self.ledger_url)
+
+    @property
+    def has_no_ledger_file(self) -> bool:
+        """True where the ledger is an SQLite file that nobody has made yet."""
+        from airflow_kafka_eos.ledger.database import Database
+
+        return Database(self.ledger_url).is_missing
 
     @contextmanager
-    def session(self, namespace: str, *, timeout_s: float = 60) -> Iterator[Session]:
-        """Open ledger and cluster; see :func:`airflow_kafka_eos.protocol.session.connect` for the errors."""
+    def session(
+        self, namespace: str, *, timeout_s: float = 60, existing: bool = False, ledger_id: str | None = None
+    ) -> Iterator[Session]:
+        """Open ledger and cluster; see :func:`airflow_kafka_eos.protocol.session.connect` for the errors.
+
+        :param existing: never make or upgrade a ledger.
+        :param ledger_id: which one an existing one has to be; None: that is not known.
+        :raises OtherLedgerError: ``existing``, and there is none, or another one.
+        """
+        from airflow_kafka_eos.ledger.ledger import Ledger
         from airflow_kafka_eos.protocol.session import connect
 
         for name in _CHATTY:
             if logging.getLogger(name).level == logging.NOTSET:
                 logging.getLogger(name).setLevel(logging.WARNING)
-        with connect(self.settings, self.ledger_url, namespace, timeout_s=timeout_s) as session:
+        open_ledger = partial(Ledger.open_existing, ledger_id=ledger_id) if existing else Ledger.open
+        with connect(
+            self.settings, self.ledger_url, namespace, timeout_s=timeout_s, open_ledger=open_ledger
+        ) as session:
             yield session
 
 

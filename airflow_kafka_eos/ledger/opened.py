@@ -8,12 +8,17 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
+from airflow_kafka_eos.errors import LedgerUnavailableError, OtherLedgerError
 from airflow_kafka_eos.ledger import queries
 from airflow_kafka_eos.ledger.database import Database
-from airflow_kafka_eos.ledger.location import default_url
-from airflow_kafka_eos.ledger.revision import is_current, read_checked
+from airflow_kafka_eos.ledger.location import default_url, redacted
+from airflow_kafka_eos.ledger.revision import current, is_current, read_checked
 
 T = TypeVar("T")
+
+
+def _other(shown: str, why: str) -> OtherLedgerError:
+    return OtherLedgerError(f"the ledger {shown} is not the one that this load is noted in: {why}")
 
 
 class OpenLedger:
@@ -37,6 +42,28 @@ class OpenLedger:
 
             migrate.upgrade(url)
         return cls(database, read_checked(database, queries.ledger_id))
+
+    @classmethod
+    def open_existing(cls, url: str, ledger_id: str | None = None) -> Self:
+        """Open a ledger that others work with, from a process that may have another Airflow home than theirs.
+
+        None is ever made here, nor upgraded: an empty one would answer that there is nothing to do.
+
+        :param ledger_id: which one it has to be; None: that is not known.
+        :raises OtherLedgerError: there is none, or it is another one.
+        :raises LedgerUnavailableError: unreachable, or not upgraded yet.
+        :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
+        """
+        try:
+            opened = cls.open(url, upgrade=False)
+        except LedgerUnavailableError:
+            if current(url) is None:
+                raise _other(redacted(url), "there is none") from None
+            raise
+        if ledger_id is not None and opened.ledger_id != ledger_id:
+            opened.close()
+            raise _other(redacted(url), f"its id is {opened.ledger_id}, not {ledger_id}")
+        return opened
 
     def close(self) -> None:
         self._database.close()

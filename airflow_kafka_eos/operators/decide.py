@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import dual_write
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, owner_of, refuse_siblings
 from airflow_kafka_eos.operators.prepare import manifest_store
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.manifest import AttemptRef, Manifest
     from airflow_kafka_eos.protocol.session import Session
 
 #: XCom has no limit of its own; the ledger is the truth, so a large load's XCom names no more than these
@@ -25,6 +26,9 @@ MAX_STATES_IN_XCOM = 500
 
 class DecideLoadOperator(LoadOperator):
     """Check what prepare wrote, then decide: commit all of it, or abort and fail.
+
+    Where nothing of the author's stands between, prepare has decided already (:mod:`.at_once`); then this task returns
+    what was decided, or fails with what was refused.
 
     ::
 
@@ -79,23 +83,47 @@ class DecideLoadOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide once; a rerun returns what was decided."""
-        from airflow_kafka_eos.protocol.deciding import Checks, decide, undecided_attempt
+        from airflow_kafka_eos.protocol.deciding import undecided_attempt
         from airflow_kafka_eos.protocol.opening import reference
 
         owner = owner_of(context)
         with self.open_session() as session:
             row = undecided_attempt(session, self.load_identity, owner=owner)
             if row.verdict is not Verdict.COMMIT:
-                manifest = manifest_store(self.manifest_dir).read(reference(session, row))
-                checks = Checks(self.min_records, self.max_records, self.check)
-                also = dual_write(self.also_sql, self.also)
-                margin_s = self.margin.total_seconds()
-                row = decide(session, manifest, checks, owner=owner, margin_s=margin_s, also=also)
+                row = self.decide(session, manifest_store(self.manifest_dir).read(reference(session, row)), owner)
             refuse_siblings(row, context)
-            self._roll_forward(session, row)
+            self.roll_forward(session, row)
             return _summary(session, row)
 
-    def _roll_forward(self, session: Session, row: AttemptRow) -> None:
+    def decide(self, session: Session, manifest: Manifest, owner: str) -> AttemptRow:
+        """Check, then record the decision for what the manifest names. What is refused is ended at once.
+
+        :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.deciding.decide`.
+        """
+        from airflow_kafka_eos.protocol.deciding import Checks, decide
+
+        checks = Checks(self.min_records, self.max_records, self.check)
+        also = dual_write(self.also_sql, self.also)
+        try:
+            return decide(
+                session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds(), also=also
+            )
+        except (CheckFailedError, UndecidableError):
+            self._end_refused(session, manifest.attempt, owner)
+            raise
+
+    def _end_refused(self, session: Session, ref: AttemptRef, owner: str) -> None:
+        """Not left to cleanup alone: a paused DAG does not come to it, and what is refused holds readers back."""
+        from airflow_kafka_eos.protocol.sweeping import sweep
+
+        try:
+            row = session.ledger.attempt(ref.load, ref.attempt)
+            if row is not None and row.verdict is Verdict.ABORT:
+                sweep(session, ref.load, up_to=ref.attempt, by=owner)
+        except KafkaEosError as e:
+            self.log.warning("what %s has open is left to cleanup: %s", ref, e)
+
+    def roll_forward(self, session: Session, row: AttemptRow) -> None:
         """Tell Kafka at once: until commit is scheduled, a paused DAG or a full pool may eat the time that is left."""
         from airflow_kafka_eos.protocol.committing import commit_pass
 

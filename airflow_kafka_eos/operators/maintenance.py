@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import AccessError, ConfigurationError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.lineage.metrics import count, send_gauges
 from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.operators.paused import PausedDags
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.leftovers import Swept
     from airflow_kafka_eos.protocol.session import Session
 
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
 class SweepLeftoversOperator(BaseOperator):
     """What cleanup does for a run, for the runs that are gone: deleted, skipped whole, or of a DAG that is no more.
 
-    Per namespace: undecided attempts without a sign of life are made undecidable and what they have open is ended;
-    decided loads are rolled forward; what hangs of aborted ones is ended. Attempts and repairs at work or of another
-    Kafka cluster, loads in doubt and transactions of others are left alone. Then it measures, and sends the numbers to
-    Airflow's Stats. Running it twice, or beside runs, is safe.
+    Per namespace: undecided attempts without a sign of life, and those that wait for a paused DAG, are made
+    undecidable and what they have open is ended; decided loads are rolled forward; what hangs of aborted ones is
+    ended. Attempts and repairs at work or of another Kafka cluster, loads in doubt and transactions of others are left
+    alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
 
     Where connections and quiet period are None, Airflow's section ``[kafka_eos]`` says them, as it does for the loads:
     in another ledger than theirs all that they have open would be a stranger's.
@@ -39,6 +41,9 @@ class SweepLeftoversOperator(BaseOperator):
     :param abandoned_after: an undecided attempt without a sign of life for so long is nobody's any more. More than any
         run of a load takes from begin to decide, retries included: it cannot be committed any more. A load with a
         younger repair that is not done is left alone.
+    :param paused_after: the same for an attempt whose DAG is paused, where no task of its group runs: nobody goes on
+        with it, and it holds back all readers of its partitions (docs/adr/0024). Unpaused later, its decide fails;
+        clearing prepare starts over.
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param sweep_timeout: how long one namespace may take.
     :param fail_on_problems: fail, without retries, when something needs a person; False: warn, and succeed.
@@ -53,6 +58,7 @@ class SweepLeftoversOperator(BaseOperator):
         kafka_conn_id: str | None = None,
         ledger_conn_id: str | None = None,
         abandoned_after: timedelta = timedelta(days=1),
+        paused_after: timedelta | None = None,
         quiet_period: timedelta | None = None,
         sweep_timeout: timedelta = timedelta(minutes=10),
         fail_on_problems: bool = True,
@@ -72,6 +78,7 @@ class SweepLeftoversOperator(BaseOperator):
         self.kafka_conn_id = setting("kafka_conn_id", kafka_conn_id)
         self.ledger_conn_id = optional("ledger_conn_id", ledger_conn_id)
         self.abandoned_after = abandoned_after
+        self.paused_after: timedelta = setting("paused_after", paused_after)
         self.quiet_period: timedelta = setting("quiet_period", quiet_period)
         self.sweep_timeout = sweep_timeout
         self.fail_on_problems = fail_on_problems
@@ -79,22 +86,32 @@ class SweepLeftoversOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Sweep and measure each namespace; returns what was found, by namespace.
 
-        ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``hanging``: what no coordinator would have
+        ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``paused``: those of them that waited for a
+        paused DAG: ``load``, ``attempt``, ``by``. ``hanging``: what no coordinator would have
         ended in the topics of the ledger's loads, and is ended now, as texts. ``unknown``: open ids of this ledger that
         it does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``elsewhere``:
         attempts of another Kafka cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``.
         ``in_doubt``: loads. ``numbers``: what went to Stats. ``problems``: what needs a person, as texts.
 
         :raises AirflowFailException: something needs a person.
+        :raises AirflowSkipException: there is no embedded ledger; an empty one would make all look clean.
         :raises AirflowException: a broker or the ledger did not answer, or a wait passed its deadline: try again.
         """
+        from airflow_kafka_eos.ledger.location import redacted
+
         ti = context["ti"]
         by = f"{ti.dag_id}/{ti.run_id}"
         resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
+        paused = PausedDags(ti, self.paused_after)
+        if resolved.has_no_ledger_file:
+            raise AirflowSkipException(
+                f"there is no ledger {redacted(resolved.ledger_url)} to go by: no load has run yet, or their ledger is "
+                "elsewhere; set ledger_conn_id as they have it"
+            )
         found: dict[str, Any] = {}
         passing: list[str] = []
         for namespace in self.namespaces:
-            found[namespace] = self._namespace(resolved, namespace, by, passing)
+            found[namespace] = self._namespace(resolved, namespace, by, passing, paused.hold_up)
         problems = [text for of in found.values() for text in of["problems"]]
         for text in problems:
             self.log.warning("NEEDS A PERSON: %s", text)
@@ -106,15 +123,22 @@ class SweepLeftoversOperator(BaseOperator):
             raise AirflowException(f"not done, try again: {'; '.join(passing[:5])}")
         return found
 
-    def _namespace(self, resolved: Resolved, namespace: str, by: str, passing: list[str]) -> dict[str, Any]:
+    def _namespace(
+        self,
+        resolved: Resolved,
+        namespace: str,
+        by: str,
+        passing: list[str],
+        is_stopped: Callable[[AttemptRow], bool],
+    ) -> dict[str, Any]:
         """One namespace; an error in it keeps no other from being swept."""
         found: dict[str, Any] = {
-            "swept": [], "hanging": [], "unknown": [], "strangers": [], "elsewhere": [], "in_doubt": [], "numbers": {},
-            "problems": [],
+            "swept": [], "paused": [], "hanging": [], "unknown": [], "strangers": [], "elsewhere": [], "in_doubt": [],
+            "numbers": {}, "problems": [],
         }  # fmt: skip
         try:
             with resolved.session(namespace) as session:
-                self._sweep(session, by, found, passing)
+                self._sweep(session, by, found, passing, is_stopped)
                 self._measure(session, found)
         except TransientError as e:
             passing.append(f"namespace {namespace}: {type(e).__name__}: {e}")
@@ -122,13 +146,29 @@ class SweepLeftoversOperator(BaseOperator):
             found["problems"].append(f"namespace {namespace}: {type(e).__name__}: {e}")
         return found
 
-    def _sweep(self, session: Session, by: str, found: dict[str, Any], passing: list[str]) -> None:
+    def _sweep(
+        self,
+        session: Session,
+        by: str,
+        found: dict[str, Any],
+        passing: list[str],
+        is_stopped: Callable[[AttemptRow], bool],
+    ) -> None:
         from airflow_kafka_eos.protocol.leftovers import clean, find
         from airflow_kafka_eos.protocol.strangers import strangers
 
         loads = session.ledger.loads(session.namespace)
         in_doubt = {r.load for r in loads if r.state is LoadState.IN_DOUBT}
-        left = find(session, abandoned_after=self.abandoned_after)
+        left = find(session, abandoned_after=self.abandoned_after, is_stopped=is_stopped)
+        for row in left.stopped:
+            found["paused"].append({"load": str(row.load), "attempt": row.number, "by": row.responsible})
+            self.log.warning(
+                "attempt %d of load %s has been undecided for more than %s, and its DAG is paused (%s): it is aborted",
+                row.number,
+                row.load,
+                self.paused_after,
+                row.responsible,
+            )
         swept = clean(
             session,
             # a person has it (rule 7): another look would only hide why
@@ -136,6 +176,9 @@ class SweepLeftoversOperator(BaseOperator):
             by=by,
             quiet_s=self.quiet_period.total_seconds(),
             deadline_s=self.sweep_timeout.total_seconds(),
+            reasons={
+                row.load: f"undecided for more than {self.paused_after}, and its DAG is paused" for row in left.stopped
+            },
         )
         problems = found["problems"]
         for one in swept:

@@ -83,6 +83,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     :param max_transactional_ids_of_namespace: the same for all names of the namespace.
     :param registry_conn_id: a connection of type ``http`` to the schema registry, for the formats ``confluent-*``;
         settings of confluent-kafka's ``SchemaRegistryClient`` may stand in its extra.
+    :param decide_at_once: run what the task decide would run as soon as all is prepared, so that a DAG that is paused
+        meanwhile holds no reader back. Left out by itself where a task of the author's stands before decide. False: the
+        load is decided by the task decide alone.
     """
 
     template_fields: Sequence[str] = tuple(
@@ -113,6 +116,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         max_transactional_ids_of_namespace: int | None = 100_000,
         value_format: Mapping[str, str] | str = "raw",
         registry_conn_id: str | None = None,
+        decide_at_once: bool = True,
         **kwargs: Any,
     ) -> None:
         for taken in ("application", "application_args", "durable"):
@@ -136,6 +140,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         super().__init__(durable=False, **kwargs)
         self.value_format = made.to_mapping()
         self.registry_conn_id = registry_conn_id
+        self.decide_at_once = decide_at_once
         self.topics = topics
         self.job = job
         self.sql = sql
@@ -154,6 +159,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         (docs/adr/0014): then the job runs again, and only the lost Spark partitions are written.
         """
         from airflow_kafka_eos.manifest import AttemptRef
+        from airflow_kafka_eos.operators.at_once import decide_at_once
         from airflow_kafka_eos.protocol.ids import Caps
         from airflow_kafka_eos.protocol.opening import prepared, reference, submit
         from airflow_kafka_eos.protocol.repreparing import open_repreparation
@@ -197,20 +203,22 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             self.log.info("load %s attempt %d: submitting to Spark", row.load, row.number)
             run_spark(spec(ref))
             manifest = store.read(ref)
+            result = {
+                "load": str(ref.load),
+                "attempt": ref.attempt,
+                "records": manifest.records,
+                "bytes": manifest.bytes,
+                "transactions": len(manifest.transactions),
+                "scope": manifest.scope.value,
+                "two_phase_commit": manifest.two_phase_commit,
+                "writer": manifest.writer,
+                "slot": ref.slot,
+                "manifest": str(store.path(ref)),
+            }
             with resolved.session(self.namespace) as session:
                 prepared(session, manifest, writers_left=store.writers_left(manifest))
-        return {
-            "load": str(ref.load),
-            "attempt": ref.attempt,
-            "records": manifest.records,
-            "bytes": manifest.bytes,
-            "transactions": len(manifest.transactions),
-            "scope": manifest.scope.value,
-            "two_phase_commit": manifest.two_phase_commit,
-            "writer": manifest.writer,
-            "slot": ref.slot,
-            "manifest": str(store.path(ref)),
-        }
+                verdict = decide_at_once(self, context, session, manifest, result)
+        return result if verdict is None else result | {"verdict": verdict.value}
 
     def _prepare_again(
         self,

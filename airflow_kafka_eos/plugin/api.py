@@ -101,7 +101,8 @@ def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
         def work() -> dict[str, Any]:
             found = looking.find_loads(_access(user, chosen), chosen)
             ledger_conn_id = dags.configured().ledger_conn_id if chosen.run_id is None else None
-            return views.loads((f.row, f.newest) for f in found) | {"ledger_conn_id": ledger_conn_id}
+            shown = views.loads(((f.row, f.newest) for f in found), dags.paused_dags())
+            return shown | {"ledger_conn_id": ledger_conn_id}
 
         return await ledger.run(work)
 
@@ -110,7 +111,7 @@ def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
         def work() -> dict[str, Any] | None:
             access = _access(user, chosen)
             found = looking.find_load(access, chosen, LoadIdentity(namespace, name, key))
-            return None if found is None else looking.show(access, found)
+            return None if found is None else looking.show(access, found, dags.paused_dags())
 
         return _found(await ledger.run(work))
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from airflow.configuration import conf
+from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
@@ -101,6 +102,12 @@ def load_named_by(stored: Any) -> str | None:
         return None
     load = value.get("load") if isinstance(value, dict) else None
     return load if isinstance(load, str) else None
+
+
+def paused_dags() -> set[str]:
+    """All that are paused now: of them, no run goes on with what it has prepared."""
+    with create_session() as session:
+        return {dag_id for (dag_id,) in session.query(DagModel.dag_id).filter(DagModel.is_paused)}
 
 
 def note_action(event: str, *, by: str, owner: str, extra: dict[str, Any]) -> None:

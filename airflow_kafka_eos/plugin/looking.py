@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError, OtherLedgerError
 from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -56,6 +56,7 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
     """The loads of a selection that the user may see, the oldest first.
 
     :param only: look for this one alone.
+    :raises OtherLedgerError: none that the api-server opens knows a load that the run has begun.
     :raises KafkaEosError: a ledger cannot be opened.
     """
     if selection.dag_id is None or selection.run_id is None:
@@ -66,11 +67,20 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
     prefix = run_of(selection.dag_id, selection.run_id)
     begun = dags.begun_loads(selection.dag_id, selection.run_id, tasks)
     found: list[Found] = []
+    known: set[str] = set()
     for conn_id in sorted({t.place.ledger_conn_id for t in tasks}, key=str):
         with open_ledger(conn_id) as ledger:
             every = _overview(ledger, tasks, only)
+            known |= {str(row.load) for row, _ in every}
+            if only is None and not begun <= known:  # also under a name that the DAG had before
+                known |= {str(row.load) for row, _ in ledger.overview()}
+            opened = repr(ledger)
         mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
         found += _seen(access, mine, conn_id)
+    unknown = sorted(begun - known)
+    if only is None and tasks and unknown:
+        # an empty ledger would show a run that is at work as one without loads
+        raise OtherLedgerError(f"the ledger {opened}, here on the api-server, does not know this load", load=unknown[0])
     return found
 
 
@@ -92,8 +102,11 @@ def _overview(
     return [pair for name in sorted(names) for pair in ledger.overview(None, name)]
 
 
-def show(access: Access, found: Found) -> dict[str, Any]:
-    """All that the ledger knows of one load, as far as the user may see its attempts."""
+def show(access: Access, found: Found, paused: Container[str] = ()) -> dict[str, Any]:
+    """All that the ledger knows of one load, as far as the user may see its attempts.
+
+    :param paused: DAGs.
+    """
     load = found.row.load
     with open_ledger(found.ledger_conn_id) as ledger:
         row = ledger.load(load) or found.row
@@ -109,6 +122,7 @@ def show(access: Access, found: Found) -> dict[str, Any]:
         repairs,
         hidden=len(attempts) - len(visible),
         may_act=access.may_act(attempts),
+        paused=paused,
     )
 
 
@@ -173,6 +187,7 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
     """:param everything: of the loads' namespaces, whatever load it is of; else of these loads only."""
     wanted = {f.row.load for f in found}
     now_ms = int(time.time() * 1000)
+    paused = dags.paused_dags()
     shown: list[dict[str, Any]] = []
     lag: dict[TopicPartition, int] = {}
     stuck: list[hanging.HangingTransaction] = []
@@ -193,7 +208,9 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
             for d, attempt in mine:
                 is_decided = PreparedTransaction(d.transactional_id, d.state) in decided
                 row = None if attempt is None else one.ledger.load(attempt.load)
-                shown.append(views.open_transaction(d, attempt, row, is_decided=is_decided, now_ms=now_ms))
+                shown.append(
+                    views.open_transaction(d, attempt, row, is_decided=is_decided, now_ms=now_ms, paused=paused)
+                )
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
             stuck += visible(access, hanging.find(one, sorted(partitions)[:_MOST_PARTITIONS]))

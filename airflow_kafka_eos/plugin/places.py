@@ -29,7 +29,7 @@ def open_ledger(conn_id: str | None) -> Iterator[Ledger]:
         here.
     :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
     """
-    with _known_connections(), Ledger.open(_url(conn_id)) as ledger:
+    with _known_connections(), Ledger.open_existing(_url(conn_id)) as ledger:
         yield ledger
 
 
@@ -46,9 +46,9 @@ def open_session(place: Place, namespace: str) -> Iterator[Session]:
             remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
         )
     with _known_connections():
-        _url(place.ledger_conn_id)  # refuses an embedded ledger that is not there, before one is made
+        _url(place.ledger_conn_id)  # refuses an embedded ledger that is not there, and says so in the page's words
         resolved = KafkaEosHook(place.kafka_conn_id, place.ledger_conn_id).resolve()
-    with resolved.session(namespace, timeout_s=REQUEST_S) as session:
+    with resolved.session(namespace, timeout_s=REQUEST_S, existing=True) as session:
         yield session
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.operators.base import dag_and_run_of
+from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
 from airflow_kafka_eos.protocol.hanging import HangingTransaction
 from airflow_kafka_eos.protocol.ids import IdsReport, NameIds
 from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
@@ -53,6 +53,8 @@ class Standing(str, Enum):
     """Whether an open transaction will be ended by a run, or is left for somebody to end."""
 
     UNDECIDED = "undecided"
+    #: the same, and nothing of its run goes on until a person unpauses the DAG
+    PAUSED = "undecided, DAG paused"
     DECIDED = "to be committed"
     #: no longer decidable (FLIP-511's word): cleanup ends it
     LINGERING = "lingering"
@@ -87,13 +89,16 @@ def _cleanup(attempts: Sequence[AttemptRow]) -> Action:
     return Action(ActionName.CLEANUP, "Clean up", if_open=all(a.closed_at for a in attempts))
 
 
-def loads(rows: Iterable[tuple[LoadRow, AttemptRow | None]]) -> dict[str, Any]:
-    """The list, what changed last first."""
+def loads(rows: Iterable[tuple[LoadRow, AttemptRow | None]], paused: Container[str] = ()) -> dict[str, Any]:
+    """The list, what changed last first.
+
+    :param paused: DAGs.
+    """
     every = sorted(rows, key=lambda pair: pair[0].updated_at, reverse=True)
-    return {"loads": [load(*pair) for pair in every[:MOST_LOADS]], "left_off": max(0, len(every) - MOST_LOADS)}
+    return {"loads": [load(*pair, paused) for pair in every[:MOST_LOADS]], "left_off": max(0, len(every) - MOST_LOADS)}
 
 
-def load(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
+def load(row: LoadRow, newest: AttemptRow | None, paused: Container[str] = ()) -> dict[str, Any]:
     """A load in the list."""
     named = None if newest is None else dag_and_run_of(newest.responsible)
     return {
@@ -110,7 +115,15 @@ def load(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
         "updated_at": row.updated_at,
         "dag_id": None if named is None else named[0],
         "run_id": None if named is None else named[1],
+        "waits_for_paused_dag": waits_for_paused_dag(newest, paused),
     }
+
+
+def waits_for_paused_dag(attempt: AttemptRow | None, paused: Container[str]) -> bool:
+    """Whether nobody decides what is prepared until a person unpauses its DAG, or maintenance ends it (ADR 24)."""
+    if attempt is None or not attempt.is_undecided or not attempt.is_prepared:
+        return False
+    return dag_of(attempt.responsible) in paused
 
 
 def load_in_full(
@@ -121,6 +134,7 @@ def load_in_full(
     *,
     hidden: int,
     may_act: bool,
+    paused: Container[str] = (),
 ) -> dict[str, Any]:
     """One load with all that the ledger knows.
 
@@ -129,7 +143,7 @@ def load_in_full(
     """
     allowed = actions(row, attempts) if may_act else []
     return {
-        "load": load(row, attempts[-1] if attempts else None),
+        "load": load(row, attempts[-1] if attempts else None, paused),
         "attempts": [_attempt(a) for a in attempts],
         "hidden_attempts": hidden,
         "transactions": [_transaction(a, t) for a, t in transactions[:MOST_TRANSACTIONS]],
@@ -197,6 +211,7 @@ def open_transaction(
     *,
     is_decided: bool,
     now_ms: int,
+    paused: Container[str] = (),
 ) -> dict[str, Any]:
     """One that is open at its coordinator.
 
@@ -208,7 +223,7 @@ def open_transaction(
         "transactional_id": seen.transactional_id,
         "prepared_txn_state": str(seen.state),
         "coordinator_state": seen.coordinator_state.value,
-        "standing": standing(attempt, row, is_decided=is_decided).value,
+        "standing": standing(attempt, row, is_decided=is_decided, paused=paused).value,
         "running_ms": max(0, now_ms - seen.start_time_ms) if seen.start_time_ms >= 0 else None,
         "two_phase_commit": seen.is_two_phase,
         "time_left_ms": None if seen.is_two_phase else seen.time_left_ms(now_ms),
@@ -220,12 +235,14 @@ def open_transaction(
     }
 
 
-def standing(attempt: AttemptRow | None, row: LoadRow | None, *, is_decided: bool) -> Standing:
+def standing(
+    attempt: AttemptRow | None, row: LoadRow | None, *, is_decided: bool, paused: Container[str] = ()
+) -> Standing:
     """What an open transaction of ours waits for."""
     if attempt is None:
         return Standing.UNKNOWN
     if attempt.verdict is None:
-        return Standing.UNDECIDED
+        return Standing.PAUSED if waits_for_paused_dag(attempt, paused) else Standing.UNDECIDED
     if is_decided and row is not None and row.state in _UNFINISHED:
         return Standing.DECIDED
     return Standing.LINGERING

@@ -22,6 +22,9 @@ from airflow_kafka_eos.protocol.session import Session
 
 log = logging.getLogger(__name__)
 
+#: how the reason of an abort begins that the author's checks have asked for
+_REFUSED = "check: "
+
 
 @dataclass(frozen=True)
 class Checks:
@@ -60,6 +63,7 @@ class Checks:
 def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
     """The attempt that ``decide`` may decide, or the one that is decided commit already.
 
+    :raises CheckFailedError: the author's checks have refused it before.
     :raises UndecidableError: prepare has not finished, was superseded by another run, or was aborted.
     """
     rows = session.ledger.attempts(load)
@@ -76,6 +80,8 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
             load=str(load),
             attempt=newest.number if newest else None,
         )
+    if newest.verdict is Verdict.ABORT and newest.reason.startswith(_REFUSED):
+        raise _refused(load, newest.number, newest.reason.removeprefix(_REFUSED))
     if newest.verdict is Verdict.ABORT:
         raise UndecidableError(
             f"the load's newest attempt is aborted ({newest.reason})",
@@ -116,13 +122,8 @@ def decide(
     refuse_elsewhere(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
     refusal = checks.refusal(manifest)
     if refusal:
-        _abort(session, ref, owner, f"check: {refusal}")
-        raise CheckFailedError(
-            f"the load is refused: {refusal}",
-            remedy="Mend the source or the check, then clear prepare: it opens a new attempt",
-            load=str(ref.load),
-            attempt=ref.attempt,
-        )
+        _abort(session, ref, owner, f"{_REFUSED}{refusal}")
+        raise _refused(ref.load, ref.attempt, refusal)
     # asked last, so that a check that takes long does not eat the margin
     asked_s = time.time()
     try:
@@ -156,6 +157,15 @@ def decide(
         manifest.how,
     )
     return row
+
+
+def _refused(load: LoadIdentity, attempt: int, refusal: str) -> CheckFailedError:
+    return CheckFailedError(
+        f"the load is refused: {refusal}",
+        remedy="Mend the source or the check, then clear prepare: it opens a new attempt",
+        load=str(load),
+        attempt=attempt,
+    )
 
 
 def _warn_of_timeouts(manifest: Manifest) -> None:

@@ -7,7 +7,7 @@ or deleted whole (`dagrun_timeout`), zombies that write after cleanup, loads tha
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,6 +20,7 @@ from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.holding import holders_of, is_ours
 from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.sweeping import CLEANUP
 from airflow_kafka_eos.transaction import PreparedTransaction
 
 
@@ -47,15 +48,22 @@ class Leftovers:
     :param hidden: why there may be more that was not seen: ACLs limit the listing; None when they do not.
     :param elsewhere: attempts that are not closed, were written to another Kafka cluster, and have shown no life for
         twice as long as makes them nobody's: nobody has swept them with a connection that leads there.
+    :param stopped: undecided attempts that are to be swept, young as they are, because nobody goes on with them.
     """
 
     loads: Mapping[LoadIdentity, int]
     unknown: tuple[str, ...]
     hidden: AccessError | None = None
     elsewhere: tuple[AttemptRow, ...] = ()
+    stopped: tuple[AttemptRow, ...] = ()
 
 
-def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
+def find(
+    session: Session,
+    *,
+    abandoned_after: timedelta,
+    is_stopped: Callable[[AttemptRow], bool] = lambda row: False,
+) -> Leftovers:
     """Loads of the session's namespace with something to sweep or to roll forward in the session's Kafka cluster.
 
     Attempts of another cluster are left alone, with everything of their load from there on.
@@ -63,6 +71,8 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     :param abandoned_after: an undecided attempt that has shown no life for so long is nobody's any more. A younger one
         and everything of its load from there on is left alone: its run may be at work. So is a load with an open repair
         that is younger: prepare may be writing it, and its transactions have a timeout (docs/adr/0014).
+    :param is_stopped: of an undecided attempt that is younger: whether nobody is at work on it, and nobody will be for
+        as long as a person does nothing (docs/adr/0024). Then it is swept like an old one.
     """
     prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
     open_ids = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
@@ -74,7 +84,9 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
     unfinished = session.ledger.unfinished(session.namespace)
     now = datetime.now().astimezone()
     elsewhere = [row for row in unfinished if is_elsewhere(session, row)]
-    loads = choose(unfinished, holders.values(), now, abandoned_after, elsewhere)
+    young = [row for row in unfinished if row.is_undecided and now - last_sign(row) < abandoned_after]
+    stopped = tuple(row for row in young if row not in elsewhere and is_stopped(row))
+    loads = choose(unfinished, holders.values(), now, abandoned_after, elsewhere, stopped)
     rows = session.ledger.loads(session.namespace) if loads else []
     for load in [row.load for row in rows if row.load in loads and row.state is LoadState.REPAIRING]:
         if is_repaired(session.ledger.repairs(load), now, abandoned_after):
@@ -85,7 +97,8 @@ def find(session: Session, *, abandoned_after: timedelta) -> Leftovers:
         for row in elsewhere
         if now - last_sign(row) >= 2 * abandoned_after and not _is_in_doubt(session, row.load)
     )
-    return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there)
+    stopped = tuple(row for row in stopped if row.number <= loads.get(row.load, 0))
+    return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there, stopped)
 
 
 def _is_in_doubt(session: Session, load: LoadIdentity) -> bool:
@@ -99,20 +112,24 @@ def choose(
     now: datetime,
     abandoned_after: timedelta,
     elsewhere: Iterable[AttemptRow] = (),
+    stopped: Iterable[AttemptRow] = (),
 ) -> dict[LoadIdentity, int]:
     """Which loads to sweep, up to which attempt. No I/O.
 
     :param unfinished: attempts that nobody has closed.
     :param holders: attempts that have transactions open, closed or not.
     :param elsewhere: those of ``unfinished`` that were written to another cluster: of each load only what is older.
+    :param stopped: those of ``unfinished`` that nobody goes on with, however young they are.
     """
     not_here = {(row.load, row.number) for row in elsewhere}
+    without_work = {(row.load, row.number) for row in stopped}
     limits: dict[LoadIdentity, int] = {}
     every: dict[tuple[LoadIdentity, int], AttemptRow] = {}
     for row in (*holders, *unfinished):  # the later look counts
         every[row.load, row.number] = row
     for row in every.values():
-        is_at_work = row.is_undecided and now - last_sign(row) < abandoned_after
+        is_young = now - last_sign(row) < abandoned_after and (row.load, row.number) not in without_work
+        is_at_work = row.is_undecided and is_young
         if is_at_work or (row.load, row.number) in not_here:
             limits[row.load] = min(row.number - 1, limits.get(row.load, row.number))
     chosen: dict[LoadIdentity, int] = {}
@@ -141,15 +158,19 @@ def clean(
     quiet_s: float,
     deadline_s: float,
     poll_s: float = 0.5,
+    reasons: Mapping[LoadIdentity, str] | None = None,
 ) -> list[Swept]:
     """Sweep each load until nothing of it has been open for the quiet period; one that fails keeps no other.
 
     All are waited for together. Decided loads are rolled forward.
 
     :param deadline_s: for all of them.
+    :param reasons: why undecided attempts of a load are aborted, for the ledger; where none is given: cleanup.
     """
     waiting = {
-        load: CleanPoll(load, up_to=up_to, by=by, quiet_s=quiet_s) for load, up_to in loads.items() if up_to
+        load: CleanPoll(load, up_to=up_to, by=by, quiet_s=quiet_s, reason=(reasons or {}).get(load, CLEANUP))
+        for load, up_to in loads.items()
+        if up_to
     }
     done: dict[LoadIdentity, Swept] = {}
     give_up = time.monotonic() + deadline_s

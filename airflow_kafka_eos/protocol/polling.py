@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from airflow_kafka_eos.errors import AccessError, KafkaEosError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError, OtherLedgerError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.hanging import end_ours
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.sweeping import SweepReport, finish, needs_quiet_period, sweep
+from airflow_kafka_eos.protocol.sweeping import CLEANUP, SweepReport, finish, needs_quiet_period, sweep
 from airflow_kafka_eos.protocol.visibility import arrival_of, lags
 from airflow_kafka_eos.transaction import TopicPartition
 
@@ -46,6 +46,7 @@ class CleanPoll:
     where anything was aborted, the leaders of its partitions are asked as well, and what hangs there is ended.
 
     :param places: of a poll that this one goes on with, see :attr:`places`.
+    :param reason: why undecided attempts are aborted, for the ledger.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class CleanPoll:
         by: str,
         quiet_s: float,
         places: Iterable[Sequence[Any]] = (),
+        reason: str = CLEANUP,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -63,6 +65,7 @@ class CleanPoll:
         self.up_to = up_to
         self.by = by
         self.quiet_s = quiet_s
+        self.reason = reason
         self._clock = clock
         self._pause = pause
         self._quiet_since: float | None = None
@@ -84,6 +87,12 @@ class CleanPoll:
     def _look(self, session: Session) -> tuple[str | None, float]:
         """What it waits for, and how many seconds at least; -1 for what takes as long as it takes."""
         rows = [r for r in session.ledger.attempts(self.load) if r.number <= self.up_to]
+        if self.up_to > max((r.number for r in rows), default=0):
+            # an empty one would answer that there is nothing to end
+            raise OtherLedgerError(
+                f"the ledger {session.ledger!r} does not know attempt {self.up_to}, which has to be cleaned up",
+                load=str(self.load),
+            )
         quiet_s, looks = 0.0, 1
         if any(r.is_submitted for r in rows):
             quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
@@ -92,7 +101,15 @@ class CleanPoll:
         probes = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
         report = SweepReport()
         try:
-            sweep(session, self.load, up_to=self.up_to, by=self.by, probes=probes, report=report)
+            sweep(
+                session,
+                self.load,
+                up_to=self.up_to,
+                by=self.by,
+                probes=probes,
+                report=report,
+                reason=self.reason,
+            )
         finally:  # brokers that are away when their answer is awaited are those that forget
             self._aborted.update(report.aborted)
             self._places |= report.places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,17 +31,23 @@ class Session:
 
 @contextmanager
 def connect(
-    settings: KafkaSettings, ledger_url: str, namespace: str, *, timeout_s: float = 60
+    settings: KafkaSettings,
+    ledger_url: str,
+    namespace: str,
+    *,
+    timeout_s: float = 60,
+    open_ledger: Callable[[str], Ledger] = Ledger.open,
 ) -> Iterator[Session]:
     """Open ledger and cluster, and close both afterwards.
 
     :param timeout_s: seconds that one request, with its retries, may take.
+    :param open_ledger: ``Ledger.open`` or ``Ledger.open_existing``.
     :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
     :raises BrokerUnavailableError: no broker answers.
     :raises AccessError: the broker refuses the credentials.
     :raises BrokerTooOldError: the broker lacks a request that exactly-once needs.
     """
-    with Ledger.open(ledger_url) as ledger, Wire(settings, timeout_s=timeout_s) as wire:
+    with open_ledger(ledger_url) as ledger, Wire(settings, timeout_s=timeout_s) as wire:
         check_broker(wire)
         coordinator = Coordinator(wire, namespace=namespace, ledger_id=ledger.ledger_id)
         yield Session(namespace, ledger, coordinator, Partitions(wire))

@@ -31,6 +31,9 @@ from airflow_kafka_eos.transaction import (
 
 log = logging.getLogger(__name__)
 
+#: why what nobody has decided is aborted, as the ledger notes it
+CLEANUP = "cleanup"
+
 
 @dataclass
 class SweepReport:
@@ -84,6 +87,7 @@ def sweep(
     by: str,
     probes: bool = True,
     report: SweepReport | None = None,
+    reason: str = CLEANUP,
 ) -> SweepReport:
     """One pass over the attempts of a load with number ``up_to`` or below.
 
@@ -93,13 +97,14 @@ def sweep(
 
     :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
     :param report: to be filled, so that what a pass has seen outlives an error; None: a new one.
+    :param reason: why undecided attempts are aborted, for the ledger.
     :raises OtherClusterError: one of these attempts was written to another cluster, and is not closed: nothing is done.
     :raises InDoubtError: the broker shows attempts, or commits under slots, that the ledger does not know: nothing is
         aborted; or a decided transaction is lost.
     """
     report = SweepReport() if report is None else report
     refuse_elsewhere(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
-    rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason="cleanup")
+    rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
     if not rows:
         return report
     refuse_elsewhere(session, rows)  # submitted meanwhile

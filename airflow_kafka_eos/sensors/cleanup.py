@@ -39,6 +39,8 @@ class CleanupLoadSensor(PollingLoadSensor):
         of it may open one more transaction after a sweep.
     """
 
+    trigger_class = CleanupTrigger
+
     def __init__(self, *, quiet_period: timedelta | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.quiet_period: timedelta = setting("quiet_period", quiet_period)

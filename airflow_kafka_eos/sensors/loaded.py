@@ -39,6 +39,7 @@ class LoadedSensor(PollingLoadSensor):
     """
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "topics")
+    trigger_class = LoadedTrigger
 
     def __init__(
         self,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
@@ -18,6 +19,7 @@ from airflow_kafka_eos.operators.base import (
     LoadOperator,
     owner_of,
 )
+from airflow_kafka_eos.triggers.polling import OTHER_LEDGER
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -34,6 +36,8 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = LoadOperator.template_fields
+    #: what it defers to
+    trigger_class: ClassVar[type[PollingTrigger]]
 
     def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("poke_interval", 2.0)
@@ -42,6 +46,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         kwargs |= {"soft_fail": False, "never_fail": False, "silent_fail": False, "mode": "poke"}
         super().__init__(**kwargs)
         self.deferrable = in_the_triggerer(deferrable)
+        self._ledger_id: str | None = None
 
     def before_polling(self, owner: str) -> None:
         """What has to be asked once, before the first poll. Nothing here."""
@@ -59,9 +64,10 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         return summary
 
     def trigger_fields(self) -> dict[str, Any]:
-        """What every trigger of ours needs: rendered names and connection ids."""
+        """What every trigger of ours needs: rendered names, connection ids, and which ledger was looked into."""
         names = ("namespace", "load_name", "load_key", "kafka_conn_id", "ledger_conn_id")
-        return {name: getattr(self, name) for name in names} | {"poll_s": float(self.poke_interval)}
+        own = {"poll_s": float(self.poke_interval), "ledger_id": self._ledger_id}
+        return {name: getattr(self, name) for name in names} | own
 
     def execute(self, context: Context) -> Any:
         """Look once; done, or wait."""
@@ -77,24 +83,39 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                 self.log.info("%s: %s", type(e).__name__, e)
                 time.sleep(self.poke_interval)
         poll = self.new_poll(owner)
+        if not self._wait(poll, give_up, may_defer=self.deferrable):
+            self.defer(
+                trigger=self.new_trigger(owner),
+                method_name="execute_complete",
+                timeout=timedelta(seconds=self.timeout),
+            )
+        return self.done(poll.summary(), context)
+
+    def _wait(self, poll: Poll, give_up: float, *, may_defer: bool) -> bool:
+        """True once there is nothing to wait for; False where the triggerer is to wait on.
+
+        :raises AirflowSensorTimeout: past ``give_up``, on the monotonic clock.
+        """
         while (waiting_for := self._look(poll)) is not None:
             self.log.info("%s", waiting_for)
-            if self.deferrable:
-                break
+            if may_defer and self._knows_its_ledger():
+                return False
             if time.monotonic() >= give_up:
                 raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}")
             time.sleep(self.poke_interval)
-        else:
-            return self.done(poll.summary(), context)
-        self.defer(
-            trigger=self.new_trigger(owner),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
-        )
+        return True
+
+    def _knows_its_ledger(self) -> bool:
+        """Whether the trigger can be told which ledger it is; it may be known while no broker answers."""
+        if self._ledger_id is None:
+            with suppress(TransientError), self._resolve().ledger() as ledger:
+                self._ledger_id = ledger.ledger_id
+        return self._ledger_id is not None
 
     def _look(self, poll: Poll) -> str | None:
         try:
             with self.open_session(FINAL_WHEN_DECIDED) as session:
+                self._ledger_id = session.ledger.ledger_id
                 return poll(session)
         except TransientError as e:
             return f"{type(e).__name__}: {e}"  # a broker that is away is waited for like everything else
@@ -103,6 +124,11 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         """What the trigger found."""
         if event and event.get("status") == "done":
             return self.done(event["summary"], context)
+        if event and event.get("status") == OTHER_LEDGER:
+            self.log.warning("THE TRIGGERER CANNOT WAIT, this worker does: %s", event["error"])
+            poll = self.trigger_class(**event["fields"]).new_poll()
+            self._wait(poll, time.monotonic() + self.timeout, may_defer=False)
+            return self.done(poll.summary(), context)
         error = str((event or {}).get("error", "the trigger ended without an event"))
         raise AirflowFailException(error) if event and event.get("final") else AirflowException(error)
 

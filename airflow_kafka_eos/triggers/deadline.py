@@ -39,13 +39,14 @@ async def report_unfinished_loads(
     :returns: JSON: ``unfinished``, how many loads are neither committed, aborted nor given up, and ``oldest``:
         ``load``, ``state`` and ``updated_at`` of the first 20 of them. The log has all of them, with their reasons.
     :raises LedgerUnavailableError: the metadata DB does not answer.
+    :raises OtherLedgerError: there is no ledger on the triggerer's host.
     """
     namespace = setting("namespace", namespace)
     hook = KafkaEosHook(setting("kafka_conn_id", kafka_conn_id), optional("ledger_conn_id", ledger_conn_id))
     resolved = await hook.aresolve()
 
     def look() -> list[dict[str, Any]]:
-        with resolved.ledger() as ledger:
+        with resolved.ledger(existing=True) as ledger:  # an empty one would report that all is well
             return unfinished_loads(ledger, namespace, load_name)
 
     found = await asyncio.to_thread(look)

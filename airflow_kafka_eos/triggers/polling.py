@@ -9,18 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_kafka_eos.errors import InDoubtError, TerminalError, TransientError, UndecidableError
+from airflow_kafka_eos.errors import (
+    InDoubtError,
+    OtherLedgerError,
+    TerminalError,
+    TransientError,
+    UndecidableError,
+)
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.protocol.polling import Poll
 
+#: The event's status where the triggerer has another ledger than the sensor.
+OTHER_LEDGER = "other ledger"
+
 
 class PollingTrigger(BaseTrigger):
     """Carries names and connection ids only: what it serialises holds no secret.
 
     A transient error is waited out (the sensor's timeout ends it); a terminal one is handed back as the event.
+
+    The triggerer may have another Airflow home than the workers, or another connection of that id. So it makes no
+    ledger, and where it finds another one than the sensor's, it hands the waiting back.
+
+    :param ledger_id: of the ledger that the sensor has looked into; None: of a sensor of a version before.
     """
 
     def __init__(
@@ -32,6 +46,7 @@ class PollingTrigger(BaseTrigger):
         kafka_conn_id: str,
         ledger_conn_id: str | None,
         poll_s: float = 1.0,
+        ledger_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.namespace = namespace
@@ -40,6 +55,7 @@ class PollingTrigger(BaseTrigger):
         self.kafka_conn_id = kafka_conn_id
         self.ledger_conn_id = ledger_conn_id
         self.poll_s = poll_s
+        self.ledger_id = ledger_id
 
     @property
     def load_identity(self) -> LoadIdentity:
@@ -47,7 +63,7 @@ class PollingTrigger(BaseTrigger):
 
     def fields(self) -> dict[str, Any]:
         """What :meth:`serialize` writes; subclasses add theirs."""
-        names = ("namespace", "load_name", "load_key", "kafka_conn_id", "ledger_conn_id", "poll_s")
+        names = ("namespace", "load_name", "load_key", "kafka_conn_id", "ledger_conn_id", "poll_s", "ledger_id")
         return {name: getattr(self, name) for name in names}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -63,6 +79,9 @@ class PollingTrigger(BaseTrigger):
         while True:
             try:
                 waiting_for = await asyncio.to_thread(self._once, await hook.aresolve(), poll)
+            except OtherLedgerError as e:
+                yield TriggerEvent({"status": OTHER_LEDGER, "error": str(e), "fields": self.fields()})  # type: ignore[no-untyped-call]
+                return
             except TerminalError as e:
                 final = isinstance(e, (InDoubtError, UndecidableError))
                 yield TriggerEvent({"status": "failed", "error": f"{type(e).__name__}: {e}", "final": final})  # type: ignore[no-untyped-call]
@@ -77,5 +96,9 @@ class PollingTrigger(BaseTrigger):
 
     def _once(self, resolved: Resolved, poll: Poll) -> str | None:
         # a fresh session each time: a trigger may wait for hours, and brokers and databases go away meanwhile
-        with resolved.session(self.namespace) as session:
+        with resolved.session(self.namespace, existing=True, ledger_id=self.ledger_id) as session:
+            if session.ledger.load(self.load_identity) is None:  # the sensor's knows it
+                raise OtherLedgerError(
+                    f"the ledger {session.ledger!r} does not know this load", load=str(self.load_identity)
+                )
             return poll(session)

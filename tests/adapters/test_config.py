@@ -14,6 +14,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.get_provider_info import LEDGER_CONNECTION, get_provider_info
 from airflow_kafka_eos.hooks.kafka_eos import BACKENDS, LEDGER_CONN_TYPE
 from airflow_kafka_eos.hooks.kafka_eos_ledger import KafkaEosLedgerHook
+from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 
 SET = {
     "namespace": "payments",
@@ -23,6 +24,7 @@ SET = {
     "hold_time": "1800",
     "margin": "90.5",
     "quiet_period": "7",
+    "paused_after": "600",
     "writer_deadline": "7200",
     "two_phase_commit": "off",
     "transaction_naming": "pooling",
@@ -53,6 +55,7 @@ def seen(load: ExactlyOnceLoad) -> dict[str, Any]:
         "hold_time": load.prepare.hold_time,
         "margin": load.decide.margin,
         "quiet_period": load.cleanup.quiet_period,
+        "paused_after": SweepLeftoversOperator(task_id="sweep").paused_after,
         "writer_deadline": load.prepare.writer_deadline,
         "two_phase_commit": load.prepare.two_phase_commit,
         "transaction_naming": load.prepare.transaction_naming,
@@ -71,6 +74,7 @@ def test_every_option_reaches_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None
         "hold_time": timedelta(minutes=30),
         "margin": timedelta(seconds=90.5),
         "quiet_period": timedelta(seconds=7),
+        "paused_after": timedelta(minutes=10),
         "writer_deadline": timedelta(hours=2),
         "two_phase_commit": "off",
         "transaction_naming": "pooling",
@@ -101,7 +105,7 @@ def test_without_it_the_defaults_are_those_of_the_documentation() -> None:
     assert (found["namespace"], found["ledger_conn_id"], found["manifest_dir"]) == ("airflow", None, None)
     assert (found["hold_time"], found["margin"]) == (timedelta(minutes=15), timedelta(minutes=1))
     assert (found["writer_deadline"], found["quiet_period"]) == (timedelta(days=1), timedelta(seconds=10))
-    assert found["deferrable"] is True
+    assert (found["paused_after"], found["deferrable"]) == (timedelta(minutes=15), True)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,15 @@ class Held(Run):
 
     def skip(self, on: bool) -> None:
         """Whether the author's check raises AirflowSkipException."""
-        self._file("skip", "").touch() if on else self._file("skip", "").unlink(missing_ok=True)
+        self.switch("skip", on)
+
+    def switch(self, name: str, on: bool) -> None:
+        """What else the author's check does: ``refuse``, ``fails-once``."""
+        self._file(name, "").touch() if on else self._file(name, "").unlink(missing_ok=True)
+
+    def pause(self, on: bool) -> None:
+        """The whole DAG."""
+        self.airflow.patch(f"/dags/{self.dag}", {"is_paused": on})
 
     def be_unwatched(self) -> None:
         """The next Spark application does not end with its task."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -35,12 +35,17 @@ def component(airflow: LocalAirflow, name: str) -> psutil.Process:
     raise AssertionError(f"no airflow {name} of {airflow.home}")
 
 
-def restart(airflow: LocalAirflow, name: str) -> subprocess.Popen[bytes]:
-    """Start a component beside the others, as an init would, in a session of its own; see :func:`end_session`."""
+def restart(
+    airflow: LocalAirflow, name: str, settings: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a component beside the others, as an init would, in a session of its own; see :func:`end_session`.
+
+    :param settings: further environment, such as another AIRFLOW_HOME.
+    """
     with (airflow.home / f"{name}-again.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "airflow", name],
-            env=airflow.env,
+            env=airflow.env | dict(settings or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

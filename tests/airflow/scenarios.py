@@ -196,6 +196,16 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        "at-once",
+        (
+            Leg("failed", False, (At("checking", told(mark("prepare", "failed"))),), attempts=1),
+            Leg("success", True, (At("checking", kill_task),), clear_from("prepare"), attempts=3),
+            Leg("success", True, (), clear("decide"), attempts=3),
+            Leg("success", True, (), clear_from("prepare"), attempts=3),
+        ),
+        dag="at_once",
+    ),
+    Scenario(
         "kills-scope-load",
         (
             Leg(

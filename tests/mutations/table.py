@@ -14,6 +14,7 @@ from tests.mutations.mutation import Mutation
 from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
 from tests.mutations.repairs import OF_REPAIRS
+from tests.mutations.standing_still import OF_STANDING_STILL
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -26,4 +27,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_OTHER_CLUSTERS,
     *OF_FORGETTING,
     *OF_COMPACTING,
+    *OF_STANDING_STILL,
 )

@@ -93,6 +93,20 @@ def test_a_prepared_load_is_shown_with_its_transactions_and_what_readers_wait_fo
     assert sum(lag["records"] for lag in look["lag"]) == 3
 
 
+def test_it_shows_what_nobody_decides_because_the_dag_is_paused(site: Site, new_load: NewLoad) -> None:
+    world = new_load("held")
+    world.prepare(["a"], owner=owner(world))
+    run = {"dag_id": "orders", "run_id": "held"}
+    with site.client("admin") as admin:
+        for paused, waits in ((True, "undecided, DAG paused"), (False, "undecided")):
+            admin.patch("/api/v2/dags/orders", json={"is_paused": paused}).raise_for_status()
+            (row,) = get(admin, "loads", **run)["loads"]
+            full = get(admin, "load", **whose(world))
+            (look,) = get(admin, "transactions", **run)["clusters"]
+            assert (row["waits_for_paused_dag"], full["load"]["waits_for_paused_dag"]) == (paused, paused)
+            assert {t["standing"] for t in look["transactions"]} == {waits}
+
+
 def test_the_tab_of_a_run_shows_that_runs_loads_only(site: Site, new_load: NewLoad) -> None:
     mine, others = new_load("mine"), new_load("mine-too")
     for world in (mine, others):
@@ -213,6 +227,21 @@ def test_the_ids_that_brokers_keep_are_counted(site: Site, new_load: NewLoad) ->
         (report,) = get(viewer, "ids")["namespaces"]
     names = {n["load_name"]: n for n in report["names"]}
     assert names["orders.load"]["incrementing"] >= 2
+
+
+def test_a_ledger_that_does_not_know_what_a_run_has_begun_is_another_one(site: Site, new_load: NewLoad) -> None:
+    """As where the api-server has another Airflow home than the workers: an empty tab would mean that nothing is."""
+    world = new_load("elsewhere")
+    with site.client("admin") as admin:
+        begun = {"key": "return_value", "value": {"load": str(world.load), "attempt": 1}}
+        admin.post(
+            "/api/v2/dags/orders/dagRuns/elsewhere/taskInstances/load.begin/xcomEntries", json=begun
+        ).raise_for_status()
+        asked = {"dag_id": "orders", "run_id": "elsewhere"}
+        answer = admin.get("/kafka-eos/api/loads", params=asked)
+        assert answer.status_code == 422 and "does not know this load" in answer.json()["detail"], answer.text
+        world.prepare(["a"], owner=owner(world))
+        assert [x["key"] for x in get(admin, "loads", **asked)["loads"]] == ["elsewhere"]
 
 
 def test_a_ledger_that_is_not_known_for_sure_is_said_to_be(site: Site, new_load: NewLoad) -> None:

@@ -96,6 +96,16 @@ def test_what_an_open_transaction_waits_for(
     assert views.standing(known, load, is_decided=is_decided) is wanted
 
 
+@pytest.mark.parametrize(
+    ("known", "waits"),
+    [(None, False), (attempt(), False), (replace(attempt(), prepared_at=T.format(2)), True)]
+    + [(replace(attempt(verdict=verdict), prepared_at=T.format(2)), False) for verdict in Verdict],
+)
+def test_what_waits_for_a_paused_dag(known: AttemptRow | None, waits: bool) -> None:
+    assert views.waits_for_paused_dag(known, {"orders"}) is waits
+    assert views.waits_for_paused_dag(known, {"another"}) is False
+
+
 def test_the_time_that_a_broker_leaves() -> None:
     tp = TopicPartition("orders", 0)
 

@@ -35,6 +35,11 @@ export function badge(text) {
   return text === null ? null : element("span", { class: "badge", "data-is": text.toLowerCase() }, text);
 }
 
+/** A load's state, and whether it stays so until somebody unpauses its DAG. */
+export function state(load) {
+  return element("span", {}, badge(load.state), " ", load.waits_for_paused_dag ? badge("DAG paused") : null);
+}
+
 export function code(text) {
   return element("code", {}, text);
 }

@@ -1,6 +1,6 @@
 // One load: its attempts on a common line of time, its transactions, and the buttons.
 
-import { badge, code, duration, element, moment, table } from "./dom.js";
+import { badge, code, duration, element, moment, state, table } from "./dom.js";
 import { same } from "./loads.js";
 
 /**
@@ -12,7 +12,7 @@ export function loadSection(full, open, act) {
   const { load } = full;
   const mine = open === null ? null : open.filter((t) => t.load !== null && same(t.load, load));
   return [
-    element("h2", {}, `${load.name} `, element("small", {}, load.key), " ", badge(load.state)),
+    element("h2", {}, `${load.name} `, element("small", {}, load.key), " ", state(load)),
     facts(load, full),
     buttons(full, mine, act),
     element("h3", {}, "Attempts"),

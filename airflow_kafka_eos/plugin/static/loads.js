@@ -1,6 +1,6 @@
 // The list of loads.
 
-import { badge, element, moment, table } from "./dom.js";
+import { badge, element, moment, state as stateOf, table } from "./dom.js";
 
 const STATES = [
   "PREPARING", "PREPARED", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED", "REPAIRING", "IN_DOUBT", "GIVEN_UP",
@@ -25,7 +25,7 @@ export function loadsTable(answer, { text, state, chosen, open }) {
     ["Load", (load) => element("button", { class: "link", type: "button", onclick: () => open(load) }, load.name)],
     ["Key", (load) => load.key],
     ["Namespace", (load) => load.namespace],
-    ["State", (load) => badge(load.state)],
+    ["State", stateOf],
     ["Attempt", (load) => load.attempt],
     ["Decision", (load) => badge(load.decision)],
     ["Records", (load) => load.records?.toLocaleString()],

@@ -3,6 +3,8 @@
 A moment is a file in ``$TEST_SWITCHES/<run id>/``: who comes by and finds ``<moment>.hold`` renames it to ``.here`` (so
 one process stops there, once) and waits for ``<moment>.go``. The moments: ``before-<task>`` and ``after-<task>`` its
 ``execute``, ``checking`` inside decide, and ``writing`` inside Spark, with one of its two partitions written.
+
+All but ``at_once`` decide in the task decide alone: so there is something to be done between prepare and it.
 """
 
 from __future__ import annotations
@@ -45,8 +47,13 @@ def after(context, result=None):
 
 def check(manifest):
     stop_at(manifest.attempt.load.key, "checking")
-    if Path(SWITCHES, manifest.attempt.load.key, "skip").exists():
+    switch = Path(SWITCHES, manifest.attempt.load.key)
+    if (switch / "skip").exists():
         raise AirflowSkipException("the switch is set")
+    if (switch / "fails-once").exists():
+        (switch / "fails-once").unlink()
+        raise OSError("a service that the check asks is away")
+    return "the switch is set" if (switch / "refuse").exists() else None
 
 
 def load_dag(name, topic="{{ run_id }}", prefix="{{ run_id }}", schedule=None, hooks=True, **arguments):
@@ -69,12 +76,14 @@ def load_dag(name, topic="{{ run_id }}", prefix="{{ run_id }}", schedule=None, h
             topics=[topic],
             check=check,
             quiet_period=timedelta(seconds=2),
-            **arguments,
+            **{"decide_at_once": False} | arguments,
         )
     return dag
 
 
 clicks = load_dag("clicks")
+# as authors write it
+at_once = load_dag("at_once", hooks=False, decide_at_once=True)
 # one transaction for all of it
 whole = load_dag("whole", scope="load")
 days = load_dag("days", topic="days", prefix="{{ ds }}", schedule="@daily", hooks=False)

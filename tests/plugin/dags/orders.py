@@ -16,10 +16,10 @@ CONNECTIONS = {
     "unnamed": "{{ var.value.cluster }}",
 }
 
-with DAG("unnamed_ledger", schedule=None, start_date=datetime(2026, 1, 1), is_paused_upon_creation=True):
+with DAG("unnamed_ledger", schedule=None, start_date=datetime(2026, 1, 1), is_paused_upon_creation=False):
     ExactlyOnceLoad("load", sql="SELECT 1", topics=["orders"], ledger_conn_id="{{ var.value.ledger }}")
 
 for name, connection in CONNECTIONS.items():
-    with DAG(name, schedule=None, start_date=datetime(2026, 1, 1), is_paused_upon_creation=True) as dag:
+    with DAG(name, schedule=None, start_date=datetime(2026, 1, 1), is_paused_upon_creation=False) as dag:
         ExactlyOnceLoad("load", sql="SELECT 1", topics=["orders"], kafka_conn_id=connection)
     globals()[name] = dag

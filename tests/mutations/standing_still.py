@@ -1,0 +1,85 @@
+"""Guards of what stands still or looks elsewhere: deciding in prepare, paused DAGs, a process with another ledger."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_AT_ONCE = "tests/adapters/test_at_once.py::test_prepare_leaves_it_to_decide_where_an_author_stands_between"
+_PAUSED = "tests/adapters/test_paused_dags.py::"
+_OTHER_HOME = "tests/airflow/test_other_home.py::"
+_NEVER = _OTHER_HOME + "test_a_trigger_never_takes_another_ledgers_word_nor_makes_one"
+
+OF_STANDING_STILL: tuple[Mutation, ...] = (
+    Mutation(
+        1,
+        "decided-before-the-author",
+        "prepare decides nothing that a task of the author's stands before",
+        "airflow_kafka_eos/operators/at_once.py",
+        "    if others:\n",
+        "    if not others and others:\n",
+        (_AT_ONCE,),
+    ),
+    Mutation(
+        1,
+        "decided-past-a-hook",
+        "prepare decides nothing that a hook of the author's stands before",
+        "airflow_kafka_eos/operators/at_once.py",
+        "    if decide._pre_execute_hook is not None or prepare._post_execute_hook is not None:\n",
+        "    if False:\n",
+        (_AT_ONCE,),
+    ),
+    Mutation(
+        1,
+        "paused-at-work",
+        "maintenance leaves alone what a task of a paused DAG is at work on",
+        "airflow_kafka_eos/operators/paused.py",
+        " and not self._is_at_work(dag_id, run_id, group_of(attempt.responsible))",
+        "",
+        (_PAUSED + "test_a_task_of_the_group_that_is_at_work_is_waited_for",),
+    ),
+    Mutation(
+        1,
+        "paused-of-a-name-cut-off",
+        "maintenance takes no run for still whose name the ledger has not kept whole",
+        "airflow_kafka_eos/operators/paused.py",
+        " or len(run_part) >= MAX_OWNER_PART",
+        "",
+        (_PAUSED + "test_what_is_not_known_to_stand_still_is_left_alone",),
+    ),
+    Mutation(
+        11,
+        "clean-in-another-ledger",
+        "a trigger takes no word of a ledger with another id",
+        "airflow_kafka_eos/ledger/opened.py",
+        "        if ledger_id is not None and opened.ledger_id != ledger_id:\n",
+        "        if False:\n",
+        (_NEVER,),
+    ),
+    Mutation(
+        11,
+        "clean-in-a-new-ledger",
+        "a trigger makes no ledger",
+        "airflow_kafka_eos/triggers/polling.py",
+        "existing=True, ",
+        "",
+        (_NEVER,),
+    ),
+    Mutation(
+        11,
+        "clean-of-an-unknown-load",
+        "a trigger calls no load clean, or invisible, that its ledger does not know",
+        "airflow_kafka_eos/triggers/polling.py",
+        "            if session.ledger.load(self.load_identity) is None:",
+        "            if self.load_identity is None:",
+        (_NEVER,),
+    ),
+    Mutation(
+        11,
+        "clean-of-an-unknown-attempt",
+        "no sweep calls an attempt clean that its ledger does not know",
+        "airflow_kafka_eos/protocol/polling.py",
+        "        if self.up_to > max((r.number for r in rows), default=0):\n",
+        "        if False:\n",
+        (_NEVER,),
+    ),
+)
