@@ -15,20 +15,23 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 _RESOURCES = {"Topic": 2, "Cluster": 4, "TransactionalId": 5}
 #: 15 is KIP-939's, which kafka-python does not name
 _OPERATIONS = {"READ": 3, "WRITE": 4, "DESCRIBE": 8, "DESCRIBE_CONFIGS": 10, "TWO_PHASE_COMMIT": 15}
-_ANY, _ALLOW, _LITERAL, _PREFIXED = 1, 3, 3, 4
+_ANY, _LITERAL, _PREFIXED = 1, 3, 4
+_DENY, _ALLOW = 2, 3
 
 
 class Right(NamedTuple):
-    """One ACL, as people write it; ``prefix`` ends in ``*`` where it is prefixed."""
+    """One ACL, as people write it; ``name`` ends in ``*`` where it is prefixed, and is ``*`` for all."""
 
     operation: str
     resource: str
     name: str
+    is_denied: bool = False
 
-    def numbers(self) -> tuple[int, str, int, int]:
-        prefixed = self.name.endswith("*")
-        pattern = _PREFIXED if prefixed else _LITERAL
-        return _RESOURCES[self.resource], self.name.removesuffix("*"), pattern, _OPERATIONS[self.operation]
+    def numbers(self) -> tuple[int, str, int, int, int]:
+        prefixed = self.name.endswith("*") and self.name != "*"
+        name, pattern = (self.name[:-1], _PREFIXED) if prefixed else (self.name, _LITERAL)
+        permission = _DENY if self.is_denied else _ALLOW
+        return _RESOURCES[self.resource], name, pattern, _OPERATIONS[self.operation], permission
 
 
 def allow_exactly(plain: LocalKafka, principal: str, rights: Iterable[Right]) -> None:
@@ -48,9 +51,9 @@ def allow_exactly(plain: LocalKafka, principal: str, rights: Iterable[Right]) ->
                             principal=principal,
                             host="*",
                             operation=operation,
-                            permission_type=_ALLOW,
+                            permission_type=permission,
                         )
-                        for kind, name, pattern, operation in missing
+                        for kind, name, pattern, operation, permission in missing
                     ]
                 )
             )
@@ -67,9 +70,9 @@ def allow_exactly(plain: LocalKafka, principal: str, rights: Iterable[Right]) ->
                             principal_filter=principal,
                             host_filter=None,
                             operation=operation,
-                            permission_type=_ALLOW,
+                            permission_type=permission,
                         )
-                        for kind, name, pattern, operation in surplus
+                        for kind, name, pattern, operation, permission in surplus
                     ]
                 )
             )
@@ -80,7 +83,7 @@ def allow_exactly(plain: LocalKafka, principal: str, rights: Iterable[Right]) ->
             time.sleep(0.02)
 
 
-def _rights(wire: Wire, principal: str) -> set[tuple[int, str, int, int]]:
+def _rights(wire: Wire, principal: str) -> set[tuple[int, str, int, int, int]]:
     answer = wire.send_to_any(
         DescribeAclsRequest(
             resource_type_filter=_ANY,
@@ -94,5 +97,7 @@ def _rights(wire: Wire, principal: str) -> set[tuple[int, str, int, int]]:
     )
     assert answer.error_code == 0, answer
     return {
-        (r.resource_type, r.resource_name, r.pattern_type, acl.operation) for r in answer.resources for acl in r.acls
+        (r.resource_type, r.resource_name, r.pattern_type, acl.operation, acl.permission_type)
+        for r in answer.resources
+        for acl in r.acls
     }

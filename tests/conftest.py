@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.kafka_tools import Shell
 from tests.postgresql import PostgreSQL, postgresql_server
 from tests.secured import Secured, secured_broker
 
@@ -21,6 +22,12 @@ def kafka() -> Iterator[LocalKafka]:
     """One 4.4.0 broker. A test that kills brokers or changes their settings starts its own."""
     with LocalKafka(version="4.4.0", broker_settings=NO_RETENTION_ROUNDS) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A shell with Kafka's own tools, and ours, on its PATH."""
+    return Shell.at(tmp_path_factory.mktemp("shell"))
 
 
 @pytest.fixture(scope="session")

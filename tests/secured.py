@@ -87,11 +87,17 @@ def add_listeners(plain: LocalKafka, protocols: Mapping[str, str], settings: Ite
 
 
 @contextmanager
-def secured_broker(folder: Path, version: str = "4.4.0") -> Iterator[Secured]:
-    """Started, with a topic ``orders`` of one partition."""
+def secured_broker(
+    folder: Path, version: str = "4.4.0", more: Mapping[str, str] | None = None
+) -> Iterator[Secured]:
+    """Started, with a topic ``orders`` of one partition.
+
+    :param more: broker settings.
+    """
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
+        **(more or {}),
     }
     with LocalKafka(version=version, broker_settings=settings, data_dir=folder) as plain:
         plain.create_topic("orders", partitions=1)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
-from airflow_kafka_eos.cli.exits import FOUND, OK
+from airflow_kafka_eos.cli.exits import FOUND, code_of, worst
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.transaction import TopicPartition
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.protocol.hanging import HangingTransaction
+    from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction
     from airflow_kafka_eos.protocol.session import Session
 
 
@@ -27,12 +27,14 @@ def add_to(transactions: Any) -> None:
         description="Find transactions that a partition has open and no coordinator will end, in the given topics; "
         "without --topic, in those that loads of the namespace were prepared for, as the ledger has them. "
         "With --abort, those that are this ledger's, and no part of a decision, are ended by an abort marker in their "
-        "partition; it needs ALTER on the Cluster. Other applications' are only shown.",
+        "partition; it needs ALTER on the Cluster. Other applications' are only shown: as hanging where that is "
+        "proven, else as what may be alive, with the rights that would tell.",
     )
     hanging.add_argument("--topic", action="append", metavar="TOPIC", help="repeat it for several")
     hanging.add_argument(
         "--running-longer-than", type=milliseconds, metavar="DURATION",
-        help="without a record for so long; default: the brokers' transaction.max.timeout.ms and 5 minutes",
+        help="without a record for so long, by the records' own timestamps, which prove nothing: it only narrows the "
+        "search; default: the brokers' transaction.max.timeout.ms and 5 minutes",
     )  # fmt: skip
     hanging.add_argument("--abort", action="store_true", help="end those that are ours; the default only looks")
     add_yes(hanging)
@@ -43,7 +45,8 @@ def add_to(transactions: Any) -> None:
 
 
 def _hanging(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.protocol.hanging import Whose, abort, find
+    from airflow_kafka_eos.protocol.hanging import abort, find
+    from airflow_kafka_eos.protocol.hanging_transaction import Whose, what_to_do
 
     with open_session(arguments) as session:
         topics = arguments.topic or _of_the_ledger(session)
@@ -56,12 +59,20 @@ def _hanging(arguments: argparse.Namespace) -> int:
             for one in ours:
                 abort(session, one)
                 ended.append(one)
-    shown = [_row(h, h in ended) for h in found]
+        servers = session.partitions.wire.settings.bootstrap_servers
+    shown = [_row(h, h in ended) | {"what_to_do": None if h in ended else what_to_do(h, servers)} for h in found]
     if arguments.output == "json":
         print(as_json(shown))
     else:
         print(as_table([_for_people(row) for row in shown]) or f"no hanging transactions in {', '.join(topics)}")
-    return OK if len(ended) == len(found) else FOUND
+        for row in shown:
+            if row["what_to_do"]:
+                print(f"\n{row['topic']}-{row['partition']}, offset {row['start_offset']}: {row['what_to_do']}")
+    doubts = {str(h.doubt): h.doubt for h in found if h.doubt is not None}
+    for text in doubts:
+        print(f"airflow-kafka-eos: NOT PROVEN TO HANG: {text}", file=sys.stderr)
+    left = [h for h in found if h.is_proven and h not in ended]
+    return worst([*([FOUND] if left else []), *map(code_of, doubts.values())])
 
 
 def _of_the_ledger(session: Session) -> list[str]:
@@ -108,6 +119,8 @@ def _row(hanging: HangingTransaction, ended: bool) -> dict[str, Any]:
         "load": str(hanging.attempt.load) if hanging.attempt else None,
         "attempt": hanging.attempt.number if hanging.attempt else None,
         "aborted": ended,
+        "proven": hanging.is_proven,
+        "doubt": None if hanging.doubt is None else hanging.doubt.message,
     }
 
 
@@ -116,8 +129,9 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "partition": f"{row['topic']}-{row['partition']}",
         "producer": f"{row['producer_id']}:{row['producer_epoch']}",
         "start_offset": row["start_offset"],
+        "hanging": "yes" if row["proven"] else "MAY BE ALIVE",
         "idle": text_of(row["idle_ms"]),
-        "whose": row["whose"] + (", aborted" if row["aborted"] else ""),
+        "whose": (row["whose"] + (", aborted" if row["aborted"] else "")) if row["proven"] else None,
         "why": row["why"],
         "transactional_id": row["transactional_id"],
     }

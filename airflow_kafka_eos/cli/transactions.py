@@ -47,7 +47,7 @@ def add_to(commands: Any) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.naming import namespace_prefix
-    from airflow_kafka_eos.protocol.hidden import hidden_by_acls
+    from airflow_kafka_eos.protocol.hidden import hidden_by_acls, others_hidden
     from airflow_kafka_eos.protocol.holding import holders_of
 
     with open_session(arguments) as session:
@@ -55,14 +55,15 @@ def _list(arguments: argparse.Namespace) -> int:
         names = session.coordinator.list_open(prefix, longer_than_ms=arguments.running_longer_than)
         described = [d for d in session.coordinator.describe(names).values() if d.is_open]
         holders = holders_of(session, [PreparedTransaction(d.transactional_id, d.state) for d in described])
-        hidden = hidden_by_acls(session)
+        hidden = hidden_by_acls(session) or (others_hidden(session) if arguments.all else None)
     described.sort(key=lambda d: (d.start_time_ms, d.transactional_id))
     now_ms = int(time.time() * 1000)
     shown = [_open(d, holders.get(PreparedTransaction(d.transactional_id, d.state)), now_ms) for d in described]
     if arguments.output == "json":
-        print(as_json(shown))
+        print(as_json({"transactions": shown, "hidden": None if hidden is None else str(hidden)}))
     else:
-        print(as_table([_for_people(row) for row in shown]) or "no open transactions")
+        nothing = "no open transactions" + (" that may be seen from here" if hidden else "")
+        print(as_table([_for_people(row) for row in shown]) or nothing)
     return say_hidden(hidden)
 
 

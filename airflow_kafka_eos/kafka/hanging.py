@@ -29,7 +29,8 @@ from airflow_kafka_eos.transaction import (
 class OpenProducer(NamedTuple):
     """A producer with a transaction open in a partition, as the partition's leader shows it.
 
-    :param last_timestamp_ms: of its last record; -1 when the leader does not know.
+    :param last_timestamp_ms: of its last record, as its application dated it; -1 when the leader does not know.
+    :param last_sequence: of its last record: another one by the next look means that it is at work.
     """
 
     partition: TopicPartition
@@ -38,6 +39,7 @@ class OpenProducer(NamedTuple):
     coordinator_epoch: int
     txn_start_offset: int
     last_timestamp_ms: int
+    last_sequence: int = -1
 
     @property
     def state(self) -> PreparedTxnState:
@@ -91,7 +93,8 @@ def why_hanging(producer: OpenProducer, seen: TransactionDescription | None) -> 
 
     Ask the partition again behind the coordinator's answer: in between a marker may have come.
 
-    :param seen: the transactional id of that producer id, as its coordinator shows it; None: nobody knows one.
+    :param seen: the transactional id of that producer id, as its coordinator shows it; None: nobody knows one, which is
+        for the caller to be sure of: a listing lacks what one may not describe.
     """
     if seen is None:
         return "no coordinator knows its producer id"
@@ -174,4 +177,5 @@ def _open_of(tp: TopicPartition, rows: Iterable[Any]) -> Iterable[OpenProducer]:
                 p.coordinator_epoch,
                 p.current_txn_start_offset,
                 p.last_timestamp,
+                p.last_sequence,
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin.transactions import ListTransactionsRequest
 
@@ -34,6 +34,19 @@ _DURATION_VERSION = 1
 _PATTERN_VERSION = 2
 
 
+class Listed(NamedTuple):
+    """A row of one broker's listing."""
+
+    producer_id: int
+    transactional_id: str
+    state: CoordinatorState
+
+    @property
+    def may_be_open(self) -> bool:
+        """A state that we do not know counts as one."""
+        return self.state not in _CLOSED
+
+
 def open_ids(wire: Wire, prefix: str, longer_than_ms: int) -> list[str]:
     """See :meth:`Coordinator.list_open <airflow_kafka_eos.kafka.coordinator.Coordinator.list_open>`."""
     if longer_than_ms >= 0 and (wire.api_version(ListTransactionsRequest) or 0) < _DURATION_VERSION:
@@ -56,6 +69,21 @@ def known_ids(wire: Wire, prefix: str) -> list[str]:
     return sorted({name for name, _ in everywhere(wire, prefix)})
 
 
+def of_producers(wire: Wire, producer_ids: Iterable[int]) -> list[Listed]:
+    """What all brokers list of these producer ids, whatever the state."""
+    wanted = list(producer_ids)
+    found = []
+    for node_id in wire.broker_ids():
+        request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted, duration_filter=-1)
+        answer = wire.send_to_broker(node_id, request)
+        retry.check(answer.error_code, operation="DESCRIBE", resource="TransactionalId *")
+        found += [
+            Listed(row.producer_id, row.transactional_id, state_of(row.transaction_state))
+            for row in answer.transaction_states
+        ]
+    return found
+
+
 def places(wire: Wire) -> Places | None:
     """Where the transaction coordinators are; None while one is away.
 
@@ -70,6 +98,11 @@ def places(wire: Wire) -> Places | None:
     if topic.error_code or any(p.error_code or p.leader_id < 0 for p in topic.partitions):
         return None
     return frozenset((p.partition_index, p.leader_id, p.leader_epoch) for p in topic.partitions)
+
+
+def are_seen(found: Places) -> bool:
+    """Whether these are the coordinators themselves: then one that is away would show."""
+    return all(partition >= 0 for partition, _, _ in found)
 
 
 def pattern_of(prefix: str) -> str:

@@ -19,6 +19,8 @@ from airflow_kafka_eos.transaction import TransactionDescription
 _NEVER = 999_999_999
 #: A load name, and key, of ids that stand for a whole namespace, or name. Encoded: no ACL on people's names begins so.
 _NOBODY = "~"
+#: An id that no ledger has: theirs are random.
+_NO_LEDGER = "0000000000"
 
 
 def never_used(load: LoadIdentity, ledger_id: str) -> str:
@@ -78,6 +80,22 @@ def why_short(
         f"more may be open than is shown ({refused.message})",
         remedy=f"Grant the principal of the Kafka connection WRITE (which includes DESCRIBE) on TransactionalIds "
         f"prefixed {prefix}, or on those of each load name",
+        transactional_id=refused.transactional_id,
+    )
+
+
+def why_ledgers_hidden(coordinator: Coordinator, namespace: str) -> AccessError | None:
+    """Why a listing of a namespace may lack other ledgers' ids; None when it does not.
+
+    Rights on one ledger's ids are enough for its loads, and show no other's.
+    """
+    refused = _refused(coordinator, [never_used(LoadIdentity(namespace, _NOBODY, _NOBODY), _NO_LEDGER)])
+    if refused is None:
+        return None
+    prefix = naming.prefix_of_all_ledgers(namespace)
+    return AccessError(
+        f"other ledgers' transactions in the namespace are not shown: {refused.message}",
+        remedy=f"Grant the principal of the Kafka connection DESCRIBE on TransactionalIds prefixed {prefix}",
         transactional_id=refused.transactional_id,
     )
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from kafka.protocol.admin.configs import DescribeConfigsRequest
-from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
+from kafka.protocol.admin.transactions import DescribeProducersRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from airflow_kafka_eos.errors import TopicError
 from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka import retry
+from airflow_kafka_eos.kafka import listing, retry
 from airflow_kafka_eos.kafka.log_scan import Sought
 from airflow_kafka_eos.kafka.markers import METADATA_LAG_S, Evidence, find_markers, text_of
 from airflow_kafka_eos.kafka.wire import Wire
@@ -41,7 +41,8 @@ class ProducerState(NamedTuple):
 class Holder(NamedTuple):
     """An open transaction that holds back a partition's last stable offset.
 
-    ``transactional_id`` is None when no coordinator shows it: a hanging transaction, or DESCRIBE is missing.
+    ``transactional_id`` is None when no coordinator shows it: another application's that may not be described here, or
+    a hanging one. Which of them only :func:`airflow_kafka_eos.protocol.hanging.find` tells.
     """
 
     producer_id: int
@@ -170,22 +171,17 @@ class Partitions:
         open_ = sorted(
             (p for p in self.producers([tp])[tp] if p.txn_start_offset >= 0), key=lambda p: p.txn_start_offset
         )
-        ids = self._transactional_ids(p.producer_id for p in open_) if open_ else {}
+        ids = {row.producer_id: row.transactional_id for row in self.listed(p.producer_id for p in open_)}
         return [Holder(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in open_]
 
-    def _transactional_ids(self, producer_ids: Iterable[int]) -> dict[int, str]:
+    def listed(self, producer_ids: Iterable[int]) -> list[listing.Listed]:
+        """What each broker lists of these producer ids; what may not be described is left out without a word."""
         wanted = sorted(set(producer_ids))
-
-        def attempt() -> dict[int, str]:
-            found = {}
-            for node_id in self.wire.broker_ids():
-                request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted, duration_filter=-1)
-                answer = self.wire.send_to_broker(node_id, request)
-                retry.check(answer.error_code, operation="DESCRIBE", resource="TransactionalId *")
-                found.update({row.producer_id: row.transactional_id for row in answer.transaction_states})
-            return found
-
-        return self._settle(attempt, what="looking up transactional ids by producer id")
+        if not wanted:
+            return []
+        return self._settle(
+            lambda: listing.of_producers(self.wire, wanted), what="looking up transactional ids by producer id"
+        )
 
     # -- evidence --------------------------------------------------------------------------------------------------
 

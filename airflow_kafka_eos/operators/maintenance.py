@@ -89,9 +89,10 @@ class SweepLeftoversOperator(BaseOperator):
         ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``paused``: those of them that waited for a
         paused DAG: ``load``, ``attempt``, ``by``. ``hanging``: what no coordinator would have
         ended in the topics of the ledger's loads, and is ended now, as texts. ``unknown``: open ids of this ledger that
-        it does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``elsewhere``:
-        attempts of another Kafka cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``.
-        ``in_doubt``: loads. ``numbers``: what went to Stats. ``problems``: what needs a person, as texts.
+        it does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``hidden``: why
+        there may be more of all these that brokers do not show, as texts. ``elsewhere``: attempts of another Kafka
+        cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``. ``in_doubt``: loads. ``numbers``: what
+        went to Stats. ``problems``: what needs a person, as texts.
 
         :raises AirflowFailException: something needs a person.
         :raises AirflowSkipException: there is no embedded ledger; an empty one would make all look clean.
@@ -133,7 +134,8 @@ class SweepLeftoversOperator(BaseOperator):
     ) -> dict[str, Any]:
         """One namespace; an error in it keeps no other from being swept."""
         found: dict[str, Any] = {
-            "swept": [], "paused": [], "hanging": [], "unknown": [], "strangers": [], "elsewhere": [], "in_doubt": [],
+            "swept": [], "paused": [], "hanging": [], "unknown": [], "strangers": [], "hidden": [], "elsewhere": [],
+            "in_doubt": [],
             "numbers": {}, "problems": [],
         }  # fmt: skip
         try:
@@ -155,7 +157,7 @@ class SweepLeftoversOperator(BaseOperator):
         is_stopped: Callable[[AttemptRow], bool],
     ) -> None:
         from airflow_kafka_eos.protocol.leftovers import clean, find
-        from airflow_kafka_eos.protocol.strangers import strangers
+        from airflow_kafka_eos.protocol.strangers import hidden_strangers, strangers
 
         loads = session.ledger.loads(session.namespace)
         in_doubt = {r.load for r in loads if r.state is LoadState.IN_DOUBT}
@@ -214,6 +216,9 @@ class SweepLeftoversOperator(BaseOperator):
             f"{name} is open for more than {self.abandoned_after}, and of another ledger (a deployment that is gone?)"
             for name in found["strangers"]
         ]
+        found["hidden"] = [str(why) for why in (left.hidden, hidden_strangers(session)) if why is not None]
+        for text in found["hidden"]:
+            self.log.warning("THIS MAY NOT BE ALL: %s", text)
         count(session.namespace, "swept_transactions", sum(len(s.aborted) for s in swept))
 
     def _end_hanging(self, session: Session, found: dict[str, Any]) -> None:

@@ -21,6 +21,8 @@ from airflow_kafka_eos.plugin.dags import LoadTask, Place
 from airflow_kafka_eos.plugin.permissions import Access
 from airflow_kafka_eos.plugin.places import open_ledger, open_session
 from airflow_kafka_eos.protocol import hanging
+from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction
+from airflow_kafka_eos.protocol.hidden import hidden_by_acls
 from airflow_kafka_eos.protocol.holding import holders_of, is_ours
 from airflow_kafka_eos.protocol.ids import ids_report
 from airflow_kafka_eos.protocol.metrics import lag_by_partition
@@ -190,7 +192,8 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
     paused = dags.paused_dags()
     shown: list[dict[str, Any]] = []
     lag: dict[TopicPartition, int] = {}
-    stuck: list[hanging.HangingTransaction] = []
+    stuck: list[HangingTransaction] = []
+    hidden: list[str] = []
     first, *others = sorted({load.namespace for load in wanted})
     with open_session(place, first) as session:
         for one in (session, *(_of_namespace(session, namespace) for namespace in others)):
@@ -214,16 +217,19 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
             stuck += visible(access, hanging.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
+            hidden += [str(why) for why in (hidden_by_acls(one),) if why is not None]
+        servers = session.partitions.wire.settings.bootstrap_servers
     return {
         "transactions": sorted(shown, key=lambda t: (-(t["running_ms"] or 0), t["transactional_id"])),
         "lag": views.lag(lag),
-        "hanging": [views.hanging(h) for h in stuck],
+        "hanging": [views.hanging(h, servers) for h in stuck],
+        "hidden": hidden,
     }
 
 
 def visible(
-    access: Access, stuck: Iterable[hanging.HangingTransaction]
-) -> list[hanging.HangingTransaction]:
+    access: Access, stuck: Iterable[HangingTransaction]
+) -> list[HangingTransaction]:
     """Those that the user may see: others' name no attempt, so they are for who may see all DAGs."""
     return [h for h in stuck if access.may_see(h.attempt)]
 

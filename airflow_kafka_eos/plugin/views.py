@@ -10,7 +10,7 @@ from typing import Any
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
-from airflow_kafka_eos.protocol.hanging import HangingTransaction
+from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, what_to_do
 from airflow_kafka_eos.protocol.ids import IdsReport, NameIds
 from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
 
@@ -254,8 +254,8 @@ def lag(by_partition: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
     return [{"topic_partition": str(tp), "records": records} for tp, records in pairs]
 
 
-def hanging(found: HangingTransaction) -> dict[str, Any]:
-    """One that no coordinator will end."""
+def hanging(found: HangingTransaction, bootstrap_servers: str) -> dict[str, Any]:
+    """One that no coordinator will end, or where ``doubt`` says why that is not proven."""
     return {
         "topic_partition": str(found.producer.partition),
         "producer": str(found.producer.state),
@@ -265,6 +265,9 @@ def hanging(found: HangingTransaction) -> dict[str, Any]:
         "whose": found.whose.value,
         "transactional_id": found.transactional_id,
         "load": None if found.attempt is None else str(found.attempt.load),
+        "proven": found.is_proven,
+        "doubt": None if found.doubt is None else found.doubt.message,
+        "what_to_do": what_to_do(found, bootstrap_servers),
     }
 
 

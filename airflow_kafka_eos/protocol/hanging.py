@@ -4,6 +4,10 @@ Found by producer state: a partition's leader has a transaction open that its co
 ended. Nothing but a marker, written past the coordinator, ends it: here an abort marker; what is decided is
 :mod:`.forgotten`'s. Without transaction version 2 (brokers before 4.0, and older clients) a delayed produce request is
 enough to make one; and a broker that comes up may forget an end.
+
+A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
+what would prove it (docs/adr/0026). How long ago its last record was proves nothing: records carry the times that
+their application gives them.
 """
 
 from __future__ import annotations
@@ -12,15 +16,18 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import replace
 
-from airflow_kafka_eos.errors import AccessError, ConfigurationError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.kafka.every_id import REMEDY
 from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers, why_hanging, write_marker
 from airflow_kafka_eos.kafka.inspecting import topic_seen
+from airflow_kafka_eos.kafka.listing import Places, are_seen
 from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, Whose, refuse_unless_ours
+from airflow_kafka_eos.protocol.hidden import others_hidden
 from airflow_kafka_eos.protocol.holding import holder_of, is_ours
 from airflow_kafka_eos.protocol.over import is_over, listed_open
 from airflow_kafka_eos.protocol.session import Session
@@ -35,40 +42,8 @@ _DEFAULT_MAX_TIMEOUT_MS = 900_000
 #: Behind it a coordinator gets this long to end what has timed out, as kafka-transactions.sh does.
 _GRACE_MS = 300_000
 _VERIFY_S = 30.0
-
-
-class Whose(str, Enum):
-    """Who may end it."""
-
-    #: the ledger knows it, and it is not, or no more, part of a decision that is to be completed: it may be ended here
-    OURS = "ours"
-    #: its attempt may still be committed: make it undecidable first (cleanup)
-    UNDECIDED = "ours, undecided"
-    #: its load is decided to be committed, and not verified yet: commit or recover it
-    DECIDED = "ours, decided"
-    #: another application's, or another deployment's: only shown, never ended (rule 6)
-    FOREIGN = "foreign"
-
-
-@dataclass(frozen=True)
-class HangingTransaction:
-    """A transaction that holds back a partition's readers, and that no coordinator will end.
-
-    :param idle_ms: since its last record, by its own timestamp against this machine's clock.
-    :param transactional_id: as far as anybody knows.
-    :param attempt: the ledger's, where it is ours.
-    """
-
-    producer: OpenProducer
-    transactional_id: str | None
-    why: str
-    idle_ms: int
-    whose: Whose
-    attempt: AttemptRow | None = None
-
-    def __str__(self) -> str:
-        p = self.producer
-        return f"{p.partition}: producer {p.state} since offset {p.txn_start_offset} ({self.why})"
+#: Seconds between the two listings that must both lack a producer id: a new coordinator lists nothing for a moment.
+_APART_S = 3.0
 
 
 def longest_wait_ms(session: Session) -> int:
@@ -84,14 +59,24 @@ def longest_wait_ms(session: Session) -> int:
 def find(
     session: Session, partitions: Iterable[TopicPartition], *, longer_than_ms: int | None = None
 ) -> list[HangingTransaction]:
-    """Hanging transactions in these partitions, by partition and start offset. Ends nothing.
+    """Transactions in these partitions that hang, or may hang, by partition and start offset. Ends nothing.
 
-    A transaction is hanging when its leader shows it open, no coordinator will end it (:func:`why_hanging`), its last
-    record is older than ``longer_than_ms``, and the leader still shows it behind the coordinator's answer.
+    A transaction is hanging when its leader shows it open, no coordinator will end it (:func:`why_hanging`), and the
+    leader still shows it, without a new record, behind the coordinators' answers. Where its transactional id is not
+    known, that no coordinator has it counts only if none can have been left out: every id may be described, and two
+    listings some seconds apart lack it, the later one while no coordinator moved. Else it has a ``doubt``.
 
-    :param longer_than_ms: default :func:`longest_wait_ms`.
+    :param longer_than_ms: look only at those whose last record has a timestamp at least so old; default
+        :func:`longest_wait_ms`. It narrows the search, and proves nothing.
     :raises AccessError: READ on a topic, or DESCRIBE on an id of ours, is missing.
     """
+    return _search(session, partitions, longer_than_ms, nameless=True)
+
+
+def _search(
+    session: Session, partitions: Iterable[TopicPartition], longer_than_ms: int | None, *, nameless: bool
+) -> list[HangingTransaction]:
+    """:param nameless: also those that neither ledger nor coordinators have a transactional id of; none is ours."""
     wire = session.partitions.wire
     wait_ms = longest_wait_ms(session) if longer_than_ms is None else longer_than_ms
     now_ms = int(time.time() * 1000)
@@ -99,27 +84,81 @@ def find(
     idle = [p for p in open_producers(wire, partitions) if wait_ms <= 0 or now_ms - p.last_timestamp_ms >= wait_ms]
     if not idle:
         return []
-    names = _names(session, idle)
+    before = session.coordinator.places()
+    rows = session.partitions.listed(p.producer_id for p in idle)
+    names = {row.producer_id: row.transactional_id for row in rows}
     holders = _holders(session, idle, names)
     # the ledger's ids are described by name too: a coordinator that moves hides its ids from a listing (rule 11)
     for state, (_, t) in holders.items():
         names.setdefault(state.producer_id, t.transaction.transactional_id)
     described = session.coordinator.describe(names.values())
     # one coordinator's word that it is over, or not known, does not count while any lists it as open (see :mod:`.over`)
-    listed = listed_open(session)
-    still = open_producers(wire, {p.partition for p in idle})
+    listed = listed_open(session) | {row.transactional_id for row in rows if row.may_be_open}
+    unsure = _unsure(before, session.coordinator.places())
     found = []
     for producer in idle:
         name = names.get(producer.producer_id)
         seen = described.get(name) if name else None
         why = why_hanging(producer, seen)
-        if not why or (name in listed and is_over(seen)) or not any(_same(producer, other) for other in still):
+        if name is None or not why or (name in listed and is_over(seen)):
             continue
-        holder = holders.get(producer.state)
-        whose, attempt = _whose(session, producer, name, holder)
+        whose, attempt = _whose(session, producer, name, holders.get(producer.state))
+        doubt = unsure if whose is Whose.FOREIGN else None
         idle_ms = now_ms - producer.last_timestamp_ms
-        found.append(HangingTransaction(producer, name, why, idle_ms, whose, attempt))
-    return found
+        found.append(HangingTransaction(producer, name, why, idle_ms, whose, attempt, doubt))
+    if nameless:
+        found += _nameless(session, [p for p in idle if p.producer_id not in names], now_ms)
+    # behind all answers: in between a marker may have come
+    still = open_producers(wire, {h.producer.partition for h in found})
+    looked_again = (_again(h, still) for h in found)
+    return sorted((h for h in looked_again if h), key=lambda h: (h.producer.partition, h.producer.txn_start_offset))
+
+
+def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> list[HangingTransaction]:
+    if not producers:
+        return []
+    doubt: KafkaEosError | None = others_hidden(session)
+    if doubt is None:
+        time.sleep(_APART_S)
+        before = session.coordinator.places()
+        known = {row.producer_id for row in session.partitions.listed(p.producer_id for p in producers)}
+        producers = [p for p in producers if p.producer_id not in known]
+        doubt = _unsure(before, session.coordinator.places())
+    seen = "" if doubt is None else " that may be seen from here"
+    why = f"no coordinator{seen} knows its producer id"
+    return [
+        HangingTransaction(p, None, why, now_ms - p.last_timestamp_ms, Whose.FOREIGN, doubt=doubt)
+        for p in producers
+    ]
+
+
+def _unsure(before: Places | None, after: Places | None) -> KafkaEosError | None:
+    """Why there may be a coordinator that was not asked, by where they were before and behind the asking."""
+    if before is None or before != after:
+        return NotFinishedError(
+            "a transaction coordinator is moving or away, and may have it",
+            remedy="Look again when all replicas of __transaction_state are up",
+        )
+    if not are_seen(before):
+        return AccessError(
+            "where the transaction coordinators are is not shown: one that is away may have it", remedy=REMEDY
+        )
+    return None
+
+
+def _again(hanging: HangingTransaction, still: Iterable[OpenProducer]) -> HangingTransaction | None:
+    """As the leader shows it now; None: it is over."""
+    now = next((p for p in still if _same(p, hanging.producer)), None)
+    if now is None or hanging.whose is not Whose.FOREIGN or not hanging.is_proven or now == hanging.producer:
+        return None if now is None else hanging
+    return replace(
+        hanging,
+        producer=now,
+        doubt=NotFinishedError(
+            "its producer has written a record since the first look",
+            remedy="Ask whose application it is; end nothing of one that is at work",
+        ),
+    )
 
 
 def end_ours(
@@ -141,7 +180,7 @@ def end_ours(
     """
     there = _there(session, partitions)
     ended = []
-    for one in find(session, there, longer_than_ms=longer_than_ms) if there else ():
+    for one in _search(session, there, longer_than_ms, nameless=False) if there else ():
         attempt, name = one.attempt, one.transactional_id
         if one.whose is not Whose.OURS or attempt is None or name is None:
             continue
@@ -190,15 +229,15 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
     :raises NotFinishedError: the leader still shows it after half a minute.
     :raises AccessError: ALTER on the Cluster is missing.
     """
-    _refuse_unless_ours(hanging)
+    refuse_unless_ours(hanging)
     producer = hanging.producer
-    again = find(session, [producer.partition], longer_than_ms=0)
+    again = _search(session, [producer.partition], 0, nameless=False)
     now = next((h for h in again if _same(h.producer, producer)), None)
     if now is None:
         raise UndecidableError(
             f"{hanging} is not hanging any more", remedy="Nothing is left to do: look again to be sure"
         )
-    _refuse_unless_ours(now)
+    refuse_unless_ours(now)
     wire = session.partitions.wire
     log.warning("writing an abort marker for the hanging transaction %s", now)
     try:
@@ -225,27 +264,6 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         time.sleep(0.1)
 
 
-def _refuse_unless_ours(hanging: HangingTransaction) -> None:
-    if hanging.whose is Whose.OURS:
-        return
-    if hanging.whose is Whose.FOREIGN:
-        raise ConfigurationError(
-            f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here (rule 6)",
-            remedy="Whoever runs that application ends it: kafka-transactions.sh --bootstrap-server … abort "
-            f"--topic {hanging.producer.partition.topic} --partition {hanging.producer.partition.partition} "
-            f"--start-offset {hanging.producer.txn_start_offset}",
-        )
-    raise UndecidableError(
-        f"the hanging transaction {hanging} is {hanging.whose.value}",
-        remedy="Let its load be committed (loads recover): what its coordinator has forgotten is ended by that"
-        if hanging.whose is Whose.DECIDED
-        else "Make its attempt undecidable first: run cleanup for its load",
-        load=str(hanging.attempt.load) if hanging.attempt else None,
-        attempt=hanging.attempt.number if hanging.attempt else None,
-        transactional_id=hanging.transactional_id,
-    )
-
-
 def _holders(
     session: Session, idle: list[OpenProducer], names: Mapping[int, str]
 ) -> dict[PreparedTxnState, Holder]:
@@ -264,16 +282,6 @@ def _holders(
         if listed == transaction.transactional_id or (listed is None and here):
             found[transaction.state] = (attempt, row)
     return found
-
-
-def _names(session: Session, idle: list[OpenProducer]) -> dict[int, str]:
-    """Producer id -> transactional id, as coordinators list them."""
-    return {
-        holder.producer_id: holder.transactional_id
-        for tp in sorted({p.partition for p in idle})
-        for holder in session.partitions.lso_holders(tp)
-        if holder.transactional_id is not None
-    }
 
 
 def _same(one: OpenProducer, other: OpenProducer) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from airflow_kafka_eos.errors import AccessError
+from airflow_kafka_eos.kafka.listing_rights import why_ledgers_hidden
 from airflow_kafka_eos.naming import parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.session import Session
 
@@ -24,3 +26,8 @@ def strangers(session: Session, *, longer_than: timedelta) -> list[str]:
     return [
         name for name, of in parsed.items() if of is not None and of.ledger_id != session.ledger.ledger_id
     ]
+
+
+def hidden_strangers(session: Session) -> AccessError | None:
+    """Why other ledgers' transactions in the namespace may not be among them; None where they may be described."""
+    return why_ledgers_hidden(session.coordinator, session.namespace)

@@ -26,7 +26,9 @@ class Lag:
 
     def __str__(self) -> str:
         names = ", ".join(
-            h.transactional_id or f"a transaction of producer {h.producer_id}:{h.producer_epoch}"
+            h.transactional_id
+            or f"a transaction of producer {h.producer_id}:{h.producer_epoch} (its id is not shown: another "
+            f"application's, or hanging; `airflow-kafka-eos transactions hanging --topic {self.partition.topic}`)"
             for h in self.holders
         )
         return (

@@ -73,16 +73,18 @@ def cache_root() -> Path:
     return Path(given) if given else Path.home() / ".cache" / "airflow-kafka-eos"
 
 
-def kafka_jars(version: str, log: Callable[[str], None]) -> Path:
+def kafka_jars(version: str, log: Callable[[str], None], *, pom: Path = POM, name: str = "kafka") -> Path:
     """The folder with the jars of a Kafka version, fetched by Maven when it is not there yet.
 
+    :param pom: what is fetched, ``kafka_2.13`` among it, at ``kafka.version``.
+    :param name: how the folder's name begins: one for each pom.
     :raises ToolMissingError: the jars are not cached and Maven (or the Java that it needs) is missing.
     :raises SandboxError: Maven failed.
     """
     # the pom decides what is in the folder, so another pom means another folder
-    mark = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
+    mark = hashlib.sha256(pom.read_bytes()).hexdigest()[:8]
     root = cache_root()
-    folder = root / f"kafka-{version}-{mark}"
+    folder = root / f"{name}-{version}-{mark}"
     if folder.is_dir():
         return folder
     find_java()
@@ -97,14 +99,14 @@ def kafka_jars(version: str, log: Callable[[str], None]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, also when this process is killed
         if not folder.is_dir():
             log(f"fetching Kafka {version} by Maven into {folder}")
-            _fetch(maven, version, folder)
+            _fetch(maven, version, folder, pom)
     return folder
 
 
-def _fetch(maven: str, version: str, folder: Path) -> None:
+def _fetch(maven: str, version: str, folder: Path, pom: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         work = Path(temporary)
-        shutil.copy(POM, work / "pom.xml")  # Maven writes beside its pom, which may be read-only
+        shutil.copy(pom, work / "pom.xml")  # Maven writes beside its pom, which may be read-only
         command = [maven, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies"]
         command += [
             f"-Dkafka.version={version}",

@@ -19,6 +19,7 @@ from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.deciding import Checks, decide
+from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, Whose
 from airflow_kafka_eos.protocol.recovering import recover
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
@@ -120,7 +121,7 @@ def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_n
     world = left("hanging")
     name = world.prepare(["never"]).transactions[0].transactional_id
     producer = OpenProducer(TopicPartition(world.topic, 0), 7, 0, 0, 0, 0)
-    ended = hanging.HangingTransaction(producer, name, "its coordinator shows CompleteAbort", 0, hanging.Whose.OURS)
+    ended = HangingTransaction(producer, name, "its coordinator shows CompleteAbort", 0, Whose.OURS)
     asked: list[Any] = []
 
     def end(session: Any, partitions: Any, *, longer_than_ms: Any) -> list[Any]:

@@ -151,4 +151,4 @@ def test_stdout_has_the_answer_alone(home: Path, kafka: LocalKafka, program: str
     arguments = ("transactions", "list", "--bootstrap-server", kafka.bootstrap_servers, "--output", "json")
     done = run(home, *script, *arguments)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert json.loads(done.stdout) == {"transactions": [], "hidden": None}

@@ -59,7 +59,9 @@ def test_open_transactions_are_listed_with_whose_they_are(
     assert command("transactions", "list", *at).out == "no open transactions\n"
     manifest = world.prepare(["a", "b", "c"])
     name = one(manifest).transactional_id
-    (row,) = json.loads(command("transactions", "list", "--output", "json", *at).out)
+    shown = json.loads(command("transactions", "list", "--output", "json", *at).out)
+    (row,) = shown["transactions"]
+    assert shown["hidden"] is None
     assert {k: v for k, v in row.items() if k not in ("running_ms", "time_left_ms")} == {
         "transactional_id": name,
         "state": "Ongoing",
@@ -73,7 +75,7 @@ def test_open_transactions_are_listed_with_whose_they_are(
     assert 0 <= row["running_ms"] < 120_000 and 480_000 < row["time_left_ms"] <= 600_000
     other = str(TransactionalId(world.load, "0123456789", 1, 0, 0))  # the same load, in another deployment
     elsewhere = foreign_transaction(world, other)
-    every = json.loads(command("transactions", "list", "--all", "--output", "json", *at).out)
+    every = json.loads(command("transactions", "list", "--all", "--output", "json", *at).out)["transactions"]
     found = {r["transactional_id"]: r["load"] for r in every}
     assert found[name] == str(world.load) and found[stranger] is None and found[other] is None
     elsewhere.commit_transaction(30)
@@ -84,7 +86,7 @@ def test_open_transactions_are_listed_with_whose_they_are(
 
 def test_a_transaction_in_two_phase_commit_has_no_end(world: World, command: Command, at: Cluster) -> None:
     world.prepare_two_phase(["a"])
-    (row,) = json.loads(command("transactions", "list", "--output", "json", *at).out)
+    (row,) = json.loads(command("transactions", "list", "--output", "json", *at).out)["transactions"]
     assert (row["two_phase_commit"], row["time_left_ms"]) == (True, None)
     assert "none set" in command("transactions", "list", *at).out
 

@@ -10,6 +10,7 @@ _LEDGER = "airflow_kafka_eos/ledger/"
 _KAFKA = "airflow_kafka_eos/kafka/"
 _TERMINATING = "tests/protocol/test_terminating.py::"
 _HANGING = "tests/protocol/test_hanging.py::"
+_PROVEN = "tests/kafka/test_hanging_proven.py::"
 _OLD = _HANGING + "TestOnTransactionVersion1::"
 _RECIPE = "tests/protocol/test_recipe.py::"
 _POOLED = "tests/protocol/test_recipe_pooled.py::"
@@ -106,8 +107,8 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "ended-is-hanging",
         "what has ended while we looked is not hanging",
         _PROTOCOL + "hanging.py",
-        " or not any(_same(producer, other) for other in still):",
-        ":",
+        "        return None if now is None else hanging\n",
+        "        return hanging\n",
         (_HANGING + "test_what_ends_while_we_look_is_not_hanging",),
     ),
     Mutation(
@@ -118,6 +119,60 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "        names.setdefault(state.producer_id, t.transaction.transactional_id)",
         "        names.setdefault(-1, t.transaction.transactional_id)",
         (_HANGING + "test_rule_11_what_a_listing_hides_is_described_by_the_ledgers_name",),
+    ),
+    Mutation(
+        6,
+        "not-shown-is-hanging",
+        "what nobody is seen to have hangs only where nothing can be hidden",
+        _PROTOCOL + "hanging.py",
+        "    doubt: KafkaEosError | None = others_hidden(session)\n",
+        "    doubt: KafkaEosError | None = None\n",
+        (_PROVEN + "test_a_live_application_with_records_of_long_ago_is_not_called_hanging_and_can_commit",),
+    ),
+    Mutation(
+        6,
+        "one-id-for-all",
+        "one id of each kind that ACLs tell apart is tried",
+        "airflow_kafka_eos/kafka/every_id.py",
+        "_refused(wire, node_id, one_of_each(patterns))",
+        "_refused(wire, node_id, one_of_each([]))",
+        (_PROVEN + "test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen",),
+    ),
+    Mutation(
+        6,
+        "one-listing-believed",
+        "what a second listing has does not hang",
+        _PROTOCOL + "hanging.py",
+        "        producers = [p for p in producers if p.producer_id not in known]\n",
+        "",
+        (_PROVEN + "test_what_the_second_listing_has_does_not_hang",),
+    ),
+    Mutation(
+        6,
+        "moving-is-hanging",
+        "nothing is proven while a coordinator moves or is away",
+        _PROTOCOL + "hanging.py",
+        "    if before is None or before != after:\n",
+        "    if False:\n",
+        (_PROVEN + "test_while_a_coordinator_moves_or_is_away_nothing_is_proven",),
+    ),
+    Mutation(
+        6,
+        "unseen-coordinators-believed",
+        "nor where it is not shown where they are",
+        _PROTOCOL + "hanging.py",
+        "    if not are_seen(before):\n",
+        "    if False:\n",
+        (_PROVEN + "test_rights_that_are_missing_are_no_proof",),
+    ),
+    Mutation(
+        6,
+        "writing-is-hanging",
+        "nor of what writes while we look",
+        _PROTOCOL + "hanging.py",
+        " or now == hanging.producer:",
+        " or True:",
+        (_PROVEN + "test_nor_of_what_writes_while_we_look",),
     ),
     Mutation(
         1,

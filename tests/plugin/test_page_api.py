@@ -86,6 +86,7 @@ def test_a_prepared_load_is_shown_with_its_transactions_and_what_readers_wait_fo
     assert [e["what"] for e in full["attempts"][0]["timeline"]] == ["begun", "submitted", "prepared"]
     (look,) = looks
     assert (look["kafka_conn_id"], look["problem"], look["hanging"]) == ("kafka_default", None, [])
+    assert look["hidden"] == []
     assert {t["transactional_id"]: t["prepared_txn_state"] for t in look["transactions"]} == states
     for seen in look["transactions"]:
         assert seen["standing"] == "undecided"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.kafka.hanging import OpenProducer
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -18,7 +19,7 @@ from airflow_kafka_eos.plugin.dags import load_named_by
 from airflow_kafka_eos.plugin.looking import visible
 from airflow_kafka_eos.plugin.permissions import Access
 from airflow_kafka_eos.plugin.views import ActionName, Standing
-from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
+from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, Whose
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,
     CoordinatorState,
@@ -132,11 +133,19 @@ def test_the_list_is_cut_and_says_so() -> None:
 
 def test_a_hanging_transaction_says_where_whose_and_why() -> None:
     producer = OpenProducer(TopicPartition("orders", 1), 7, 2, 0, 40, 1_000)
-    shown = views.hanging(HangingTransaction(producer, None, "no coordinator knows it", 5_000, Whose.FOREIGN))
+    stranger = HangingTransaction(producer, None, "no coordinator knows it", 5_000, Whose.FOREIGN)
+    shown = views.hanging(stranger, "here:9092")
     assert (shown["topic_partition"], shown["producer"], shown["whose"]) == ("orders-1", "7:2", "foreign")
     assert (shown["idle_ms"], shown["transactional_id"], shown["load"]) == (5_000, None, None)
     ours = HangingTransaction(producer, "id", "ended", 5_000, Whose.OURS, attempt(verdict=Verdict.ABORT))
-    assert (views.hanging(ours)["whose"], views.hanging(ours)["load"]) == ("ours", str(LOAD))
+    assert (views.hanging(ours, "")["whose"], views.hanging(ours, "")["load"]) == ("ours", str(LOAD))
+    assert (shown["proven"], shown["doubt"]) == (True, None)
+    command = "kafka-transactions.sh --bootstrap-server here:9092 abort --topic orders --partition 1 --start-offset 40"
+    assert command in shown["what_to_do"]
+    doubt = AccessError("may be hidden", remedy="Grant DESCRIBE")
+    unproven = views.hanging(replace(stranger, doubt=doubt), "here:9092")
+    assert (unproven["proven"], unproven["doubt"]) == (False, "may be hidden")
+    assert "end nothing. Grant DESCRIBE" in unproven["what_to_do"] and "kafka-" not in unproven["what_to_do"]
 
 
 @pytest.mark.parametrize(("dags", "seen"), [({"orders"}, ["ours"]), ({"orders", None}, ["ours", "foreign"])])

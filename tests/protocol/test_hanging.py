@@ -15,20 +15,14 @@ from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.hanging import OpenProducer
-from airflow_kafka_eos.kafka.partitions import Holder, Partitions
+from airflow_kafka_eos.kafka.listing import Listed
+from airflow_kafka_eos.kafka.partitions import Partitions
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.hanging import (
-    HangingTransaction,
-    Whose,
-    abort,
-    end_ours,
-    find,
-    is_behind,
-    longest_wait_ms,
-)
+from airflow_kafka_eos.protocol.hanging import abort, end_ours, find, is_behind, longest_wait_ms
+from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, Whose
 from airflow_kafka_eos.protocol.opening import prepared, reference
 from airflow_kafka_eos.protocol.polling import CleanPoll
 from airflow_kafka_eos.protocol.recovering import give_up
@@ -305,8 +299,8 @@ def test_rule_11_what_a_listing_hides_is_described_by_the_ledgers_name(world: Wo
     prepare(world, "a")
 
     class Hiding(Partitions):
-        def lso_holders(self, tp: TopicPartition) -> list[Holder]:
-            return [holder._replace(transactional_id=None) for holder in super().lso_holders(tp)]
+        def listed(self, producer_ids: Iterable[int]) -> list[Listed]:
+            return []
 
     hidden = replace(world.session, partitions=Hiding(world.session.partitions.wire))
     assert find(hidden, places(world), longer_than_ms=0) == []

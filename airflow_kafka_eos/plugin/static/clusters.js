@@ -17,10 +17,15 @@ function problem(text) {
 
 function seen(cluster) {
   return [
-    cluster.transactions.length > 0 ? open(cluster.transactions) : element("p", {}, "Nothing of these loads is open."),
+    ...cluster.hidden.map((text) => element("p", { class: "problem", role: "alert" }, `This may not be all: ${text}`)),
+    cluster.transactions.length > 0 ? open(cluster.transactions) : element("p", {}, nothing(cluster)),
     ...(cluster.lag.length > 0 ? [lag(cluster.lag)] : []),
     ...(cluster.hanging.length > 0 ? [hanging(cluster.hanging)] : []),
   ];
+}
+
+function nothing(cluster) {
+  return cluster.hidden.length > 0 ? "Nothing of these loads is shown as open." : "Nothing of these loads is open.";
 }
 
 function open(rows) {
@@ -56,13 +61,15 @@ function hanging(rows) {
   return table(
     "Hanging transactions",
     [
-      ["Hanging in", (h) => h.topic_partition],
+      ["Open in", (h) => h.topic_partition],
+      ["Hanging", (h) => badge(h.proven ? "hanging" : "may be alive")],
       ["Producer", (h) => code(h.producer)],
       ["Since offset", (h) => h.start_offset],
-      ["Silent for", (h) => duration(h.idle_ms)],
-      ["Whose", (h) => badge(h.whose)],
+      ["By its records, silent for", (h) => duration(h.idle_ms)],
+      ["Whose", (h) => (h.proven ? badge(h.whose) : null)],
       ["Transactional id", (h) => (h.transactional_id === null ? null : code(h.transactional_id))],
-      ["Why", (h) => h.why],
+      ["Why", (h) => (h.doubt === null ? h.why : `${h.why}; ${h.doubt}`)],
+      ["What to do", (h) => h.what_to_do],
     ],
     rows,
   );
