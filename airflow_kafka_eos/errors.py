@@ -17,6 +17,7 @@
     │   ├── CheckFailedError         the author's check refused the load
     │   ├── DualWriteError           the author's SQL beside the decision failed: nothing is decided
     │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
+    │   ├── TooLargeToCopyError      lost after the decision, and to copy it takes longer than the brokers allow
     │   ├── SandboxError             the sandbox's own broker could not be set up, or died
     │   └── InDoubtError             what happened cannot be told or mended by program (rule 7)
     │       └── RecordsGoneError     lost after the decision, and gone from the log: prepare must write them again
@@ -60,6 +61,7 @@ __all__ = [
     "SchemaRefusedError",
     "StorageUnavailableError",
     "TerminalError",
+    "TooLargeToCopyError",
     "ToolMissingError",
     "TopicError",
     "TransientError",
@@ -208,6 +210,13 @@ class DualWriteError(TerminalError):
 
 class ProducerFencedError(TerminalError):
     """A writer's transaction was ended or its transactional id initialised by someone else."""
+
+
+class TooLargeToCopyError(TerminalError):
+    """A transaction was lost after its decision, and to copy it takes longer than any transaction may stay open.
+
+    Nothing is in doubt, nor gone: its load stays REPAIRING until the brokers allow more, or prepare writes it again.
+    """
 
 
 class SandboxError(TerminalError):

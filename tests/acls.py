@@ -14,7 +14,7 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 
 _RESOURCES = {"Topic": 2, "Cluster": 4, "TransactionalId": 5}
 #: 15 is KIP-939's, which kafka-python does not name
-_OPERATIONS = {"READ": 3, "WRITE": 4, "DESCRIBE": 8, "DESCRIBE_CONFIGS": 10, "TWO_PHASE_COMMIT": 15}
+_OPERATIONS = {"READ": 3, "WRITE": 4, "ALTER": 7, "DESCRIBE": 8, "DESCRIBE_CONFIGS": 10, "TWO_PHASE_COMMIT": 15}
 _ANY, _LITERAL, _PREFIXED = 1, 3, 4
 _DENY, _ALLOW = 2, 3
 

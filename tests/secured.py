@@ -27,7 +27,8 @@ SCRAM_PASSWORD = "xq7-l0ader-zw9"
 class Secured:
     """``alice`` may log in at ``address``, and nothing else; whoever comes by ``plain``'s own listener may all.
 
-    ``loader`` logs in at ``loader_address``, by SASL_SSL with SCRAM-SHA-512, and may what a test grants.
+    ``loader`` logs in at ``loader_address``, by SASL_SSL with SCRAM-SHA-512, and may what a test grants; ``admin`` does
+    so, and may all.
     """
 
     plain: LocalKafka
@@ -58,6 +59,20 @@ class Secured:
             "sasl.password": SCRAM_PASSWORD,
             "ssl.ca.location": str(self.authority_file),
         }
+
+    def admin_properties(self) -> str:
+        """admin's login as Kafka's own tools read it."""
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        return "\n".join(
+            (
+                "security.protocol=SASL_SSL",
+                "sasl.mechanism=SCRAM-SHA-512",
+                f'sasl.jaas.config={module} required username="admin" password="{SCRAM_PASSWORD}";',
+                "ssl.truststore.type=PEM",
+                f"ssl.truststore.location={self.authority_file}",
+                "",
+            )
+        )
 
     def loader(self) -> KafkaSettings:
         return KafkaSettings.from_mapping(self.loader_extra())
@@ -96,7 +111,7 @@ def secured_broker(
     """
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
+        "super.users": "User:ANONYMOUS;User:admin",
         **(more or {}),
     }
     with LocalKafka(version=version, broker_settings=settings, data_dir=folder) as plain:
@@ -109,7 +124,8 @@ def secured_broker(
         addresses = add_listeners(
             plain, {"LOGIN": "SASL_PLAINTEXT", "LOADER": "SASL_SSL"}, login + _scram_over_tls(folder)
         )
-        _add_scram_user(plain, "loader")
+        for user in ("loader", "admin"):
+            _add_scram_user(plain, user)
         yield Secured(plain, addresses["LOGIN"], addresses["LOADER"], folder / "ca.pem")
 
 

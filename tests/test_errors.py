@@ -33,6 +33,7 @@ PINNED = [
     "SchemaRefusedError",
     "StorageUnavailableError",
     "TerminalError",
+    "TooLargeToCopyError",
     "ToolMissingError",
     "TopicError",
     "TransientError",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -76,6 +77,8 @@ def _run(arguments: argparse.Namespace) -> int:
         caps=Caps(arguments.max_transactional_ids, arguments.max_transactional_ids_of_namespace),
         spark_conf=_spark_conf(arguments),
         executor=_executor(),
+        ledger_flags=_flags(arguments, "conn_id"),
+        cluster_flags=_flags(arguments, "kafka_conn_id", "bootstrap_server", "command_config"),
     )
     found = examine(kafka_settings(arguments), url_of(arguments), asked, timeout_s=arguments.timeout)
     if arguments.output == "json":
@@ -85,6 +88,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if not found.reached_anything:
         return TRANSIENT
     return FOUND if found.has_errors else OK
+
+
+def _flags(arguments: argparse.Namespace, *names: str) -> str:
+    """What of these was given, for another command of ours: which cluster, or ledger, is meant."""
+    given = ((name, getattr(arguments, name)) for name in names)
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in given if value)
 
 
 def kafka_settings(arguments: argparse.Namespace) -> KafkaSettings | None:
@@ -122,18 +131,24 @@ def _executor() -> str:
 
 
 def _for_people(found: Examination) -> str:
+    from airflow_kafka_eos.doctor.commands import ADMIN_CONFIG
+
     table = as_table(
         [
             {"check": f.id, "result": f.severity.value, "subject": f.subject, "seen": _short(f.seen)}
             for f in found.findings
         ]
     )
-    return "\n".join([table, *(_explained(f) for f in found.findings if f.severity.value != "ok")])
+    lines = [table, *(_explained(f) for f in found.findings if f.severity.value != "ok")]
+    if any(ADMIN_CONFIG in f.remedy for f in found.findings):
+        lines.append(f"\n{ADMIN_CONFIG} has the login of an administrator, as Kafka's own tools read it")
+    return "\n".join(lines)
 
 
 def _explained(f: Finding) -> str:
     lines = [f"\n{f.severity.value}: {f.id}, {f.subject}", f"  {f.seen}", f"  {f.means}."]
-    return "\n".join([*lines, *([f"  -> {f.remedy}"] if f.remedy else [])])
+    first, *others = f.remedy.splitlines() or [""]
+    return "\n".join([*lines, *([f"  -> {first}"] if first else []), *(f"     {line}" for line in others)])
 
 
 def _short(text: str, width: int = 70) -> str:

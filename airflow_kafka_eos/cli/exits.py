@@ -6,6 +6,7 @@ from airflow_kafka_eos.errors import (
     InDoubtError,
     KafkaEosError,
     ManifestError,
+    TooLargeToCopyError,
     TransientError,
     UndecidableError,
 )
@@ -28,7 +29,8 @@ def code_of(error: KafkaEosError) -> int:
     """The exit code of an error that ended a command."""
     if isinstance(error, TransientError):
         return TRANSIENT
-    return FOUND if isinstance(error, (InDoubtError, UndecidableError, ManifestError)) else USAGE
+    found = (InDoubtError, UndecidableError, ManifestError, TooLargeToCopyError)
+    return FOUND if isinstance(error, found) else USAGE
 
 
 def worst(codes: list[int]) -> int:

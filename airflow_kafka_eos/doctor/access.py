@@ -16,7 +16,7 @@ _MEANS = {
 
 
 def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
-    """DESCRIBE and WRITE on the namespace's ids."""
+    """DESCRIBE and WRITE on the namespace's ids; ALTER on the cluster."""
     prefix = all_of(asked.namespace)
     for operation, missing in (("DESCRIBE", seen.may_describe), ("WRITE", seen.may_write)):
         id, subject = f"acl-transactional-id-{operation.lower()}", f"transactional ids {prefix}*"
@@ -27,6 +27,24 @@ def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Findi
             yield Judgement(id, subject, missing.reason).error(_MEANS[operation], remedy)
         else:
             yield Finding.not_seen(id, subject, missing)
+
+
+    yield _alter(seen, commands)
+
+
+def _alter(seen: ClusterSeen, commands: Commands) -> Finding:
+    id, subject = "acl-cluster-alter", "cluster"
+    rights = seen.cluster_rights
+    if isinstance(rights, Unknown):
+        return Finding.not_seen(id, subject, rights)
+    found = Judgement(id, subject, f"allowed: {', '.join(sorted(rights)) or 'nothing'}")
+    if rights & {"ALTER", "CLUSTER_ACTION"}:
+        return found.ok("What a restarted broker has forgotten to end is ended by commit and cleanup")
+    return found.warning(
+        "A broker that is started again may forget end markers: readers then wait until somebody who has ALTER (or "
+        "CLUSTER_ACTION) runs `loads recover`, or `transactions hanging --abort`. Nothing else needs it",
+        commands.acl("ALTER", "cluster"),
+    )
 
 
 def refused_configs(commands: Commands, resource: str, name: str = "") -> Unknown:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
+from airflow_kafka_eos.doctor.ids import all_of
 from airflow_kafka_eos.doctor.replication import check_all
 from airflow_kafka_eos.doctor.seen import TRANSACTION_LOG, Asked, BrokerSeen, ClusterSeen
 from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT, missing_requests
+from airflow_kafka_eos.kafka.two_phase import ENABLE
 from airflow_kafka_eos.load import TwoPhaseCommit
 
 ID_EXPIRATION = "transactional.id.expiration.ms"
@@ -24,7 +26,7 @@ def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Findi
     for broker in seen.brokers:
         yield from of_broker(broker)
     yield _transaction_version(seen, commands)
-    yield _two_phase(seen, asked)
+    yield _two_phase(seen, asked, commands)
     yield _max_timeout(seen, asked, commands)
     yield _id_expiration(seen, asked, commands)
     yield from _transaction_log(seen, commands)
@@ -61,7 +63,7 @@ def _transaction_version(seen: ClusterSeen, commands: Commands) -> Finding:
         return found.ok("Every end raises the epoch: what a zombie sends afterwards is refused (KIP-890)")
     remedy = commands.feature(f"{TRANSACTION_VERSION}=2")
     if min(v.supported.get(TRANSACTION_VERSION, 0) for v in known) < 2:
-        remedy = f"Upgrade every broker to Kafka 4.0 or newer; then: {remedy}"
+        remedy = f"Upgrade every broker to Kafka 4.0 or newer; then\n{remedy}"
     return found.warning(
         "A zombie writer may begin anew with the epoch of a transaction that has ended; until cleanup finds it, it "
         "holds back readers",
@@ -69,18 +71,23 @@ def _transaction_version(seen: ClusterSeen, commands: Commands) -> Finding:
     )
 
 
-def _two_phase(seen: ClusterSeen, asked: Asked) -> Finding:
+def _two_phase(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding:
     id, wanted = "two-phase-commit", asked.two_phase_commit
     if wanted is TwoPhaseCommit.OFF:
         return Judgement(id, "cluster", "two_phase_commit=off").ok("It is not asked for")
     if isinstance(seen.two_phase, Unknown):
         return Finding.not_seen(id, "cluster", seen.two_phase)
     found = Judgement(id, "cluster", seen.two_phase.why or "granted")
+    remedy = seen.two_phase.remedy
+    if seen.two_phase.is_refused:
+        allow = commands.acl(("TWO_PHASE_COMMIT", "WRITE"), "transactional-id", all_of(asked.namespace), prefixed=True)
+        enabled = f"If that does not help, set {ENABLE}=true on every broker"
+        remedy = f"{allow}\n{enabled}"
     if seen.two_phase.is_granted:
         return found.ok("What is prepared has no timeout: the broker never ends it by itself (KIP-939)")
     if wanted is TwoPhaseCommit.REQUIRED:
-        return found.error("Loads with two_phase_commit=required fail in prepare", seen.two_phase.remedy)
-    return found.warning("A load must be decided within its hold time, or the broker aborts it", seen.two_phase.remedy)
+        return found.error("Loads with two_phase_commit=required fail in prepare", remedy)
+    return found.warning("A load must be decided within its hold time, or the broker aborts it", remedy)
 
 
 def _max_timeout(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding:
@@ -127,7 +134,7 @@ def _transaction_log(seen: ClusterSeen, commands: Commands) -> Iterator[Finding]
     min_isr: int | Unknown = _lowest(seen, LOG_MIN_ISR)
     if not isinstance(log.config, Unknown) and "min.insync.replicas" in log.config:
         min_isr = int(log.config["min.insync.replicas"])
-    yield from check_all("transaction-log", log.topic, min_isr, len(seen.brokers), commands)
+    yield from check_all("transaction-log", log.topic, min_isr, [b.node_id for b in seen.brokers], commands)
 
 
 def id_expiration(seen: ClusterSeen) -> int | Unknown:

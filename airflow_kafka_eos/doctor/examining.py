@@ -5,7 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from airflow_kafka_eos.doctor import access, brokers, clocks, ids, ledgers, spark_settings, topics, waiting
+from airflow_kafka_eos.doctor import (
+    access,
+    brokers,
+    clocks,
+    ids,
+    ledgers,
+    producer,
+    spark_settings,
+    topics,
+    waiting,
+)
 from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Severity, Unknown
 from airflow_kafka_eos.doctor.looking import Now, look_at_cluster, look_at_ledger
@@ -50,7 +60,7 @@ def examine(
     findings = list(ledgers.check(ledger, asked))
     cluster: ClusterSeen | None = None
     if settings is not None:
-        commands = Commands(settings.bootstrap_servers, login=settings.security_protocol != "PLAINTEXT")
+        commands = Commands.of(settings)
         try:
             cluster = look_at_cluster(
                 settings,
@@ -66,6 +76,7 @@ def examine(
             findings.append(found.error("No load can be prepared, decided or finished from here", e.remedy))
         else:
             findings += _of_cluster(cluster, ledger, asked, commands)
+        findings.append(producer.check(settings, cluster, asked))
     findings += waiting.check(ledger.waiting, cluster, asked, int(now() * 1000))
     findings += clocks.check(cluster, ledger)
     if asked.spark_conf is not None:

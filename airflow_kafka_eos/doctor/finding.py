@@ -27,7 +27,7 @@ class Finding:
     :param subject: what was looked at, such as ``topic orders``.
     :param seen: the figures.
     :param means: what follows for loads.
-    :param remedy: the command that mends it; empty where nothing is to be mended.
+    :param remedy: what mends it, each command a line of its own; empty where nothing is to be mended.
     """
 
     id: str

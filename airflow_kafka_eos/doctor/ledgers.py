@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_kafka_eos.doctor.commands import of_ours
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
 from airflow_kafka_eos.doctor.seen import Asked, LedgerSeen
 
 _ONE_HOST = frozenset({"LocalExecutor", "SequentialExecutor"})
-_UPGRADE = "airflow-kafka-eos ledger upgrade --conn-id <the ledger's connection>"
 
 
 def check(seen: LedgerSeen, asked: Asked) -> Iterator[Finding]:
@@ -20,17 +20,20 @@ def check(seen: LedgerSeen, asked: Asked) -> Iterator[Finding]:
     else:
         seen_now = "it answers" if seen.revision else "there is none yet"
         yield Judgement("ledger-reachable", subject, seen_now).ok("As it must be")
-        yield _migrations(seen, subject)
+        yield _migrations(seen, asked, subject)
     yield _of_all_hosts(seen, asked, subject)
 
 
-def _migrations(seen: LedgerSeen, subject: str) -> Finding:
+def _migrations(seen: LedgerSeen, asked: Asked, subject: str) -> Finding:
     found = Judgement("ledger-migrations", subject, f"revision {seen.revision or 'none'}, wanted {seen.head}")
     if not isinstance(seen.ledger_id, Unknown):
         return found.ok("Its tables are those of this version")
     if seen.is_embedded and seen.revision is None:
         return found.ok("It is made with the first load")
-    return found.error(f"Every step of every load fails: {seen.ledger_id.reason}", seen.ledger_id.remedy)
+    means = f"Every step of every load fails: {seen.ledger_id.reason}"
+    is_newer = isinstance(seen.revision, str) and seen.revision > seen.head
+    remedy = seen.ledger_id.remedy if is_newer else of_ours("ledger upgrade", flags=asked.ledger_flags)
+    return found.error(means, remedy)
 
 
 def _of_all_hosts(seen: LedgerSeen, asked: Asked, subject: str) -> Finding:
@@ -47,5 +50,6 @@ def _of_all_hosts(seen: LedgerSeen, asked: Asked, subject: str) -> Finding:
     return found.error(
         "Tasks may run on several hosts, each with a file of its own: a load that is committed in one would be loaded "
         "again from the other",
-        f"Make an Airflow connection to a PostgreSQL, run `{_UPGRADE}`, and set ledger_conn_id to it",
+        "Make an Airflow connection to a PostgreSQL, set ledger_conn_id to it, and make its tables by "
+        "`airflow-kafka-eos ledger upgrade --conn-id …` with its name",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_kafka_eos.doctor import brokers, topics
@@ -24,12 +25,13 @@ from airflow_kafka_eos.doctor.seen import (
     LedgerSeen,
     TwoPhaseSeen,
 )
-from airflow_kafka_eos.errors import KafkaEosError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.kafka import two_phase
 from airflow_kafka_eos.kafka.coordinator import Coordinator
 from airflow_kafka_eos.kafka.inspecting import (
     Clock,
     check_may_end,
+    cluster_rights,
     controller_clock,
     ids_listed,
     topic_seen,
@@ -123,9 +125,13 @@ def look_at_cluster(
             {name: _layout(wire, partitions, commands, name, topics.SETTINGS) for name in asked.topics},
             may_describe=_failure(lambda: _coordinator(wire, load, ledger_id).describe([unused])),
             may_write=_failure(lambda: check_may_end(wire, unused)),
-            two_phase=_look(lambda: _two_phase(wire, partitions, asked, load, ledger_id)),
+            two_phase=_granted(
+                _look(lambda: _two_phase(wire, partitions, asked, load, ledger_id)),
+                commands.acl("WRITE", "transactional-id", all_of(asked.namespace), prefixed=True),
+            ),
             ids=_look(lambda: tuple(ids_listed(wire, all_of(asked.namespace)))),
-            clock=_look(lambda: controller_clock(wire, now)),
+            clock=_granted(_look(lambda: controller_clock(wire, now)), commands.acl("DESCRIBE", "cluster")),
+            cluster_rights=_look(lambda: cluster_rights(wire)),
             message_bytes=int(settings.for_librdkafka().get("message.max.bytes", 1_000_000)),
             retention={name: _look(lambda n=name: _retention(partitions, n)) for name in waited_for},  # type: ignore[misc]
         )
@@ -139,7 +145,7 @@ def _nobody(
     nothing = LayoutSeen(why, why)
     topics_seen = dict.fromkeys(asked.topics, nothing)
     where = settings.bootstrap_servers
-    return ClusterSeen(where, commands.login, every, nothing, topics_seen, why, why, why, why, why)
+    return ClusterSeen(where, commands.login, every, nothing, topics_seen, why, why, why, why, why, why)
 
 
 def _brokers(wire: Wire, partitions: Partitions, commands: Commands) -> tuple[BrokerSeen, ...]:
@@ -162,7 +168,8 @@ def _brokers(wire: Wire, partitions: Partitions, commands: Commands) -> tuple[Br
 def _layout(
     wire: Wire, partitions: Partitions, commands: Commands, name: str, keys: tuple[str, ...]
 ) -> LayoutSeen:
-    topic = _look(lambda: topic_seen(wire, name))
+    allow = commands.acl("DESCRIBE", "topic", name)
+    topic = _granted(_look(lambda: topic_seen(wire, name)), allow)
     if topic is None or isinstance(topic, Unknown):
         return LayoutSeen(topic, Unknown("the topic is not seen"))
     if "DESCRIBE_CONFIGS" not in topic.rights:
@@ -190,7 +197,9 @@ def _two_phase(
         return Unknown(f"without a ledger no id is ours to try it with: {ledger_id.reason}", ledger_id.remedy)
     probe = TransactionalId(load, ledger_id, 1, role=IdRole.PROBE)
     refused = two_phase.refusal(_coordinator(wire, load, ledger_id), partitions, probe)
-    return TwoPhaseSeen(refused is None, *((refused.message, refused.remedy) if refused else ()))
+    if refused is None:
+        return TwoPhaseSeen(True)
+    return TwoPhaseSeen(False, refused.message, refused.remedy, isinstance(refused, AccessError))
 
 
 def _look(question: Callable[[], T]) -> T | Unknown:
@@ -198,6 +207,11 @@ def _look(question: Callable[[], T]) -> T | Unknown:
         return question()
     except KafkaEosError as e:
         return Unknown.because(e)
+
+
+def _granted(found: T | Unknown, command: str) -> T | Unknown:
+    """What was seen; where an ACL is missing, with the command that grants it."""
+    return replace(found, remedy=command) if isinstance(found, Unknown) and found.is_refused else found
 
 
 def _failure(question: Callable[[], object]) -> Unknown | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
@@ -11,20 +11,22 @@ from airflow_kafka_eos.kafka.inspecting import TopicSeen
 _SAFE = 3
 
 
-def check_copies(prefix: str, topic: TopicSeen, brokers: int, commands: Commands) -> Finding:
+def check_copies(prefix: str, topic: TopicSeen, brokers: Sequence[int], commands: Commands) -> Finding:
     """Replicas of each partition.
 
     :param prefix: of the finding's id, such as ``topic``.
+    :param brokers: node ids.
     """
     count = _copies(topic)
-    found = Judgement(f"{prefix}-replication", f"topic {topic.name}", f"replicas: {count}, brokers: {brokers}")
+    found = Judgement(f"{prefix}-replication", f"topic {topic.name}", f"replicas: {count}, brokers: {len(brokers)}")
     if count >= _SAFE:
         return found.ok("A broker may be lost without losing a record")
-    remedy = commands.replicas(topic.name, _SAFE)
-    if count == 1 and brokers > 1:
+    if len(brokers) < _SAFE:
+        remedy = f"Run {_SAFE} brokers or more; doctor then prints the command that makes {_SAFE} replicas"
+    else:
+        remedy = commands.replicas(topic, _SAFE, brokers)
+    if count == 1 and len(brokers) > 1:
         return found.error("Losing one broker loses committed records, or what was decided about them", remedy)
-    if brokers < _SAFE:
-        remedy = f"Run {_SAFE} brokers or more; then: {remedy}"
     return found.warning("Too few copies: a broker that is lost takes records, or all progress, with it", remedy)
 
 
@@ -68,7 +70,7 @@ def check_in_sync(prefix: str, topic: TopicSeen, min_isr: int | Unknown) -> Find
 
 
 def check_all(
-    prefix: str, topic: TopicSeen, min_isr: int | Unknown, brokers: int, commands: Commands
+    prefix: str, topic: TopicSeen, min_isr: int | Unknown, brokers: Sequence[int], commands: Commands
 ) -> Iterator[Finding]:
     yield check_copies(prefix, topic, brokers, commands)
     yield check_acknowledged(prefix, topic, min_isr, commands)

@@ -23,6 +23,8 @@ class Asked:
     :param caps: how many transactional ids there may be on the brokers.
     :param spark_conf: Spark settings by name; None when Spark is not asked about.
     :param executor: Airflow's; None when it is not known.
+    :param ledger_flags: what tells a command of ours which ledger is meant, as text for a shell.
+    :param cluster_flags: the same for the cluster.
     """
 
     namespace: str
@@ -34,6 +36,8 @@ class Asked:
     caps: Caps = field(default_factory=Caps)
     spark_conf: Mapping[str, str] | None = None
     executor: str | None = None
+    ledger_flags: str = ""
+    cluster_flags: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,22 @@ class LayoutSeen:
 
 @dataclass(frozen=True)
 class TwoPhaseSeen:
-    """Whether Enable2Pc is granted; ``why`` not, and what to do about it."""
+    """Whether Enable2Pc is granted; ``why`` not, and what to do about it.
+
+    :param is_refused: an ACL seems to be missing.
+    """
 
     is_granted: bool
     why: str = ""
     remedy: str = ""
+    is_refused: bool = False
 
 
 @dataclass(frozen=True)
 class ClusterSeen:
     """A cluster. ``may_describe`` and ``may_write`` are None where ids of ours may be described and written with.
 
+    :param cluster_rights: what the principal may do with the cluster.
     :param ids: all ids of the namespace, of any ledger.
     :param message_bytes: the largest batch that the Kafka settings ask for.
     :param retention: of the topics of loads that are decided and not verified.
@@ -82,6 +91,7 @@ class ClusterSeen:
     two_phase: TwoPhaseSeen | Unknown
     ids: tuple[IdSeen, ...] | Unknown
     clock: Clock | Unknown
+    cluster_rights: frozenset[str] | Unknown = frozenset()
     message_bytes: int = 1_000_000
     retention: Mapping[str, Mapping[str, str] | Unknown] = field(default_factory=dict)
 

@@ -32,22 +32,21 @@ def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Findi
 def _topic(name: str, found: LayoutSeen, seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
     subject = f"topic {name}"
     if isinstance(found.topic, Unknown) and found.topic.is_refused:
-        remedy = f"{commands.acl('WRITE', 'topic', name)}; and the same with --operation Read"
+        remedy = commands.acl(("WRITE", "READ"), "topic", name)
         yield Judgement("topic-exists", subject, found.topic.reason).error("No load can write to it", remedy)
         return
     if isinstance(found.topic, Unknown):
         yield Finding.not_seen("topic-exists", subject, found.topic)
         return
     if found.topic is None:
-        create = f"kafka-topics.sh --bootstrap-server {seen.bootstrap_servers} --create --topic {name}"
         missing = Judgement("topic-exists", subject, "there is no such topic")
-        yield missing.error("Loads into it fail in prepare", f"{create} --partitions <n> --replication-factor 3")
+        yield missing.error("Loads into it fail in prepare", commands.create_topic(name, len(seen.brokers)))
         return
     yield Judgement("topic-exists", subject, f"{len(found.topic.partitions)} partitions").ok("It is there")
     yield from _rights(name, found.topic.rights, commands)
     config = found.config
     min_isr = config if isinstance(config, Unknown) else int(config["min.insync.replicas"])
-    yield from check_all("topic", found.topic, min_isr, len(seen.brokers), commands)
+    yield from check_all("topic", found.topic, min_isr, [b.node_id for b in seen.brokers], commands)
     if isinstance(config, Unknown):
         for of_it in ("unclean-election", "retention", "retention-bytes", "compaction", "message-size"):
             yield Finding.not_seen(f"topic-{of_it}", subject, config)

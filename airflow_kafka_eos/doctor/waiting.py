@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_kafka_eos.doctor.brokers import id_expiration
+from airflow_kafka_eos.doctor.commands import of_ours
 from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
 from airflow_kafka_eos.doctor.seen import Asked, ClusterSeen
 from airflow_kafka_eos.ledger.waiting import UndecidedTwoPhase, Unverified, Waiting
+from airflow_kafka_eos.load import LoadIdentity
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -23,12 +25,12 @@ def check(waiting: Waiting | Unknown, cluster: ClusterSeen | None, asked: Asked,
         for id in ("decided-not-verified", "two-phase-undecided"):
             yield Finding.not_seen(id, subject, waiting)
         return
-    yield _unverified(waiting.unverified, cluster, subject, now_ms)
+    yield _unverified(waiting.unverified, cluster, asked, subject, now_ms)
     yield _undecided(waiting.undecided, asked, subject, now_ms)
 
 
 def _unverified(
-    loads: tuple[Unverified, ...], cluster: ClusterSeen | None, subject: str, now_ms: int
+    loads: tuple[Unverified, ...], cluster: ClusterSeen | None, asked: Asked, subject: str, now_ms: int
 ) -> Finding:
     id = "decided-not-verified"
     if not loads:
@@ -48,16 +50,16 @@ def _unverified(
                 "Where retention has taken the markers nothing can be verified, and the load ends IN_DOUBT; lost "
                 "records that it has taken can only be prepared again. Raise retention.ms of its topics at once: it "
                 "helps where nothing is deleted yet",
-                f"{_recover(first)}; where it says that records are gone, clear prepare in Airflow",
+                f"{_recover(first, asked)}\nWhere it says that records are gone, clear prepare in Airflow",
             )
         if left_ms < first.age_ms(now_ms):
             return found.warning(
                 "More than half of the time is gone in which it can be verified, or what was lost be repaired",
-                _recover(first),
+                _recover(first, asked),
             )
     else:
         found = Judgement(id, subject, seen)
-    remedy = _recover(oldest)
+    remedy = _recover(oldest, asked)
     if isinstance(expiration, int) and age_ms > expiration / 2:
         return found.warning(
             "Its coordinators forget ended transactions soon: the partitions' logs alone tell what became of them "
@@ -80,14 +82,17 @@ def _undecided(attempts: tuple[UndecidedTwoPhase, ...], asked: Asked, subject: s
         return found.ok("It may still be decided")
     return found.warning(
         "No broker ever ends it: read_committed readers of its partitions are held back until somebody does",
-        f"Run decide (clear it in Airflow); or abort it: airflow-kafka-eos cleanup {oldest.load.name!r} "
-        f"{oldest.load.key!r} --namespace {oldest.load.namespace}",
+        f"Run decide (clear it in Airflow); or abort it:\n{_on_load('cleanup', oldest.load, asked)}",
     )
 
 
-def _recover(one: Unverified) -> str:
-    load = one.load
-    return f"airflow-kafka-eos loads recover {load.name!r} {load.key!r} --namespace {load.namespace}"
+def _recover(one: Unverified, asked: Asked) -> str:
+    return _on_load("loads recover", one.load, asked)
+
+
+def _on_load(command: str, load: LoadIdentity, asked: Asked) -> str:
+    flags = " ".join(filter(None, (asked.cluster_flags, asked.ledger_flags)))
+    return of_ours(command, load.name, load.key, "--namespace", load.namespace, flags=flags)
 
 
 def _when(left_ms: int) -> str:

@@ -87,7 +87,8 @@ def translate(error: KafkaError, doing: str, transactional_id: str, *, topic: st
 
 def _right(code: int, topic: str, transactional_id: str) -> str:
     if code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return f"WRITE (which includes DESCRIBE) on TransactionalId {transactional_id}"
+        # the next attempt has other ids
+        return f"WRITE (which includes DESCRIBE) on TransactionalIds prefixed {transactional_id.partition('.')[0]}."
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"WRITE on Topic {topic or 'that was written to'}"
     return "IDEMPOTENT_WRITE on Cluster"

@@ -27,6 +27,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from airflow_kafka_eos.errors import (
     BrokerUnavailableError,
+    ConfigurationError,
     KafkaEosError,
     ProducerFencedError,
 )
@@ -36,7 +37,7 @@ from airflow_kafka_eos.kafka.digest import record_bytes
 from airflow_kafka_eos.kafka.identity import confirm
 from airflow_kafka_eos.kafka.refusals import already_prepared, too_large
 from airflow_kafka_eos.kafka.rows import Row, rows
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.settings import CONNECTION_KEYS, KafkaSettings
 from airflow_kafka_eos.kafka.tally import Tally
 from airflow_kafka_eos.kafka.topics import refuse_changed
 from airflow_kafka_eos.kafka.writer import WriteTarget
@@ -302,6 +303,22 @@ class ConfluentWriter:
                 transactional_id=self._id,
             )
         return found
+
+
+def check_configuration(settings: KafkaSettings, target: WriteTarget) -> None:
+    """Does librdkafka take these settings together? Nothing is connected.
+
+    :raises ConfigurationError: with what it has against them.
+    """
+    wanted = _configuration(settings, target)
+    offline = {k: v for k, v in wanted.items() if not k.startswith(CONNECTION_KEYS)}
+    try:
+        Producer(offline | {"log_level": 0})
+    except KafkaException as e:
+        raise ConfigurationError(
+            f"librdkafka refuses the Kafka settings for the confluent writer: {e.args[0].str().strip()}",
+            remedy="Correct or remove what it names, or use writer=arrow",
+        ) from None
 
 
 def _configuration(settings: KafkaSettings, target: WriteTarget) -> dict[str, Any]:

@@ -285,10 +285,14 @@ def description_of(row: Any) -> TransactionDescription:
     )
 
 
+class TimeoutTooLongError(ConfigurationError):
+    """The asked timeout is above the broker's ``transaction.max.timeout.ms``. Nothing was initialised."""
+
+
 def init_refusal(code: int, transactional_id: str, timeout_ms: int, enable_2pc: bool) -> Exception | None:
     """The refusals that only InitProducerId has; None for every other code."""
     if code == INVALID_TRANSACTION_TIMEOUT:
-        return ConfigurationError(
+        return TimeoutTooLongError(
             f"the broker refuses a transaction timeout of {timeout_ms} ms: it is above the broker's "
             "transaction.max.timeout.ms",
             remedy=f"Set transaction.max.timeout.ms to {timeout_ms} or more on every broker, ask for a shorter hold "
@@ -299,7 +303,7 @@ def init_refusal(code: int, transactional_id: str, timeout_ms: int, enable_2pc: 
         return AccessError(
             f"the broker refused two-phase commit for {transactional_id}: {retry.name_of(code)}",
             remedy="Set transaction.two.phase.commit.enable=true on every broker, and grant the principal of the Kafka "
-            f"connection WRITE and TWO_PHASE_COMMIT on TransactionalId {transactional_id}",
+            f"connection WRITE and TWO_PHASE_COMMIT on TransactionalIds prefixed {transactional_id.partition('.')[0]}.",
             transactional_id=transactional_id,
         )
     if code == UNSUPPORTED_VERSION:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kafka.protocol.consumer.fetch import FetchRequest
@@ -18,12 +18,13 @@ from airflow_kafka_eos.errors import (
     ConfigurationError,
     InDoubtError,
     RecordsGoneError,
+    TooLargeToCopyError,
     TopicError,
 )
 from airflow_kafka_eos.kafka import retry
 from airflow_kafka_eos.kafka.arrow.enrolling import Enrolment
 from airflow_kafka_eos.kafka.arrow.sender import Sender
-from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.coordinator import Coordinator, TimeoutTooLongError
 from airflow_kafka_eos.kafka.deadline import left_ms
 from airflow_kafka_eos.kafka.identity import confirm
 from airflow_kafka_eos.kafka.markers import METADATA_LAG_S, OFFSET_OUT_OF_RANGE, TOPIC_ID_VERSION, uuid_of
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 #: Bytes of one partition in one Fetch: so much, and the sender's buffer, is in memory at a time.
 FETCH_BYTES = 4 << 20
 _ANSWER_S = 60.0
+#: The share of its time after which a copy is judged by its pace.
+PATIENCE = 0.1
 _GONE = frozenset({3, 100, 103})
 
 
@@ -52,13 +55,23 @@ class Copier:
 
     :param reader: where the records are read from; its settings say where the copy goes too.
     :param timeout_ms: the broker aborts the new transaction after that.
+    :param or_less: what is asked for in turn where the broker does not allow that.
     :param deadline_ms: milliseconds since the epoch; past it the transaction is not begun (rule 5).
     """
 
-    def __init__(self, reader: Wire, name: TransactionalId, *, timeout_ms: int, deadline_ms: int) -> None:
+    def __init__(
+        self,
+        reader: Wire,
+        name: TransactionalId,
+        *,
+        timeout_ms: int,
+        deadline_ms: int,
+        or_less: Sequence[int] = (),
+    ) -> None:
         self._reader = reader
         self._name = name
-        self._timeout_ms = timeout_ms
+        self._timeouts_ms = (timeout_ms, *or_less)
+        self.timeout_ms = timeout_ms
         self._deadline_ms = deadline_ms
         self._options = _options(reader.settings)
         self._tally = Tally()
@@ -76,12 +89,14 @@ class Copier:
         :returns: the new transaction, and its writes: the recorded ones at other offsets.
         :raises RecordsGoneError: not all of the records are in the log any more.
         :raises InDoubtError: they are not what was recorded, or their topic is gone.
+        :raises TooLargeToCopyError: at the rate at which it goes the broker would end it before it is done.
         :raises KafkaEosError: reading or writing did not succeed; trying again may.
         """
         self._refuse_changed(topic_ids)
         sender = self._begin(topic_ids)
+        pace = _Pace(str(self._name), self.timeout_ms / 1000, sum(w.records for w in writes))
         for w in writes:
-            self._copy_partition(sender, lost, w, topic_ids[w.topic])
+            self._copy_partition(sender, lost, w, topic_ids[w.topic], pace)
         sender.flush()
         sender.stop()
         if self._tally.records != self._tally.acknowledged:
@@ -128,18 +143,28 @@ class Copier:
         wire = self._wire = ProduceWire(
             self._reader.settings, timeout_s=_ANSWER_S, request_timeout_s=self._options.request_timeout_s
         )
-        self._state = self._coordinator(wire).init_producer_id(
-            str(self._name),
-            self._timeout_ms,
-            before_sending=lambda: left_ms(self._deadline_ms, int(time.time() * 1000), str(self._name)),
-        )
+        self._state = self._initialise(self._coordinator(wire))
         enrolment = Enrolment(wire, str(self._name), self._state, shared=False)
         ids = {topic: uuid_of(topic_id) for topic, topic_id in topic_ids.items()}
         self._sender = Sender(wire, enrolment, ids, self._options, self._tally)
         return self._sender
 
+    def _initialise(self, coordinator: Coordinator) -> PreparedTxnState:
+        """With the first timeout that the broker takes: a refused one initialises nothing (rule 8)."""
+        for timeout_ms in self._timeouts_ms:
+            self.timeout_ms = timeout_ms
+            try:
+                return coordinator.init_producer_id(
+                    str(self._name),
+                    timeout_ms,
+                    before_sending=lambda: left_ms(self._deadline_ms, int(time.time() * 1000), str(self._name)),
+                )
+            except TimeoutTooLongError as e:
+                refused = e
+        raise refused
+
     def _copy_partition(
-        self, sender: Sender, lost: PreparedTransaction, w: PartitionWrites, topic_id: str
+        self, sender: Sender, lost: PreparedTransaction, w: PartitionWrites, topic_id: str, pace: _Pace
     ) -> None:
         found = self._tally.of(w.topic_partition)
         for order, batch in enumerate(read_batches(self._reader, lost, w, topic_id)):
@@ -147,6 +172,7 @@ class Copier:
             sealed = reframe(batch, w.topic_partition, order, self._state, found.records)
             found.records += batch.records
             sender.put(sealed)
+            pace.goes_on(batch.records)
         if (found.records, found.digest.hexdigest()) != (w.records, w.digest):
             what = (
                 f"it holds {found.records} records with digest {found.digest.hexdigest()}, recorded were {w.records} "
@@ -169,6 +195,43 @@ class Copier:
 
     def _coordinator(self, wire: Wire) -> Coordinator:
         return Coordinator(wire, namespace=self._name.load.namespace, ledger_id=self._name.ledger_id)
+
+
+class _Pace:
+    """Stops a copy as soon as it is plain that the broker will end it first, and not when it has.
+
+    :param timeout_s: how long the transaction may stay open.
+    :param records: all that are to be copied.
+    """
+
+    def __init__(self, name: str, timeout_s: float, records: int) -> None:
+        self._name = name
+        self._timeout_s = timeout_s
+        self._records = records
+        self._done = 0
+        self._began = time.monotonic()
+
+    def goes_on(self, records: int) -> None:
+        """
+        :raises TooLargeToCopyError: see above. Not in the first tenth of the time: anything may stall for a moment.
+        """
+        self._done += records
+        took = time.monotonic() - self._began
+        if took < PATIENCE * self._timeout_s:
+            return
+        needed = took * self._records / self._done
+        if needed > self._timeout_s:
+            why = f"{self._done:,} of {self._records:,} records took {took:.3g} s"
+            raise too_large(self._name, why, self._timeout_s)
+
+
+def too_large(name: str, why: str, timeout_s: float) -> TooLargeToCopyError:
+    """The error for a copy that the broker would end before it is done."""
+    return TooLargeToCopyError(
+        f"its copy cannot be done in the {timeout_s:g} s that the brokers allow a transaction: {why}",
+        remedy="Raise transaction.max.timeout.ms on every broker, then run commit again",
+        transactional_id=name,
+    )
 
 
 def _options(settings: KafkaSettings) -> ProducerOptions:

@@ -18,7 +18,7 @@ from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.transaction import OPEN_STATES
 
 #: KIP-430's numbers of operations, as AclOperation has them.
-_OPERATIONS = {3: "READ", 4: "WRITE", 8: "DESCRIBE", 10: "DESCRIBE_CONFIGS"}
+_OPERATIONS = {3: "READ", 4: "WRITE", 7: "ALTER", 8: "DESCRIBE", 9: "CLUSTER_ACTION", 10: "DESCRIBE_CONFIGS"}
 _METADATA_LOG = "__cluster_metadata"
 _INVALID_PRODUCER_ID_MAPPING = 49
 _TIMES_VERSION = 1  # of DescribeQuorum: KIP-836
@@ -112,7 +112,7 @@ def _partition(row: Any) -> PartitionSeen:
 
 
 def cluster_rights(wire: Wire) -> frozenset[str]:
-    """What the principal may do with the cluster."""
+    """What the principal may do with the cluster; nothing is shown to one who has neither DESCRIBE nor ALTER on it."""
     answer = wire.send_to_any(DescribeClusterRequest(include_cluster_authorized_operations=True))
     retry.check(answer.error_code, operation="DESCRIBE", resource="Cluster kafka-cluster")
     return _rights(answer.authorized_operations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,10 +61,9 @@ def number(key: str, value: str) -> int:
 
     :raises ConfigurationError: it is none.
     """
-    try:
-        return int(value)
-    except ValueError:
-        raise refuse(key, "is not a whole number", "Write it as a whole number") from None
+    if not re.fullmatch(r"[-+]?[0-9]{1,19}", value):  # int() takes 5_0, and librdkafka 5x for 5
+        raise refuse(key, "is not a whole number", "Write it as a whole number")
+    return int(value)
 
 
 def refuse(key: str, problem: str, remedy: str) -> ConfigurationError:

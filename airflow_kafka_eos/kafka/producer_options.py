@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.kafka.settings import KafkaSettings
@@ -23,6 +25,41 @@ READ = (
 )
 #: The first is the default: Java's.
 PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "random")
+#: Those that librdkafka has, and the arrow writer has not.
+LIBRDKAFKA_PARTITIONERS = ("fnv1a", "fnv1a_random")
+_LONG = 2**31 - 1
+
+
+class Range(NamedTuple):
+    """Whole numbers that a setting may be."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"from {self.least} to {self.most}"
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int) and self.least <= value <= self.most
+
+
+#: Setting -> the numbers that librdkafka takes (2.16), which a test asks it.
+LIBRDKAFKA_NUMBERS: Mapping[str, Range] = {
+    "compression.level": Range(-1, 12),
+    "batch.size": Range(1, _LONG),
+    "queue.buffering.max.kbytes": Range(1, _LONG),
+    "message.timeout.ms": Range(0, _LONG),
+    "request.timeout.ms": Range(1, 900_000),
+    "message.max.bytes": Range(1000, 1_000_000_000),
+    "socket.timeout.ms": Range(10, 300_000),
+}
+
+
+class OnlyLibrdkafkaError(ConfigurationError):
+    """A value that librdkafka takes, and the arrow writer cannot follow: the confluent writer can.
+
+    What neither takes is a plain ConfigurationError: nothing may fall back for a slip of the hand.
+    """
 
 
 @dataclass(frozen=True)
@@ -53,43 +90,67 @@ class ProducerOptions:
         :raises ConfigurationError: naming a setting that is misshapen or that the Arrow writer cannot follow.
         """
         given: Mapping[str, str] = settings.for_librdkafka()
-        level = _number(given, "compression.level", -1)
+        level = _number(given, "compression.level", -1, Range(-1, 22))  # zstd's; see arrow.compression for each codec
         seconds = 1000
         return cls(
             compression=_one_of(given, "compression.type", COMPRESSIONS),
             compression_level=None if level == -1 else level,
-            partitioner=_one_of(given, "partitioner", PARTITIONERS),
-            batch_bytes=_number(given, "batch.size", cls.batch_bytes, least=1),
-            in_flight=_number(given, "max.in.flight.requests.per.connection", cls.in_flight, least=1),
-            buffer_bytes=1024 * _number(given, "queue.buffering.max.kbytes", cls.buffer_bytes // 1024, least=1),
-            delivery_timeout_s=_number(given, "message.timeout.ms", 120 * seconds, least=1) / seconds,
-            request_timeout_s=_number(given, "request.timeout.ms", 30 * seconds, least=1) / seconds,
+            partitioner=_one_of(given, "partitioner", PARTITIONERS, LIBRDKAFKA_PARTITIONERS),
+            batch_bytes=_number(given, "batch.size", cls.batch_bytes),
+            in_flight=_number(given, "max.in.flight.requests.per.connection", cls.in_flight, Range(1, 5)),
+            buffer_bytes=1024 * _number(given, "queue.buffering.max.kbytes", cls.buffer_bytes // 1024),
+            delivery_timeout_s=_number(given, "message.timeout.ms", 120 * seconds, Range(1, _LONG)) / seconds,
+            request_timeout_s=_number(given, "request.timeout.ms", 30 * seconds) / seconds,
         )
 
 
-def _one_of(given: Mapping[str, str], key: str, known: tuple[str, ...]) -> str:
-    value = given.get(key, known[0])
-    if value not in known:
-        near = nearest(value, known)
-        meant = f"Did you mean {near}? " if near else ""
+def only_librdkafka(problem: str, remedy: str) -> OnlyLibrdkafkaError:
+    """The error for a right value that the arrow writer has no way to follow."""
+    return OnlyLibrdkafkaError(
+        f"{problem}, which the arrow writer does not have",
+        remedy=f"{remedy}. librdkafka has it: writer=confluent, which has neither two-phase commit nor scope=load",
+    )
+
+
+def whole_number(key: str, text: str, allowed: Range) -> int:
+    """Read a number as a whole: librdkafka takes ``1k`` for 1.
+
+    :raises ConfigurationError: it is none of the allowed.
+    """
+    if not re.fullmatch(r"-?[0-9]{1,19}", text) or int(text) not in allowed:
         raise ConfigurationError(
-            f"the Kafka setting {key} is {value!r}, which the arrow writer does not have",
-            remedy=f"{meant}Use one of {', '.join(known)}, or writer=confluent",
+            f"the Kafka setting {key} is {text!r}", remedy=f"Use a whole number {allowed}, in digits"
         )
-    return value
+    return int(text)
 
 
-def _number(given: Mapping[str, str], key: str, default: int, *, least: int | None = None) -> int:
+def _one_of(
+    given: Mapping[str, str], key: str, known: tuple[str, ...], only_there: tuple[str, ...] = ()
+) -> str:
+    value = given.get(key, known[0])
+    # librdkafka takes a codec in capitals, and a partitioner not
+    if value in known or (key == "compression.type" and value.lower() in known):
+        return value.lower()
+    problem, choice = f"the Kafka setting {key} is {value!r}", f"Use one of {', '.join(known)}"
+    if value in only_there:
+        raise only_librdkafka(problem, choice)
+    near = nearest(value, (*known, *only_there))
+    meant = f"Did you mean {near}? " if near else ""
+    more = f"; with writer=confluent {', '.join(only_there)} too" if only_there else ""
+    raise ConfigurationError(f"{problem}, which is none", remedy=f"{meant}{choice}{more}")
+
+
+def _number(given: Mapping[str, str], key: str, default: int, arrow: Range | None = None) -> int:
+    """
+    :param arrow: what the arrow writer takes, where that is not the same as librdkafka.
+    """
     text = given.get(key)
     if text is None:
         return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = None
-    if value is None or (least is not None and value < least):
-        raise ConfigurationError(
-            f"the Kafka setting {key} is {text!r}",
-            remedy=f"Use a whole number{'' if least is None else f' from {least} on'}",
-        )
+    allowed = LIBRDKAFKA_NUMBERS.get(key, arrow)
+    arrow = arrow or allowed
+    assert allowed is not None and arrow is not None
+    value = whole_number(key, text, Range(min(allowed.least, arrow.least), max(allowed.most, arrow.most)))
+    if value not in arrow:
+        raise only_librdkafka(f"the Kafka setting {key} is {text!r}", f"Use a whole number {arrow}")
     return value

@@ -93,16 +93,28 @@ def verdict_on(
     if is_retriable(code, metadata_may_lag=metadata_may_lag):
         return Retry(f"{name_of(code)} for {resource}")
     if code in _REFUSED:
-        included = " (WRITE includes it)" if operation == "DESCRIBE" and resource.startswith(_WRITTEN) else ""
         return AccessError(
             f"the broker refused {operation} on {resource}: {name_of(code)}",
-            remedy=f"Grant the principal of the Kafka connection {operation}{included} on {resource}",
+            remedy=_grant(operation, resource),
             transactional_id=transactional_id,
         )
     return TerminalError(
         f"the broker answered {name_of(code)} for {resource}",
         remedy="Look for it in the broker's log; asking again will not change the answer",
         transactional_id=transactional_id,
+    )
+
+
+def _grant(operation: str, resource: str) -> str:
+    """What to grant, so that it is not refused again: the next attempt of a load has other transactional ids."""
+    kind, _, name = resource.partition(" ")
+    # nobody is to write to Kafka's own topics
+    included = operation == "DESCRIBE" and resource.startswith(_WRITTEN) and not name.startswith("__")
+    where = f"TransactionalIds prefixed {name.partition('.')[0]}." if kind == "TransactionalId" else resource
+    what = f"{operation} (WRITE includes it)" if included else operation
+    return (
+        f"Grant the principal of the Kafka connection {what} on {where}; "
+        "`airflow-kafka-eos doctor --topic …` prints the command"
     )
 
 

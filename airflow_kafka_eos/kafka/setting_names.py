@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.kafka.producer_options import READ
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.settings import CONNECTION_KEYS, KafkaSettings
 
 #: Names that are right, without the fifth of a second that it takes to load librdkafka.
 _RIGHT = {*READ, "acks", "client.id", "enable.idempotence", "linger.ms", "message.max.bytes", "socket.timeout.ms"}
-#: How the connection is made is checked where it is read; librdkafka would connect, or ask for files.
-_CONNECTION = ("bootstrap.", "sasl.", "ssl.", "security.", "https.", "enable.s", "plugin.")
 
 
 def refuse_unknown_names(settings: KafkaSettings) -> None:
@@ -17,8 +15,9 @@ def refuse_unknown_names(settings: KafkaSettings) -> None:
 
     :raises ConfigurationError: naming the key, and the one that may be meant.
     """
+    # how the connection is made is checked where it is read; librdkafka would connect, or ask for files
     for key, value in settings.for_librdkafka().items():
-        if key not in _RIGHT and not key.startswith(_CONNECTION) and not _is_known(key, value):
+        if key not in _RIGHT and not key.startswith(CONNECTION_KEYS) and not _is_known(key, value):
             near = nearest(key, _RIGHT)
             raise ConfigurationError(
                 f"the Kafka setting {key} is unknown",
@@ -32,6 +31,6 @@ def _is_known(key: str, value: str) -> bool:
     try:
         Producer({key: value, "log_level": 0})
     except KafkaException as e:
-        # what is wrong with a value is said by those who read it
+        # its value is another matter: see setting_values
         return "No such configuration property" not in e.args[0].str()
     return True

@@ -81,6 +81,9 @@ _CONSUMER_ONLY = frozenset(
     }
 )
 
+#: How the settings begin that say how to connect, to whom, and as whom: a client that gets none of them stays offline.
+CONNECTION_KEYS = ("bootstrap.", "sasl.", "ssl.", "security.", "https.", "enable.s", "plugin.")
+
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 

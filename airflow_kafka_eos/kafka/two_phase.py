@@ -57,7 +57,7 @@ def _what_is_missing(
     return AccessError(
         f"two-phase commit is refused, although {probe} may be written with: the ACL TWO_PHASE_COMMIT is missing, or "
         f"{ENABLE} is not true on the broker",
-        remedy="Grant the principal of the Kafka connection TWO_PHASE_COMMIT on the TransactionalIds of its namespace "
-        f"(beside WRITE and DESCRIBE), and set {ENABLE}=true on every broker",
+        remedy="Grant the principal of the Kafka connection TWO_PHASE_COMMIT on TransactionalIds prefixed "
+        f"{str(probe).partition('.')[0]}. (beside WRITE), and set {ENABLE}=true on every broker",
         transactional_id=str(probe),
     )

@@ -17,10 +17,12 @@ from airflow_kafka_eos.errors import (
     KafkaEosError,
     NotFinishedError,
     RecordsGoneError,
+    TooLargeToCopyError,
     TransientError,
     UndecidableError,
 )
 from airflow_kafka_eos.evidence import FINAL, Outcome, judge_decided
+from airflow_kafka_eos.kafka.copy_cost import is_small
 from airflow_kafka_eos.kafka.end_txn import EndAnswer
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -37,6 +39,11 @@ log = logging.getLogger(__name__)
 #: Markers follow EndTxn within milliseconds. Whether a coordinator has forgotten some is asked once they are late: no
 #: other load pays for the question.
 LATE_S = 2.0
+#: What was copied waits no longer than that for the small ones behind it.
+COMMIT_AFTER_S = 5.0
+
+#: Why a lost transaction cannot be copied.
+Uncopied = RecordsGoneError | TooLargeToCopyError
 
 
 @dataclass
@@ -85,6 +92,8 @@ def commit(
     :param by: who asks, for the ledger; None: whoever is responsible for the attempt.
     :raises RecordsGoneError: what was lost is not in the log any more, the rest is committed; terminal, prepare has to
         write it again.
+    :raises TooLargeToCopyError: what was lost takes longer to copy than the brokers let a transaction stay open, the
+        rest is committed; terminal, a setting of the brokers has to change, or prepare has to write it again.
     :raises InDoubtError: a transaction's log does not tell one story, what was lost cannot be repaired, or may have
         been repaired already, for the ledger was restored from a backup; terminal, a person decides.
     :raises UndecidableError: there is no commit decision, or the load was given up.
@@ -98,7 +107,7 @@ def commit(
     give_up = began + deadline_s
     wait = poll_s
     first, may_repair = True, False
-    gone: dict[str, RecordsGoneError] = {}
+    uncopied: dict[str, Uncopied] = {}
     while True:
         try:
             end_abandoned(session, load, closed_too=first)
@@ -107,17 +116,22 @@ def commit(
             result = commit_pass(session, load, row.number, ends_forgotten=is_late)
             if result.is_done:
                 return session.ledger.attempt(load, row.number) or row
-            todo = [name for name in result.lost if name not in gone]
+            todo = [name for name in result.lost if name not in uncopied]
             if todo:
                 if not may_repair:  # once: what it repairs itself from here on is known
                     refuse_unknown_repairs(session, load)
                     may_repair = True
-                gone |= _repair_all(session, row, todo, by or row.responsible, give_up)
+                uncopied |= _repair_all(session, row, todo, by or row.responsible, give_up)
                 wait = poll_s  # on to commit them, with what is left of the time
+                if time.monotonic() >= give_up:
+                    # what was copied has a timeout: whoever comes next may come too late for it
+                    result = commit_pass(session, load, row.number)
+                    if result.is_done:
+                        continue
             elif result.refused is not None:  # only now: what could be copied has a timeout
                 raise result.refused
             elif result.lost and not result.open:
-                raise _first_of([gone[name] for name in result.lost])
+                raise _first_of([uncopied[name] for name in result.lost])
             if result.forgotten:
                 wait = poll_s
             problem: KafkaEosError = _unfinished(row, result, deadline_s)
@@ -132,24 +146,29 @@ def commit(
 
 def _repair_all(
     session: Session, row: AttemptRow, lost: list[str], by: str, give_up: float
-) -> dict[str, RecordsGoneError]:
-    """Copy each that can be copied; the others, by transactional id."""
+) -> dict[str, Uncopied]:
+    """Copy each that can be copied, as far as the time goes; the others, by transactional id."""
     known = {t.transaction.transactional_id: t for t in session.ledger.transactions(row.load, row.number)}
-    gone: dict[str, RecordsGoneError] = {}
-    for name in lost:
+    uncopied: dict[str, Uncopied] = {}
+    began, is_copied = time.monotonic(), False
+    for name in sorted(lost, key=lambda name: known[name].records):
+        # the timeout of what is copied runs: it is committed before much time goes into the next
+        if is_copied and (not is_small(known[name].writes) or time.monotonic() - began >= COMMIT_AFTER_S):
+            break
         try:
-            repair(session, row.load, row.number, known[name], by=by)
-        except RecordsGoneError as e:
-            gone[name] = e
+            is_copied |= repair(session, row.load, row.number, known[name], by=by)
+        except (RecordsGoneError, TooLargeToCopyError) as e:
+            uncopied[name] = e
         if time.monotonic() >= give_up:
             break  # the next run goes on: what is adopted is recorded
-    return gone
+    return uncopied
 
 
-def _first_of(gone: list[RecordsGoneError]) -> RecordsGoneError:
-    error = gone[0]
-    if len(gone) > 1:
-        error.message += f"; and so with {len(gone) - 1} more: {', '.join(str(e.transactional_id) for e in gone[1:6])}"
+def _first_of(uncopied: list[Uncopied]) -> Uncopied:
+    error = uncopied[0]
+    if len(uncopied) > 1:
+        others = ", ".join(str(e.transactional_id) for e in uncopied[1:6])
+        error.message += f"; and {len(uncopied) - 1} more cannot be copied: {others}"
     return error
 
 
@@ -204,7 +223,12 @@ def commit_pass(
     known = {t.transaction.transactional_id: t.outcome for t in rows} | outcomes
     result.lost = [name for name, outcome in known.items() if outcome is Outcome.LOST]
     if result.lost:
-        why = f"{len(result.lost)} transactions were aborted although the decision was commit: {result.lost[0]}"
+        to_copy = [t for t in rows if t.transaction.transactional_id in set(result.lost)]
+        size = sum(w.bytes for t in to_copy for w in t.writes) / 1e6
+        why = (
+            f"{len(result.lost)} transactions were aborted although the decision was commit, with "
+            f"{sum(t.records for t in to_copy):,} records, {size:,.1f} MB: {result.lost[0]}"
+        )
         session.ledger.record_repairing(load, number, why)
     if ends_forgotten and result.open:
         try:

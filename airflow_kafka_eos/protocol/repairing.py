@@ -17,9 +17,11 @@ from airflow_kafka_eos.errors import (
     NotFinishedError,
     ProducerFencedError,
     RecordsGoneError,
+    TooLargeToCopyError,
     UndecidableError,
 )
-from airflow_kafka_eos.kafka.copying import Copier
+from airflow_kafka_eos.kafka.copy_cost import cost_of
+from airflow_kafka_eos.kafka.copying import Copier, too_large
 from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.ledger.text import for_reason
@@ -31,9 +33,13 @@ from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction,
 
 log = logging.getLogger(__name__)
 
-#: The broker ends an abandoned repair by itself after that; one that is lost to it is repaired in turn. Kafka's own
-#: default for transaction.max.timeout.ms; a lower one of the brokers' is kept to.
-TIMEOUT_MS = 900_000
+#: How long a repair's transaction may stay open is for the brokers to say (transaction.max.timeout.ms). Where they do
+#: not show it, DESCRIBE_CONFIGS on the Cluster being missing, these are asked for in turn: a refusal costs nothing.
+_MINUTE_MS = 60_000
+UNSEEN_TIMEOUTS_MS = (
+    *(minutes * _MINUTE_MS for minutes in (1440, 720, 360, 180, 120, 60, 30, 15, 10, 5, 2, 1)),
+    *(30_000, 10_000, 5_000, 1_000),
+)
 #: A repair that has not begun by then never does (rule 5).
 DEADLINE_S = 60
 PREPARE_AGAIN = (
@@ -54,21 +60,34 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
     :returns: False when somebody else was first; nothing of ours is left open then.
     :raises RecordsGoneError: not all of its records are in the log any more. The load stays REPAIRING: prepare can
         write them again (:mod:`.repreparing`).
+    :raises TooLargeToCopyError: to copy it takes longer than the brokers let a transaction stay open. Said before
+        anything is written where that is plain already, else as soon as it is. The load stays REPAIRING.
     :raises InDoubtError: what is in the log is not what was written, or in scope ``load`` is not there any more. The
         load is IN_DOUBT.
     :raises KafkaEosError: it did not succeed this time. Nothing of it is left to be decided.
     """
     name = lost.transaction.transactional_id
+    limit = allowed_ms(session)
+    cost = cost_of(session.partitions.wire, lost.transaction, lost.writes, lost.topic_ids)
+    may_take = "as long as the brokers allow" if limit is None else f"{limit / 1000:g} s at most"
+    if limit is not None and cost.seconds is not None and cost.seconds > limit / 1000:
+        return _too_large(session, load, number, lost, too_large(name, f"it takes {cost}", limit / 1000))
     opened = session.ledger.open_repair(load, number, name, opened_by=by)
     if opened is None:
         return False
-    log.warning("%s attempt %d: %s was lost, repair %d copies it", load, number, name, opened.number)
+    log.warning(
+        "%s attempt %d: %s was lost, repair %d copies it: %s; it may take %s",
+        load, number, name, opened.number, cost, may_take,
+    )  # fmt: skip
+    first, *or_less = UNSEEN_TIMEOUTS_MS if limit is None else (limit,)
+    began = time.monotonic()
     own = TransactionalId.parse(opened.transactional_id)
     assert own is not None  # it was built there
     copier = Copier(
         session.partitions.wire,
         own,
-        timeout_ms=timeout_ms(session, TIMEOUT_MS),
+        timeout_ms=first,
+        or_less=or_less,
         deadline_ms=int((time.time() + DEADLINE_S) * 1000),
     )
     try:
@@ -88,13 +107,17 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
             if problem is None:
                 return False
             raise problem from e
+        if isinstance(e, TooLargeToCopyError):
+            return _too_large(session, load, number, lost, e)
         if isinstance(e, ProducerFencedError):
-            raise _ended_by_others(opened, e) from e
+            raise _ended_by_others(opened, e, copier.timeout_ms) from e
         if isinstance(e, UndecidableError):
             raise _too_late(opened, e) from e
         raise
     finally:
         copier.close()
+    took_s = time.monotonic() - began
+    log.info("repair %d of %s: %d records were copied in %.3g s", row.number, load, cost.records, took_s)
     end_abandoned(session, load)
     return row.state is RepairState.ADOPTED
 
@@ -115,11 +138,11 @@ def _give_back(session: Session, opened: RepairRow, copier: Copier, error: BaseE
     return row.reason != for_reason(why)
 
 
-def _ended_by_others(opened: RepairRow, error: ProducerFencedError) -> NotFinishedError:
+def _ended_by_others(opened: RepairRow, error: ProducerFencedError, timeout_ms: int) -> NotFinishedError:
     return NotFinishedError(
         f"the transaction of repair {opened.number} was ended while it was written: {error.message}",
         remedy="Nothing is lost: run commit again. If it comes back, see who ends our transactions, or what keeps "
-        f"the copy from being done within {TIMEOUT_MS / 1000:g} s",
+        f"the copy from being done within {timeout_ms / 1000:g} s (transaction.max.timeout.ms)",
         load=str(opened.load),
         attempt=opened.number,
         transactional_id=opened.transactional_id,
@@ -135,6 +158,23 @@ def _too_late(opened: RepairRow, error: UndecidableError) -> NotFinishedError:
         attempt=opened.number,
         transactional_id=opened.transactional_id,
     )
+
+
+def _too_large(
+    session: Session, load: LoadIdentity, number: int, lost: TransactionRow, error: TooLargeToCopyError
+) -> bool:
+    """False when the load is COMMITTED: another repair was behind ours, and is done.
+
+    :raises TooLargeToCopyError: otherwise, with all that is known of it.
+    """
+    name = lost.transaction.transactional_id
+    what = f"transaction {name} was aborted although the decision was commit, and {error.message}"
+    remedy = f"{error.remedy}: the copy may then stay open for longer"
+    if lost.spark_partition is not None:  # in scope load nothing is prepared again
+        remedy += f". Or let Spark write it once more, by many tasks at once. {PREPARE_AGAIN}"
+    if not session.ledger.record_repairing(load, number, f"{what}. {remedy}", newer=True):
+        return False
+    raise TooLargeToCopyError(what, remedy=remedy, load=str(load), attempt=number, transactional_id=name) from error
 
 
 def _gone(
@@ -226,14 +266,14 @@ def end_abandoned(
     return [t.transactional_id for t in lingering]
 
 
-def timeout_ms(session: Session, most: int) -> int:
-    """The timeout of a repair's transactions: no more than ``most`` milliseconds, and than any broker allows."""
+def allowed_ms(session: Session) -> int | None:
+    """How long every broker lets a transaction stay open; None where the login may not see it."""
     limits = [
         int(found[MAX_TIMEOUT])
         for found in session.partitions.broker_configs([MAX_TIMEOUT]).values()
         if MAX_TIMEOUT in found
     ]
-    return min([most, *limits])
+    return min(limits, default=None)
 
 
 def _number(session: Session, load: LoadIdentity, name: str) -> int | None:

@@ -12,12 +12,14 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from airflow_kafka_eos.errors import (
     InDoubtError,
     KafkaEosError,
     NotFinishedError,
     RecordsGoneError,
+    TooLargeToCopyError,
     TopicError,
     UndecidableError,
 )
@@ -29,7 +31,7 @@ from airflow_kafka_eos.protocol.committing import commit, commit_pass
 from airflow_kafka_eos.protocol.confirming import problems
 from airflow_kafka_eos.protocol.deciding import observe
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
-from airflow_kafka_eos.protocol.repairing import GIVE_UP, end_abandoned, timeout_ms
+from airflow_kafka_eos.protocol.repairing import GIVE_UP, allowed_ms, end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TopicPartition
 
@@ -74,6 +76,7 @@ def open_repreparation(
     :param row: the decided attempt.
     :param by: who prepares, for the ledger.
     :param deadline_s: seconds, see :func:`~airflow_kafka_eos.protocol.committing.commit`.
+    :param hold_time_ms: what its transactions may have at least; see :func:`_timeout_ms`.
     :returns: None when there is nothing to prepare again: nothing is lost, or a person decides.
     :raises OtherClusterError: it was written to another cluster.
     :raises TransientError: not now; nothing is lost by that.
@@ -86,7 +89,7 @@ def open_repreparation(
     try:
         commit(session, load, deadline_s=deadline_s, by=by)
         return None
-    except RecordsGoneError as e:
+    except (RecordsGoneError, TooLargeToCopyError) as e:
         log.warning("%s: %s", load, e.message)
     except (InDoubtError, UndecidableError) as e:
         log.warning("%s is left to a person: %s", load, e)
@@ -101,7 +104,34 @@ def open_repreparation(
         return None  # others were faster
     pairs = tuple((part.spark_partition, part.repair.number) for part in parts)
     ref = AttemptRef(load, session.ledger.ledger_id, min(number for _, number in pairs), None, pairs)
-    return Repreparation(row, ref, parts, timeout_ms(session, hold_time_ms))
+    return Repreparation(row, ref, parts, _timeout_ms(session, row, hold_time_ms))
+
+
+def _timeout_ms(session: Session, row: AttemptRow, hold_time_ms: int) -> int:
+    """Of its transactions: twice what prepare took before, or hold_time where that is more, as far as brokers allow.
+
+    Says so at once where they allow less than prepare took.
+    """
+    took_ms = _prepare_took_ms(row)
+    wanted = max(hold_time_ms, 2 * took_ms)
+    allowed = allowed_ms(session)
+    if allowed is None:  # what the load itself may have, at least where it was prepared in one phase
+        return hold_time_ms
+    if allowed < took_ms:
+        log.warning(
+            "%s: prepare took %g s, and the brokers let a transaction stay open for %g s: what is prepared again may "
+            "be lost before all tasks are through. Raise transaction.max.timeout.ms to %d on every broker, and clear "
+            "prepare then",
+            row.load, took_ms / 1000, allowed / 1000, 2 * took_ms,
+        )  # fmt: skip
+    return min(wanted, allowed)
+
+
+def _prepare_took_ms(row: AttemptRow) -> int:
+    if row.submitted_at is None or row.prepared_at is None:
+        return 0
+    took = datetime.fromisoformat(row.prepared_at) - datetime.fromisoformat(row.submitted_at)
+    return max(0, int(took.total_seconds() * 1000))
 
 
 def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka import two_phase
@@ -16,11 +17,12 @@ from airflow_kafka_eos.kafka.preflight import (
     check_topics,
     oldest_kept_ms,
 )
-from airflow_kafka_eos.kafka.producer_options import ProducerOptions
+from airflow_kafka_eos.kafka.producer_options import OnlyLibrdkafkaError, ProducerOptions
 from airflow_kafka_eos.kafka.setting_names import refuse_unknown_names
+from airflow_kafka_eos.kafka.setting_values import refuse_wrong_values
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.kafka.writer import TopicLimits
+from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, WriterName
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.spark.checked import Checked
@@ -39,34 +41,39 @@ def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: 
 
     :param timeout_s: seconds for one question, its repetitions included.
     :raises TopicError: a topic does not exist.
-    :raises ConfigurationError: the hold time is above the broker's ``transaction.max.timeout.ms``; or settings of the
-        writer are unknown, or contradict each other.
+    :raises ConfigurationError: the hold time is above the broker's ``transaction.max.timeout.ms``; settings of the
+        writer are unknown or wrong, or contradict each other; or they need the confluent writer where the broker
+        grants two-phase commit, and nobody has asked to do without.
     :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
         required and not granted.
     """
     refuse_unknown_names(settings)
-    writer = choose_writer(settings, options)
+    refuse_wrong_values(settings)
+    writer, why = choose_writer(settings, options)
     with Wire(settings, timeout_s=timeout_s) as wire:
         check_broker(wire)
         partitions = Partitions(wire)
         topics = check_topics(partitions, options.topics)
-        two_phase_commit = _is_granted(wire, partitions, options, writer)
+        two_phase_commit = _is_granted(wire, partitions, options, writer, why)
         if not two_phase_commit:
             check_hold_time(partitions, options.transaction_timeout_ms)
         # empty where the login may not read it: the broker still refuses what is too large, only later
         config = partitions.topic_config(options.topics, [_LIMIT, *RETENTION])
     visible_at_ms = int(time.time() * 1000) + options.transaction_timeout_ms
+    limits = {
+        name: TopicLimits(
+            info.partitions,
+            int(config.get(name, {}).get(_LIMIT) or _DEFAULT_LIMIT),
+            info.topic_id,
+            oldest_kept_ms(config.get(name, {}), visible_at_ms),
+        )
+        for name, info in topics.items()
+    }
+    if writer is WriterName.CONFLUENT:
+        _check_confluent(settings, options, limits)
     return Checked(
         topics=dict(topics),
-        limits={
-            name: TopicLimits(
-                info.partitions,
-                int(config.get(name, {}).get(_LIMIT) or _DEFAULT_LIMIT),
-                info.topic_id,
-                oldest_kept_ms(config.get(name, {}), visible_at_ms),
-            )
-            for name, info in topics.items()
-        },
+        limits=limits,
         writer=writer,
         two_phase_commit=two_phase_commit,
         timeout_ms=TWO_PHASE_TIMEOUT_MS if two_phase_commit else options.transaction_timeout_ms,
@@ -81,10 +88,13 @@ def partitions_of(settings: KafkaSettings, options: WriteOptions, *, timeout_s: 
     return {name: info.partitions for name, info in topics.items()}
 
 
-def choose_writer(settings: KafkaSettings, options: WriteOptions) -> WriterName:
-    """``arrow``, unless it was not asked for, or the settings name what it does not have. No I/O.
+def choose_writer(
+    settings: KafkaSettings, options: WriteOptions
+) -> tuple[WriterName, OnlyLibrdkafkaError | None]:
+    """``arrow``, unless it was not asked for, or the settings name what only librdkafka has. No I/O.
 
-    :raises ConfigurationError: the writer that was asked for cannot do what was asked for.
+    :returns: the writer, and where nobody has asked for it by name, why it is the confluent one.
+    :raises ConfigurationError: the writer that was asked for cannot do what was asked for, or no writer has a setting.
     """
     needs_arrow = ""
     if options.scope is TransactionScope.LOAD:
@@ -97,8 +107,6 @@ def choose_writer(settings: KafkaSettings, options: WriteOptions) -> WriterName:
             "into a transaction that another process has begun",
             remedy=f"Use writer=arrow, or leave {needs_arrow.partition('=')[0]} at its default",
         )
-    if options.writer is WriterName.CONFLUENT:
-        return options.writer
     try:
         wanted = ProducerOptions.from_settings(settings)
         if wanted.compression != "none":
@@ -106,25 +114,65 @@ def choose_writer(settings: KafkaSettings, options: WriteOptions) -> WriterName:
             from airflow_kafka_eos.kafka.arrow.compression import compressor
 
             compressor(wanted.compression, wanted.compression_level)
-    except ConfigurationError as e:
+    except OnlyLibrdkafkaError as e:
         if options.writer is WriterName.ARROW or needs_arrow:
             raise
-        _log.warning("%s: writing with confluent-kafka, for %s", options.attempt, e)
-        return WriterName.CONFLUENT
-    return WriterName.ARROW
+        if options.writer is WriterName.AUTO:
+            return WriterName.CONFLUENT, e
+    return (WriterName.CONFLUENT if options.writer is WriterName.CONFLUENT else WriterName.ARROW), None
 
 
-def _is_granted(wire: Wire, partitions: Partitions, options: WriteOptions, writer: WriterName) -> bool:
-    """Whether the attempt's transactions are initialised with Enable2Pc."""
+def _never_dropped(options: WriteOptions, why: OnlyLibrdkafkaError) -> ConfigurationError:
+    """Two-phase commit is there to be had, and a setting would have it go without anybody's word."""
+    ref = options.attempt
+    return ConfigurationError(
+        "the broker grants two-phase commit, and the confluent writer, which has none, would be taken, because "
+        f"{why.message}",
+        remedy="Change that setting; or say that the load goes without two-phase commit, by two_phase_commit='off', or "
+        "by writer='confluent': then the broker aborts what is not decided within hold_time",
+        load=str(ref.load),
+        attempt=ref.attempt,
+    )
+
+
+def _check_confluent(settings: KafkaSettings, options: WriteOptions, limits: Mapping[str, TopicLimits]) -> None:
+    from airflow_kafka_eos.kafka.confluent_writer import check_configuration
+
+    ref = options.attempt
+    target = WriteTarget(
+        transactional_id=ref.common_id(IdRole.PROBE),
+        topics=limits,
+        default_topic=options.default_topic,
+        transaction_timeout_ms=options.transaction_timeout_ms,
+        deadline_ms=options.deadline_ms,
+    )
+    check_configuration(settings, target)
+
+
+def _is_granted(
+    wire: Wire,
+    partitions: Partitions,
+    options: WriteOptions,
+    writer: WriterName,
+    fallen_back: OnlyLibrdkafkaError | None,
+) -> bool:
+    """Whether the attempt's transactions are initialised with Enable2Pc.
+
+    :param fallen_back: why the writer is the confluent one, where nobody has asked for it.
+    """
+    ref = options.attempt
+    if fallen_back is not None:
+        _log.warning("%s: writing with confluent-kafka, for %s", ref, fallen_back)
     if options.two_phase_commit is TwoPhaseCommit.OFF:
         return False
-    ref = options.attempt
-    if writer is WriterName.CONFLUENT:
+    if writer is WriterName.CONFLUENT and fallen_back is None:
         why = "writer=confluent has none"
     else:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
         probe = ref.common_id(IdRole.PROBE)
         refused = two_phase.refusal(coordinator, partitions, probe)
+        if refused is None and fallen_back is not None:
+            raise _never_dropped(options, fallen_back)
         if refused is None:
             return True
         if options.two_phase_commit is TwoPhaseCommit.REQUIRED:

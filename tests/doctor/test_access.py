@@ -25,7 +25,8 @@ SEE_TOPIC = Right("DESCRIBE_CONFIGS", "Topic", TOPIC)
 SEE_LOG = Right("DESCRIBE", "Topic", LOG)
 SEE_BROKERS = Right("DESCRIBE_CONFIGS", "Cluster", "kafka-cluster")
 SEE_CLUSTER = Right("DESCRIBE", "Cluster", "kafka-cluster")
-ALL = {WRITE_IDS, WRITE_TOPIC, READ_TOPIC, TWO_PHASE, SEE_TOPIC, SEE_LOG, SEE_BROKERS, SEE_CLUSTER}
+ALTER = Right("ALTER", "Cluster", "kafka-cluster")
+ALL = {WRITE_IDS, WRITE_TOPIC, READ_TOPIC, TWO_PHASE, SEE_TOPIC, SEE_LOG, SEE_BROKERS, SEE_CLUSTER, ALTER}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ CASES = {
         without(WRITE_TOPIC, READ_TOPIC, SEE_TOPIC),
         ERROR,
         ("topic-exists",),
-        f"--operation Write --topic {TOPIC}; and the same with --operation Read",
+        f"--operation Write --operation Read --topic {TOPIC}",
     ),
     "topic settings": Case(
         without(SEE_TOPIC),
@@ -74,7 +75,9 @@ CASES = {
         ("transaction-max-timeout", "transactional-id-expiration"),
         f"{_CONFIGS} --cluster",
     ),
-    "cluster": Case(without(SEE_CLUSTER), UNKNOWN, ("clock-brokers",), "DESCRIBE on Cluster"),
+    "alter": Case(without(ALTER), WARNING, ("acl-cluster-alter",), "--operation Alter --cluster"),
+    # ALTER includes DESCRIBE
+    "cluster": Case(without(SEE_CLUSTER, ALTER), UNKNOWN, ("clock-brokers",), "DESCRIBE on Cluster"),
 }
 
 
@@ -104,7 +107,7 @@ def test_with_all_of_them_everything_is_checked(grants: Secured, ledger_url: str
     found = ask(grants, ledger_url, ALL)
     assert bad(found) == {}
     assert of(found, "two-phase-commit").severity is Severity.OK
-    assert "<client.properties>" in of(found, "transaction-log-replication").remedy
+    assert of(found, "acl-cluster-alter").severity is Severity.OK
 
 
 @pytest.mark.parametrize("name", CASES)

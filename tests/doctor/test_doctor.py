@@ -29,7 +29,7 @@ from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.revision import current
-from airflow_kafka_eos.load import TwoPhaseCommit
+from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 from airflow_kafka_eos.protocol.ids import Caps
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.doctor.patients import (
@@ -50,6 +50,7 @@ pytestmark = pytest.mark.broker
 
 #: held in test_access.py
 ACLS = {
+    "acl-cluster-alter",
     "acl-topic-read",
     "acl-topic-write",
     "acl-transactional-id-describe",
@@ -62,6 +63,8 @@ NO_LEDGER = "postgresql://someone:hunter2@127.0.0.1:1/nothing"
 
 #: see test_waiting.py
 WAITING = ("decided-not-verified", "two-phase-undecided")
+#: held in test_producer_settings_are_judged_as_prepare_will
+PRODUCER = "producer-settings"
 
 
 class Case(NamedTuple):
@@ -84,7 +87,7 @@ CASES = [
     Case("impatient", "transactional-id-expiration", WARNING, "=600000", "transactional.id.expiration.ms=604800000"),
     Case("broken", "transaction-log-replication", WARNING, "replicas: 1, brokers: 1", "Run 3 brokers or more"),
     Case("broken", "topic-exists", ERROR, "there is no such topic", "kafka-topics.sh", "nowhere"),
-    Case("broken", "topic-replication", WARNING, "replicas: 1, brokers: 1", "kafka-reassign-partitions.sh", "sick"),
+    Case("broken", "topic-replication", WARNING, "replicas: 1, brokers: 1", "Run 3 brokers", "sick"),
     Case("broken", "topic-min-insync", ERROR, "min.insync.replicas=2, replicas: 1", "min.insync.replicas=1", "sick"),
     Case("broken", "topic-unclean-election", ERROR, "election.enable=true", "election.enable=false", "sick"),
     Case("broken", "topic-retention", ERROR, "retention.ms=1000", "sick --add-config retention.ms=", "sick"),
@@ -111,7 +114,7 @@ CASES = [
     Case("lame", "topic-in-sync", WARNING, "brokers 3 lack records", "broker 3", "fine"),
     Case("lame", "topic-in-sync", ERROR, "brokers 3 lack records", "broker 3", "strict"),
     Case("lame", "transaction-log-in-sync", WARNING, "brokers 3 lack records", "broker 3"),
-    Case("mixed", "topic-replication", ERROR, "replicas: 1, brokers: 3", "3 replicas for each partition", "single"),
+    Case("mixed", "topic-replication", ERROR, "replicas: 1, brokers: 3", "kafka-reassign-partitions.sh", "single"),
     Case("mixed", "topic-min-insync", WARNING, "=3, replicas: 3", "min.insync.replicas=2", "strict"),
     Case("mixed", "topic-min-insync", WARNING, "=1, replicas: 3", "min.insync.replicas=2", "lax"),
     Case("lame", "transaction-log-min-insync", WARNING, "=1, replicas: 3", "min.insync.replicas=2"),
@@ -210,7 +213,32 @@ def test_who_is_well_hears_of_nothing(patients: dict[str, Examination]) -> None:
     well = patients["well"].findings
     assert [f for f in well if f.severity is not OK] == []
     spoken = {case.id for case in CASES if case.severity is not OK}
-    assert {f.id for f in well} == spoken | {"broker-requests", *ACLS, *WAITING}
+    assert {f.id for f in well} == spoken | {"broker-requests", PRODUCER, *ACLS, *WAITING}
+
+
+@pytest.mark.parametrize(
+    ("setting", "changes", "severity", "says"),
+    [
+        ({"compression.type": "zsdt"}, {}, ERROR, "Did you mean zstd?"),
+        ({"linger.ms": "soon"}, {"two_phase_commit": TwoPhaseCommit.OFF}, ERROR, "from 0 to 900000"),
+        ({"partitioner": "fnv1a"}, {"scope": TransactionScope.TASK}, ERROR, "two-phase"),
+        ({"partitioner": "fnv1a"}, {"scope": TransactionScope.LOAD}, ERROR, "scope=load"),
+        (
+            {"partitioner": "fnv1a"},
+            {"scope": TransactionScope.TASK, "two_phase_commit": TwoPhaseCommit.OFF},
+            WARNING,
+            "Use one of murmur2_random",
+        ),
+    ],
+)
+def test_producer_settings_are_judged_as_prepare_will(
+    setting: dict[str, str], changes: dict[str, object], severity: Severity, says: str, kafka: LocalKafka,
+    ledger_url: str,
+) -> None:  # fmt: skip
+    """The session's broker grants two-phase commit."""
+    found = examined(settings_of(kafka.bootstrap_servers, **setting), ledger_url, asked(**changes))
+    one = of(found, PRODUCER)
+    assert one.severity is severity and says in one.remedy and next(iter(setting.values())) in one.seen
 
 
 def test_an_old_broker_lacks_requests(patients: dict[str, Examination]) -> None:

@@ -73,7 +73,7 @@ def test_a_decision_that_nobody_verifies(
     found, _ = findings(Waiting((decided(ago_ms),)), seen)
     assert (found.id, found.severity) == ("decided-not-verified", severity)
     assert means in found.means and f"decided {ago_ms / HOUR_MS:.1f} h ago" in found.seen
-    remedy = "airflow-kafka-eos loads recover 'orders' 'monday' --namespace team"
+    remedy = "airflow-kafka-eos loads recover orders monday --namespace team"
     if severity is ERROR:
         remedy += "; where it says that records are gone, clear prepare in Airflow"
     assert found.remedy == ("" if severity is OK else remedy)
@@ -91,7 +91,7 @@ def test_what_nobody_decides_holds_readers_back_for_good(ago_ms: int, severity: 
     undecided = UndecidedTwoPhase(LoadIdentity("team", "orders", "monday"), 3, NOW_MS - ago_ms)
     _, found = findings(Waiting(undecided=(undecided,)), None)
     assert (found.id, found.severity) == ("two-phase-undecided", severity)
-    assert ("cleanup 'orders' 'monday' --namespace team" in found.remedy) is (severity is WARNING)
+    assert ("cleanup orders monday --namespace team" in found.remedy) is (severity is WARNING)
 
 
 @pytest.mark.broker

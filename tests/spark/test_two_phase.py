@@ -158,7 +158,7 @@ def test_the_plain_writer_refuses_what_it_cannot_do(changes: dict[str, Any], say
     wanted = replace(options(AUTO, writer=WriterName.CONFLUENT), **changes)
     with pytest.raises(ConfigurationError, match=says):
         check_cluster(NOWHERE, wanted)  # before it is asked
-    assert choose_writer(NOWHERE, replace(wanted, writer=WriterName.AUTO)) is WriterName.ARROW
+    assert choose_writer(NOWHERE, replace(wanted, writer=WriterName.AUTO)) == (WriterName.ARROW, None)
 
 
 def test_the_plain_writer_says_that_it_has_no_two_phase_commit(
@@ -169,3 +169,48 @@ def test_the_plain_writer_says_that_it_has_no_two_phase_commit(
     assert not checked.two_phase_commit
     assert "no two-phase commit" in caplog.text
     assert "writer=confluent has none" in caplog.text
+
+
+def with_setting(settings: KafkaSettings, **given: str) -> KafkaSettings:
+    named = {key.replace("_", "."): value for key, value in given.items()}
+    return KafkaSettings.from_mapping(dict(settings.for_librdkafka()) | named)
+
+
+def test_a_setting_never_drops_two_phase_commit_without_a_word(
+    kafka: LocalKafka, topic: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only librdkafka has this partitioner, and librdkafka has no two-phase commit: somebody must say so."""
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
+    fnv1a = with_setting(settings, partitioner="fnv1a")
+    wanted = options(AUTO, writer=WriterName.AUTO, topics=(topic(1),))
+    with pytest.raises(ConfigurationError, match=r"grants two-phase commit.*partitioner is 'fnv1a'.*='off'"):
+        check_cluster(fnv1a, wanted)
+    for said in (replace(wanted, two_phase_commit=OFF), replace(wanted, writer=WriterName.CONFLUENT)):
+        checked = check_cluster(fnv1a, said)
+        assert (checked.writer, checked.two_phase_commit) == (WriterName.CONFLUENT, False)
+    assert "writing with confluent-kafka" in caplog.text
+    # a slip of the hand is no setting that librdkafka has
+    for slip in ({"compression_type": "zsdt"}, {"partitioner": "fnv1b"}, {"batch_size": "1k"}, {"linger_ms": "soon"}):
+        for said in (wanted, replace(wanted, two_phase_commit=OFF), replace(wanted, writer=WriterName.CONFLUENT)):
+            with pytest.raises(ConfigurationError, match=r"the Kafka setting \S+ is '"):
+                check_cluster(with_setting(settings, **slip), said)
+
+
+@pytest.mark.broker
+def test_where_there_is_none_to_drop_the_writer_is_chosen_by_the_settings(
+    lacking: tuple[KafkaSettings, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, says = lacking
+    with caplog.at_level(logging.WARNING):
+        checked = check_cluster(with_setting(settings, partitioner="fnv1a"), options(AUTO, writer=WriterName.AUTO))
+    assert (checked.writer, checked.two_phase_commit) == (WriterName.CONFLUENT, False)
+    assert re.search(rf"writing with confluent-kafka.*fnv1a[\s\S]*no two-phase commit.*{says}", caplog.text)
+
+
+def test_settings_that_librdkafka_does_not_take_together_are_refused_before_a_task(
+    kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
+    longer = with_setting(settings, partitioner="fnv1a", message_timeout_ms="90000")
+    with pytest.raises(ConfigurationError, match=r"`message.timeout.ms` must be set <= `transaction.timeout.ms`"):
+        check_cluster(longer, options(OFF, writer=WriterName.AUTO, topics=(topic(1),)))

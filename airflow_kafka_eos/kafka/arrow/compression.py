@@ -16,7 +16,7 @@ import lz4.frame
 import pyarrow as pa
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.producer_options import COMPRESSIONS
+from airflow_kafka_eos.kafka.producer_options import COMPRESSIONS, LIBRDKAFKA_NUMBERS, only_librdkafka
 
 #: Name (the setting ``compression.type``) -> the code in a batch's attributes.
 CODES = {name: code for code, name in enumerate(COMPRESSIONS)}
@@ -33,7 +33,8 @@ def compressor(name: str, level: int | None = None) -> tuple[int, Compressor | N
     """The code and the function for a compression; (0, None) for none.
 
     :param level: None for the codec's default.
-    :raises ConfigurationError: unknown name, or a level that the codec does not have.
+    :raises OnlyLibrdkafkaError: the codec does not have the level, and librdkafka takes it for the nearest.
+    :raises ConfigurationError: unknown name, or a level that nobody has.
     """
     if name not in CODES:
         raise ConfigurationError(
@@ -44,10 +45,11 @@ def compressor(name: str, level: int | None = None) -> tuple[int, Compressor | N
     low, high, default = LEVELS[name]
     level = default if level is None else level
     if not low <= level <= high:
-        raise ConfigurationError(
-            f"the Kafka setting compression.level is {level}, {name} has {low} to {high}",
-            remedy="Correct it, or remove it for the codec's default",
-        )
+        problem = f"the Kafka setting compression.level is {level}, {name} has {low} to {high}"
+        remedy = "Correct it, or remove it for the codec's default"
+        if level in LIBRDKAFKA_NUMBERS["compression.level"]:
+            raise only_librdkafka(problem, remedy)
+        raise ConfigurationError(problem, remedy=remedy)
     return CODES[name], _WITH_LEVEL[name](level)
 
 
