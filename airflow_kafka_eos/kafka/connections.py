@@ -14,6 +14,7 @@ from typing import Any
 import kafka.errors as kafka_errors
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -60,12 +61,15 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     last_failure: Exception | None = None
     refusal: Exception | None = None
+    #: the cluster's feature of that name, as a broker showed it when it was connected to last
+    transaction_version: int = 0
 
     def get_connection(self, node_id: Any, **options: Any) -> Any:
         connection = super().get_connection(node_id, **options)
         if not connection.init_future.is_done:
             connection.init_future.add_errback(self._remember)
             connection.connection_made = _with_pieces(connection)
+            connection._send_request = self._reading_features(connection._send_request)
         return connection
 
     def another_connection(self, node_id: int) -> Any:
@@ -91,6 +95,22 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def maybe_raise_auth_failure(self, node_id: Any) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+    def _reading_features(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        """kafka-python reads the versions out of ApiVersions' answer, and drops the features (KIP-584)."""
+
+        def send_request(request: Any, **options: Any) -> Any:
+            future = send(request, **options)
+            if isinstance(request, ApiVersionsRequest):
+                future.add_callback(self._note_features)
+            return future
+
+        return send_request
+
+    def _note_features(self, answer: Any) -> None:
+        if answer.error_code == 0:
+            levels = {f.name: int(f.max_version_level) for f in answer.finalized_features or []}
+            self.transaction_version = levels.get("transaction.version", 0)
 
     def _remember(self, error: Exception) -> None:
         self.last_failure = error

@@ -17,7 +17,6 @@ _API_KEY = 26
 _OLDEST, HIGHEST = 3, 5
 #: The last version that does not ask for a raised epoch (KIP-890).
 BEFORE_EPOCH_BUMP = 4
-UNSUPPORTED_VERSION = 35
 INVALID_TXN_STATE = 48
 #: INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
 _FENCED = frozenset({47, 49, 90})
@@ -35,6 +34,15 @@ class EndAnswer(str, Enum):
     WRONG_STATE = "wrong state"
     #: another producer id or epoch holds the transactional id by now
     FENCED = "fenced"
+
+
+def highest_for(transaction_version: int) -> int:
+    """The highest version of EndTxn that a cluster can do, whatever its brokers offer.
+
+    With ``transaction.version`` 0, as a cluster has it that was upgraded from 3.9, a coordinator cannot write down what
+    v5 asks for: it answers UNSUPPORTED_VERSION, and v4 behind it gets nowhere either (seen with Kafka 4.1.2).
+    """
+    return HIGHEST if transaction_version >= 1 else BEFORE_EPOCH_BUMP
 
 
 def meaning_of(code: int, transactional_id: str) -> EndAnswer | Exception:
@@ -66,8 +74,7 @@ class EndTxnAnswer(NamedTuple):
 class EndTxn:
     """EndTxn by the recorded identity (rule 4), in the highest version that both sides speak (KIP-890).
 
-    :param highest: a cluster with transaction.version=0, as one that was upgraded from 3.9 has it, offers v5, and
-        answers UNSUPPORTED_VERSION to it.
+    :param highest: see :func:`highest_for`.
     """
 
     transaction: PreparedTransaction

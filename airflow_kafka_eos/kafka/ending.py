@@ -16,14 +16,7 @@ from typing import Any, TypeVar
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, KafkaEosError
 from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.end_txn import (
-    BEFORE_EPOCH_BUMP,
-    HIGHEST,
-    UNSUPPORTED_VERSION,
-    EndAnswer,
-    EndTxn,
-    meaning_of,
-)
+from airflow_kafka_eos.kafka.end_txn import HIGHEST, EndAnswer, EndTxn, highest_for, meaning_of
 from airflow_kafka_eos.kafka.end_txn import refusal as refusal_of
 from airflow_kafka_eos.kafka.lanes import Reply
 from airflow_kafka_eos.kafka.wire import Wire, find_coordinators
@@ -85,7 +78,6 @@ class _Job:
     tries: int = 0
     due: float = 0.0  # time.monotonic()
     reason: str = "there was no time to try"
-    highest: int = HIGHEST  # of EndTxn's versions
 
     @property
     def id(self) -> str:
@@ -99,7 +91,7 @@ class _Ending:
         self._timeout_s = timeout_s
         self._waiting: list[_Job] = []
         self._unfinished: dict[PreparedTransaction, _Job] = {}
-        self._highest = HIGHEST  # of EndTxn's versions, once a coordinator has refused one
+        self._highest = HIGHEST
         self.answers: dict[PreparedTransaction, EndAnswer] = {}
         self.errors: dict[PreparedTransaction, KafkaEosError] = {}
 
@@ -109,6 +101,7 @@ class _Ending:
         self._unfinished = {job.transaction: job for job in self._waiting}
         try:
             self._lanes = self._wire.lanes()
+            self._highest = highest_for(self._wire.transaction_version())
         except KafkaEosError as error:
             for job in self._waiting:
                 self._failed(job, error)
@@ -140,8 +133,7 @@ class _Ending:
 
     def _send_end(self, job: _Job, node_id: int) -> None:
         timeout_s = patience_s(job.tries, self._wire.request_timeout_s)
-        job.highest = min(job.highest, self._highest)
-        message = EndTxn(job.transaction, self._verdict, job.highest)
+        message = EndTxn(job.transaction, self._verdict, self._highest)
         self._lanes.submit(node_id, message, job, timeout_s=timeout_s)
 
     def _send_find(self, jobs: Sequence[_Job]) -> None:
@@ -185,10 +177,6 @@ class _Ending:
                 self._refused(job, refusal)
 
     def _ended(self, job: _Job, code: int) -> None:
-        if code == UNSUPPORTED_VERSION and job.highest > BEFORE_EPOCH_BUMP:
-            job.highest = self._highest = BEFORE_EPOCH_BUMP
-            self._waiting.append(job)
-            return
         meaning = meaning_of(code, job.id)
         if isinstance(meaning, EndAnswer):
             self.answers[job.transaction] = meaning

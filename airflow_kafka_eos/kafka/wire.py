@@ -227,6 +227,11 @@ class Wire:
         except kafka_errors.IncompatibleBrokerVersion:
             return None
 
+    def transaction_version(self) -> int:
+        """The cluster's ``transaction.version`` (KIP-890), as a broker showed it on connecting; 0 where it has none."""
+        self._connect()
+        return self._manager.transaction_version
+
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """What the broker offers: api key -> (lowest, highest version)."""
         self._connect()

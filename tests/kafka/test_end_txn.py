@@ -9,7 +9,7 @@ from kafka.protocol.producer.transaction import EndTxnRequest, EndTxnResponse
 
 from airflow_kafka_eos.errors import AccessError, TerminalError
 from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.end_txn import EndAnswer, EndTxn, meaning_of
+from airflow_kafka_eos.kafka.end_txn import EndAnswer, EndTxn, highest_for, meaning_of
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
@@ -47,6 +47,10 @@ def test_the_answer_is_read_as_kafka_python_writes_it(version: int, code: int) -
     # a header with two tagged fields, one of them long enough for a size of two bytes
     tags = b"\x02\x01\x03abc\x05\x80\x01" + b"z" * 128
     assert request.read(version, memoryview(tags + body)).error_code == code
+
+
+def test_a_cluster_without_transaction_version_gets_no_v5() -> None:
+    assert [highest_for(level) for level in (0, 1, 2)] == [4, 5, 5]
 
 
 def test_what_codes_mean() -> None:
