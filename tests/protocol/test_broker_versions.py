@@ -66,7 +66,7 @@ def world(base: World) -> World:
 
 def swept(world: World) -> list[str]:
     """The transactional ids that cleanup has ended."""
-    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
+    poll = CleanPoll(world.load, up_to=1, by=RUN, quiet_s=0)
     for _ in range(100):
         if poll(world.session) is None:
             return list(poll.summary()["aborted"])
