@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from airflow_kafka_eos.errors import AccessError, KafkaEosError, OtherLedgerError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.hanging import end_ours
@@ -87,12 +87,6 @@ class CleanPoll:
     def _look(self, session: Session) -> tuple[str | None, float]:
         """What it waits for, and how many seconds at least; -1 for what takes as long as it takes."""
         rows = [r for r in session.ledger.attempts(self.load) if r.number <= self.up_to]
-        if self.up_to > max((r.number for r in rows), default=0):
-            # an empty one would answer that there is nothing to end
-            raise OtherLedgerError(
-                f"the ledger {session.ledger!r} does not know attempt {self.up_to}, which has to be cleaned up",
-                load=str(self.load),
-            )
         quiet_s, looks = 0.0, 1
         if any(r.is_submitted for r in rows):
             quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS

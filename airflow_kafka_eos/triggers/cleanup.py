@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_eos.triggers.polling import PollingTrigger
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.polling import Poll
 
 
@@ -31,6 +32,12 @@ class CleanupTrigger(PollingTrigger):
     def fields(self) -> dict[str, Any]:
         own = {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
         return super().fields() | own | {"places": [list(place) for place in self.places]}
+
+    def is_known_to(self, ledger: Ledger) -> bool:
+        """An empty one would answer that there is nothing to end."""
+        return super().is_known_to(ledger) and (
+            self.up_to == 0 or ledger.attempt(self.load_identity, self.up_to) is not None
+        )
 
     def new_poll(self) -> Poll:
         from airflow_kafka_eos.protocol.polling import CleanPoll

@@ -20,6 +20,7 @@ from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.polling import Poll
 
 #: The event's status where the triggerer has another ledger than the sensor.
@@ -97,8 +98,12 @@ class PollingTrigger(BaseTrigger):
     def _once(self, resolved: Resolved, poll: Poll) -> str | None:
         # a fresh session each time: a trigger may wait for hours, and brokers and databases go away meanwhile
         with resolved.session(self.namespace, existing=True, ledger_id=self.ledger_id) as session:
-            if session.ledger.load(self.load_identity) is None:  # the sensor's knows it
+            if not self.is_known_to(session.ledger):
                 raise OtherLedgerError(
-                    f"the ledger {session.ledger!r} does not know this load", load=str(self.load_identity)
+                    f"the ledger {session.ledger!r} does not know what is waited for", load=str(self.load_identity)
                 )
             return poll(session)
+
+    def is_known_to(self, ledger: Ledger) -> bool:
+        """Whether a ledger has what the sensor has seen in its own."""
+        return ledger.load(self.load_identity) is not None
