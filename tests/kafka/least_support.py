@@ -33,6 +33,8 @@ DESCRIBE_IDS = Right("DESCRIBE", "TransactionalId", f"{NAMESPACE}.*")
 LEAST = {WRITE_IDS, WRITE_TOPIC, READ_TOPIC}
 #: How messages name an id of this namespace.
 AN_ID = rf"TransactionalId {NAMESPACE}\.\w{{10}}\.orders\."
+#: How remedies name what to grant: the next attempt has other ids.
+OUR_IDS = rf"TransactionalIds prefixed {NAMESPACE}\."
 PARTS = (["a", "b"], ["c"])
 #: transaction versions 2 and 1; a listing with and without patterns
 VERSIONS = ("4.4.0", "3.9.2")

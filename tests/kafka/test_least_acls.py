@@ -18,6 +18,7 @@ from least_support import (
     DESCRIBE_IDS,
     LEAST,
     NAMESPACE,
+    OUR_IDS,
     PARTS,
     PREPARE,
     PRINCIPAL,
@@ -72,10 +73,10 @@ class Case:
 
 _SEEN = (DESCRIBE_IDS,)
 CASES = [
-    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {AN_ID}") for kind in PREPARE),
-    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {AN_ID}", _SEEN) for kind in PREPARE),
+    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {OUR_IDS}") for kind in PREPARE),
+    *(Case(kind, WRITE_IDS, "prepare", rf"WRITE.* on {OUR_IDS}", _SEEN) for kind in PREPARE),
     *(Case(kind, WRITE_TOPIC, "prepare", r"Grant .* WRITE on Topic least-\d+") for kind in PREPARE),
-    Case("two phases", TWO_PHASE, "prepare", rf"TWO_PHASE_COMMIT on TransactionalIds prefixed {NAMESPACE}\."),
+    Case("two phases", TWO_PHASE, "prepare", rf"TWO_PHASE_COMMIT on {OUR_IDS}"),
     Case("scope load", READ_TOPIC, "prepare", r"refused READ on Topic least-\d+.*Grant .* READ on Topic least-\d+"),
     Case("arrow", READ_TOPIC, "decide", r"refused READ on Topic least-\d+"),
     Case("arrow", WRITE_IDS, "decide", rf"refused DESCRIBE on {AN_ID}.*WRITE includes it"),

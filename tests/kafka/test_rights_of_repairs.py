@@ -65,7 +65,7 @@ CASES = [
     Case(READ_TOPIC, r"refused READ on Topic least-\d+.*Grant .* READ on Topic least-\d+"),
     Case(WRITE_TOPIC, r"refused WRITE on Topic least-\d+.*Grant .* WRITE on Topic least-\d+"),
     Case(WRITE_IDS, rf"refused \w+ on {AN_ID}.*Grant .* on TransactionalIds prefixed least\."),
-    Case(WRITE_IDS, rf"refused WRITE on {AN_ID}.*Grant .* WRITE on {AN_ID}", instead=_SEEN),
+    Case(WRITE_IDS, rf"refused WRITE on {AN_ID}.*Grant .* WRITE on TransactionalIds prefixed least\.", instead=_SEEN),
     Case(READ_TOPIC, r"refused READ on Topic least-\d+", meanwhile=True),
     Case(WRITE_TOPIC, r"refused WRITE on Topic least-\d+", meanwhile=True),
     Case(WRITE_IDS, rf"refused \w+ on {AN_ID}", meanwhile=True),
