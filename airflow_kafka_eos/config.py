@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar, cast
 
+from airflow_kafka_eos.arguments import duration, yes_or_no
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TransactionNaming, TwoPhaseCommit
 
@@ -39,10 +40,7 @@ class Option:
 
 
 def _seconds(text: str) -> timedelta:
-    made = timedelta(seconds=float(text))
-    if made <= timedelta(0):
-        raise ValueError("it must be more than 0")
-    return made
+    return duration("it", float(text))
 
 
 def _boolean(text: str) -> bool:
@@ -158,7 +156,7 @@ def optional(key: str, given: str | None = None) -> str | None:
 
 def deferrable(given: bool | None = None) -> bool:
     """Whether the sensors wait in the triggerer: the argument, the option, Airflow's switch, else yes."""
-    wanted = given if given is not None else _read("deferrable")
+    wanted = yes_or_no("deferrable", given) if given is not None else _read("deferrable")
     if wanted is None:
         text = os.environ.get(_DEFAULT_DEFERRABLE, "").strip()
         wanted = _boolean(text) if text.lower() in _BOOLEANS else True

@@ -7,9 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
-from typing import Any
+from typing import Any, Never, Unpack
 
+from airflow_kafka_eos.arguments import json_arguments
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.misplaced import refuse_unknown
+from airflow_kafka_eos.signatures import DecoratorArguments, OverridingArguments
 from airflow_kafka_eos.spark.dag_file import JOB, job_args, remember
 from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
@@ -33,6 +36,7 @@ class DecoratedLoad:
                     f"{taken}={arguments[taken]!r} cannot be set on @exactly_once_load: the function is the job",
                     remedy="Pass its arguments where you call it in the DAG",
                 )
+        refuse_unknown(arguments, "@exactly_once_load")
         self.function = function
         self._arguments = dict(arguments)
         update_wrapper(self, function)
@@ -50,6 +54,7 @@ class DecoratedLoad:
                 f"{self.function.__name__}() is called with {sorted(job_arguments)}: {e}",
                 remedy="Let its first parameter be the Spark session, which you do not pass, and name all others",
             ) from None
+        json_arguments(job_arguments, argument=f"{self.function.__name__}()")
         group = ExactlyOnceLoad(**{"group_id": self.function.__name__} | self._arguments | {"job": JOB})
         dag, file = group.dag, os.path.abspath(group.dag.fileloc)
         group_id = str(group.group_id)
@@ -58,12 +63,14 @@ class DecoratedLoad:
         group.prepare.job_args = job_args(file, dag.dag_id, group_id, job_arguments, roots)
         return group
 
-    def override(self, **arguments: Any) -> DecoratedLoad:
+    def override(self, **arguments: Unpack[OverridingArguments]) -> DecoratedLoad:
         """The same function with other arguments of ExactlyOnceLoad: another ``group_id`` for a second call, say."""
         return DecoratedLoad(self.function, self._arguments | arguments)
 
 
-def exactly_once_load(**arguments: Any) -> Callable[[Callable[..., Any]], DecoratedLoad]:
+def exactly_once_load(
+    *function: Never, **arguments: Unpack[DecoratorArguments]
+) -> Callable[[Callable[..., Any]], DecoratedLoad]:
     """Turn a function that returns a DataFrame into an exactly-once load.
 
     ::
@@ -78,13 +85,20 @@ def exactly_once_load(**arguments: Any) -> Callable[[Callable[..., Any]], Decora
     The function runs in the Spark driver, which runs the DAG file again to come to it, as Airflow's workers do
     (docs/adr/0018): it may use what its file defines and imports, and the variables around it. It has no Airflow
     context and no connections; what it needs of the run it is called with. The file's code outside of functions runs
-    in the driver too, so it must not ask Airflow for variables or connections. What executors call (UDFs) travels by
-    value; own modules that they import are shipped with ``spark_args={"py_files": …}``.
+    in the driver too: what asks Airflow for variables or connections there is refused when prepare runs. What
+    executors call (UDFs) travels by value; own modules that they import are shipped with
+    ``spark_args={"py_files": …}``.
 
     :param arguments: those of :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad` but ``job``, ``sql`` and
         ``job_args``; ``group_id`` is the function's name, if none is given.
     :raises ConfigurationError: what is decorated is no function, or an argument cannot be set.
     """
+
+    if function:
+        raise ConfigurationError(
+            f"@exactly_once_load is written without arguments above {function[0]!r}",
+            remedy="Give it at least topics: @exactly_once_load(topics=['orders'])",
+        )
 
     def decorate(function: Callable[..., Any]) -> DecoratedLoad:
         return DecoratedLoad(function, arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import Literal, Self
 
 from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError, nearest
 
@@ -71,6 +71,14 @@ class Choice(str, Enum):
             f"{field} is {text!r}, it can be {', '.join(known)}",
             remedy=f"Did you mean {near}" if near else f"Set {field} to one of them",
         )
+
+
+# the same as literals, for type checkers and completion; tests hold them together with the classes below
+ScopeText = Literal["task", "load"]
+NamingText = Literal["pooling", "incrementing"]
+TwoPhaseCommitText = Literal["auto", "required", "off"]
+OnCommittedText = Literal["skip", "fail", "reload"]
+WriterText = Literal["auto", "arrow", "confluent"]
 
 
 class TransactionScope(Choice):

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, cast, get_args
 
 from airflow.sdk import TaskGroup, task_group
 
+from airflow_kafka_eos.arguments import job_or_sql, json_arguments, topic_names
 from airflow_kafka_eos.errors import ConfigurationError, nearest
+from airflow_kafka_eos.misplaced import refuse_unknown
 from airflow_kafka_eos.operators.begin import name_of_item
+from airflow_kafka_eos.signatures import ItemArguments, Mappable, MappedArguments
 from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
+if TYPE_CHECKING:
+    from airflow.sdk import XComArg
+
 #: What may differ from load to load: Airflow fills in a mapped argument where templates are rendered, nowhere else.
-MAPPABLE = ("item", "topic", "topics", "job", "sql", "job_args")
+MAPPABLE: tuple[Mappable, ...] = get_args(Mappable)
 #: What names an item, the first that it has.
 _NAMES = ("item", "topic", "topics")
 
@@ -33,10 +39,16 @@ class MappedLoads:
     """
 
     def __init__(self, group_id: str, arguments: Mapping[str, Any]) -> None:
+        refuse_unknown(arguments, "partial()")
+        if "item" in arguments:
+            raise ConfigurationError(
+                f"partial() was given item={arguments['item']!r}: all loads would have that name",
+                remedy="Map it: expand_kwargs([{'item': …, …}])",
+            )
         self.group_id = group_id
         self._shared = dict(arguments)
 
-    def expand(self, **mapped: Any) -> TaskGroup:
+    def expand(self, **mapped: Unpack[MappedArguments]) -> TaskGroup:
         """One load for each value of the one argument that is given.
 
         :param mapped: ``topic=``: texts, or ``topics=``: lists of texts. A list, or what an earlier task returns.
@@ -50,11 +62,17 @@ class MappedLoads:
             )
         ((name, values),) = mapped.items()
         group = self._group([name])
-        if isinstance(values, Sequence) and not isinstance(values, str):
-            _refuse_equal([{name: value} for value in values])
+        if isinstance(values, str) or (isinstance(values, Sequence) and not values):
+            raise ConfigurationError(
+                f"expand() was given {name}={values!r}: no list of loads", remedy=f"Pass a list: {name}=['…', '…']"
+            )
+        if isinstance(values, Sequence):
+            _check([{name: value} for value in values])
         return group.expand(**mapped)  # type: ignore[no-any-return]
 
-    def expand_kwargs(self, kwargs: Sequence[Mapping[str, Any]] | Any, *, names: Iterable[str] = ()) -> TaskGroup:
+    def expand_kwargs(
+        self, kwargs: Sequence[ItemArguments] | XComArg, *, names: Iterable[Mappable] = ()
+    ) -> TaskGroup:
         """One load for each dict of arguments; ``item`` names it, else ``topic`` or ``topics``.
 
         :param kwargs: a list of dicts with the same keys, or what an earlier task returns.
@@ -62,8 +80,8 @@ class MappedLoads:
         :raises ConfigurationError: keys that differ or cannot be mapped, or two equal items.
         """
         if isinstance(kwargs, Sequence) and kwargs:
-            names = sorted(kwargs[0])
-            if any(sorted(one) != names for one in kwargs):
+            names = cast("list[Mappable]", sorted(map(str, kwargs[0])))
+            if any(sorted(map(str, one)) != names for one in kwargs):
                 raise ConfigurationError(
                     f"expand_kwargs(): not every item has the keys {', '.join(names)}",
                     remedy="Give each dict the same keys",
@@ -75,7 +93,7 @@ class MappedLoads:
             )
         group = self._group(names)
         if isinstance(kwargs, Sequence):
-            _refuse_equal(kwargs)
+            _check(kwargs)
         return group.expand_kwargs(kwargs)  # type: ignore[no-any-return]
 
     def _group(self, names: Iterable[str]) -> Any:
@@ -113,6 +131,20 @@ def _with_parameters(function: Callable[..., Any], names: Iterable[str]) -> Call
     parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
+
+
+def _check(items: Iterable[Mapping[str, Any]]) -> None:
+    """What is known when the DAG is parsed, as each load will check its own."""
+    items = list(items)
+    for one in items:
+        if "topic" in one:
+            topic_names([one["topic"]], argument="topic")
+        if "topics" in one:
+            topic_names(one["topics"])
+        if "job" in one or "sql" in one:
+            job_or_sql(one.get("job"), one.get("sql"))
+        json_arguments(one.get("job_args"))
+    _refuse_equal(items)
 
 
 def _refuse_equal(items: Iterable[Mapping[str, Any]]) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import TaskGroup
 
+from airflow_kafka_eos.arguments import Duration, a_text, assets, duration, mapping
 from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import OnCommitted, TransactionScope, WriterName
+from airflow_kafka_eos.load import (
+    NamingText,
+    OnCommitted,
+    OnCommittedText,
+    ScopeText,
+    TwoPhaseCommitText,
+    WriterText,
+)
+from airflow_kafka_eos.misplaced import refuse_unknown, refuse_unknown_of_spark
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
@@ -20,8 +27,12 @@ from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.signatures import GroupArguments, PartialArguments
+from airflow_kafka_eos.spark.formats.settings import FormatText, ValueFormatArguments
 
 if TYPE_CHECKING:
+    from airflow.sdk import XComArg
+
     from airflow_kafka_eos.mapped import MappedLoads
 
 
@@ -42,8 +53,9 @@ class ExactlyOnceLoad(TaskGroup):
     clearing any task brings it along; ``loaded`` is the leaf, so that a failed load never shows a successful run.
     ``default_args`` reach every task, but for what the wiring stands on.
 
-    Where an argument's default is None, the option of that name in Airflow's section ``[kafka_eos]`` says it
-    (:mod:`airflow_kafka_eos.config`).
+    All of it is checked when the DAG is parsed; what is templated, again when it is rendered. A duration is a
+    timedelta, or seconds. Where an argument's default is None, the option of that name in Airflow's section
+    ``[kafka_eos]`` says it (:mod:`airflow_kafka_eos.config`).
 
     :param group_id: the group's id; part of the default load name.
     :param job: ``file.py``, ``file.py:function`` or ``package.module:function`` returning a DataFrame. (templated)
@@ -100,13 +112,13 @@ class ExactlyOnceLoad(TaskGroup):
         self,
         group_id: str,
         *,
-        topics: Sequence[str],
-        job: str | None = None,
-        sql: str | None = None,
-        job_args: Mapping[str, Any] | None = None,
+        topics: Sequence[str] | XComArg,
+        job: str | XComArg | None = None,
+        sql: str | XComArg | None = None,
+        job_args: Mapping[str, Any] | XComArg | None = None,
         load_name: str | None = None,
         load_key: str = DEFAULT_LOAD_KEY,
-        on_committed: str = OnCommitted.SKIP.value,
+        on_committed: OnCommittedText | str = "skip",
         item: Any = None,
         namespace: str | None = None,
         kafka_conn_id: str | None = None,
@@ -118,16 +130,16 @@ class ExactlyOnceLoad(TaskGroup):
         also_sql: Any = None,
         also: Callable[[Any, Any], object] | None = None,
         decide_at_once: bool = True,
-        hold_time: timedelta | None = None,
-        margin: timedelta | None = None,
-        quiet_period: timedelta | None = None,
-        scope: str = TransactionScope.TASK.value,
-        two_phase_commit: str | None = None,
-        writer: str = WriterName.AUTO.value,
-        transaction_naming: str | None = None,
+        hold_time: Duration | None = None,
+        margin: Duration | None = None,
+        quiet_period: Duration | None = None,
+        scope: ScopeText = "task",
+        two_phase_commit: TwoPhaseCommitText | None = None,
+        writer: WriterText = "auto",
+        transaction_naming: NamingText | None = None,
         max_transactional_ids: int | None = 10_000,
         max_transactional_ids_of_namespace: int | None = 100_000,
-        value_format: Mapping[str, str] | str = "raw",
+        value_format: FormatText | ValueFormatArguments = "raw",
         registry_conn_id: str | None = None,
         manifest_dir: str | None = None,
         deferrable: bool | None = None,
@@ -135,21 +147,24 @@ class ExactlyOnceLoad(TaskGroup):
         asset_events: bool = True,
         asset_server: str | None = None,
         spark_args: Mapping[str, Any] | None = None,
-        **group_args: Any,
+        **group_args: Unpack[GroupArguments],
     ) -> None:
-        taken = (spark_args or {}).keys() & {"task_id", "conn_id", "trigger_rule", *signature(type(self)).parameters}
-        if taken:
+        refuse_unknown(group_args, "ExactlyOnceLoad")
+        if spark_args is not None:
+            mapping("spark_args", spark_args)
+            refuse_unknown_of_spark(spark_args)
+        mapping("default_args", group_args.get("default_args", {}))
+        assets("outlets", outlets)
+        a_text("spark_conn_id", spark_conn_id, required=True)
+        held = duration("hold_time", setting("hold_time", hold_time))
+        left = duration("margin", setting("margin", margin), none_would="leave no time to record the decision")
+        if left >= held:
             raise ConfigurationError(
-                f"spark_args has {', '.join(sorted(taken))}, which prepare gets from the group",
-                remedy="Give it to ExactlyOnceLoad itself; the Spark connection is spark_conn_id",
+                f"margin={left} does not fit hold_time={held}",
+                remedy="Set hold_time to more than the margin; both are timedeltas, or seconds",
             )
-        hold_time, margin = setting("hold_time", hold_time), setting("margin", margin)
-        if not timedelta(0) < margin < hold_time:
-            raise ConfigurationError(
-                f"margin={margin} does not fit hold_time={hold_time}",
-                remedy="Set hold_time to more than the margin; both are timedeltas",
-            )
-        super().__init__(group_id=group_id, **group_args)
+        of_group: dict[str, Any] = {**group_args}
+        super().__init__(group_id=group_id, **of_group)
         if self.dag.dagrun_timeout is not None:
             warnings.warn(
                 f"DAG {self.dag.dag_id} has a dagrun_timeout: when it passes, Airflow skips all tasks, cleanup too: "
@@ -182,7 +197,7 @@ class ExactlyOnceLoad(TaskGroup):
                 sql=sql,
                 job_args=job_args,
                 topics=topics,
-                hold_time=hold_time,
+                hold_time=held,
                 scope=scope,
                 two_phase_commit=two_phase_commit,
                 writer=writer,
@@ -204,7 +219,7 @@ class ExactlyOnceLoad(TaskGroup):
                 check=check,
                 also_sql=also_sql,
                 also=also,
-                margin=margin,
+                margin=left,
                 manifest_dir=manifest_dir,
                 **silent,
             )
@@ -225,7 +240,7 @@ class ExactlyOnceLoad(TaskGroup):
         self.cleanup.as_teardown(setups=self.begin, on_failure_fail_dagrun=True)
 
     @classmethod
-    def partial(cls, group_id: str, **arguments: Any) -> MappedLoads:
+    def partial(cls, group_id: str, **arguments: Unpack[PartialArguments]) -> MappedLoads:
         """The arguments that mapped loads share; then ``.expand(topic=[...])`` or ``.expand_kwargs([...])``.
 
         See :class:`~airflow_kafka_eos.mapped.MappedLoads`.

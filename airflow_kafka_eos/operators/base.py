@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_kafka_eos.arguments import a_text
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
     ConfigurationError,
@@ -68,6 +69,11 @@ class LoadOperator(BaseOperator):
         ledger_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
+        a_text("load_name", load_name, required=True)
+        a_text("load_key", load_key, required=True)
+        a_text("namespace", namespace)
+        a_text("kafka_conn_id", kafka_conn_id)
+        a_text("ledger_conn_id", ledger_conn_id)
         super().__init__(**kwargs)
         self.load_name = load_name
         self.load_key = load_key
@@ -191,14 +197,6 @@ def refuse_siblings(row: AttemptRow, context: Any) -> None:
             load=str(row.load),
             attempt=row.number,
         )
-
-
-def refuse_text(topics: Any) -> None:
-    """
-    :raises ConfigurationError: one topic's name in a list's place: its letters would be taken for topics.
-    """
-    if isinstance(topics, str):
-        raise ConfigurationError(f"topics={topics!r} is a text", remedy=f"Pass a list: topics=[{topics!r}]")
 
 
 def _short(text: str) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from airflow_kafka_eos.arguments import choose, is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.generation import refuse_reserved
-from airflow_kafka_eos.load import OnCommitted, Verdict
+from airflow_kafka_eos.load import OnCommitted, OnCommittedText, Verdict
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
@@ -44,10 +45,11 @@ class BeginLoadOperator(LoadOperator):
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "on_committed", "item")
 
     def __init__(
-        self, *, on_committed: str = OnCommitted.SKIP.value, item: Any = None, **kwargs: Any
+        self, *, on_committed: OnCommittedText | str = "skip", item: Any = None, **kwargs: Any
     ) -> None:
-        if "{{" not in str(on_committed):
-            OnCommitted.read("on_committed", on_committed)
+        choose("on_committed", on_committed, OnCommitted.read)
+        if item is not None and not is_filled_in_later(item):
+            name_of_item(item)
         # the other steps of the load ask for what it returns
         super().__init__(**kwargs | {"do_xcom_push": True})
         self.on_committed = on_committed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.arguments import Duration, duration
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
     LoadOperator,
@@ -23,12 +24,14 @@ class CommitLoadOperator(LoadOperator):
 
         CommitLoadOperator(task_id="commit", load_name="orders", commit_timeout=timedelta(minutes=10))
 
-    :param commit_timeout: how long one try waits for the commit markers; the next try goes on where it stopped.
+    :param commit_timeout: a timedelta, or seconds: how long one try waits for the commit markers; the next try goes on
+        where it stopped.
     """
 
-    def __init__(self, *, commit_timeout: timedelta = timedelta(minutes=5), **kwargs: Any) -> None:
+    def __init__(self, *, commit_timeout: Duration = timedelta(minutes=5), **kwargs: Any) -> None:
+        wanted = duration("commit_timeout", commit_timeout)
         super().__init__(**kwargs)
-        self.commit_timeout = commit_timeout
+        self.commit_timeout = wanted
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Commit; returns what was committed."""

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.arguments import (
+    Duration,
+    a_callable,
+    a_text,
+    duration,
+    is_filled_in_later,
+    record_limits,
+)
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import dual_write
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
@@ -38,7 +45,8 @@ class DecideLoadOperator(LoadOperator):
     :param min_records: refuse a load with fewer records.
     :param max_records: refuse a load with more.
     :param check: gets the :class:`~airflow_kafka_eos.manifest.Manifest`; returning False or a text refuses the load.
-    :param margin: time that each transaction must have left before the broker may end it by itself.
+    :param margin: a timedelta, or seconds: time that each transaction must have left before the broker may end it by
+        itself.
     :param manifest_dir: where prepare was told to leave the manifest. (templated)
     :param also_sql: SQL that runs in the database transaction that records the decision, so that its rows and the Kafka
         records become true together (docs/dual-write.md): a statement, or a list of statements and of pairs
@@ -54,20 +62,23 @@ class DecideLoadOperator(LoadOperator):
         min_records: int | None = None,
         max_records: int | None = None,
         check: Callable[..., Any] | None = None,
-        margin: timedelta | None = None,
+        margin: Duration | None = None,
         manifest_dir: str | None = None,
         also_sql: Any = None,
         also: Callable[[Any, Any], object] | None = None,
         **kwargs: Any,
     ) -> None:
-        wanted: timedelta = setting("margin", margin)
-        if wanted <= timedelta(0):
-            raise ConfigurationError(
-                f"margin={wanted} leaves no time to record the decision",
-                remedy="Set it to some seconds or more; half of it may pass while waiting for the ledger",
-            )
+        # half of it may pass while waiting for the ledger
+        harm = "leave no time to record the decision"
+        wanted = duration("margin", setting("margin", margin), none_would=harm)
+        record_limits(min_records, max_records)
+        a_callable("check", check, "the manifest")
+        a_callable("also", also, "the connection", "the manifest")
+        a_text("manifest_dir", manifest_dir)
         super().__init__(**kwargs)
-        if dual_write(also_sql, also) is not None and self.ledger_conn_id is None:
+        later = is_filled_in_later(also_sql) and not isinstance(also_sql, str)  # looked at when it is there
+        beside = later or dual_write(also_sql, also) is not None
+        if beside and self.ledger_conn_id is None:
             raise ConfigurationError(
                 "also_sql or also is given, and ledger_conn_id is not: its rows would go into the embedded ledger file",
                 remedy="Set ledger_conn_id to the database with your tables, and run `airflow-kafka-eos ledger upgrade "

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from airflow_kafka_eos.arguments import Duration, a_text, duration, text_list, yes_or_no
 from airflow_kafka_eos.config import optional, setting
-from airflow_kafka_eos.errors import AccessError, ConfigurationError, KafkaEosError, TransientError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.lineage.metrics import count, send_gauges
 from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.operators.base import no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.paused import PausedDags
 
 if TYPE_CHECKING:
@@ -38,9 +40,9 @@ class SweepLeftoversOperator(BaseOperator):
     :param namespaces: of the loads; None: the one of the section. (templated)
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
     :param ledger_conn_id: connection of the metadata DB; without, the embedded SQLite file beside Airflow's home.
-    :param abandoned_after: an undecided attempt without a sign of life for so long is nobody's any more. More than any
-        run of a load takes from begin to decide, retries included: it cannot be committed any more. A load with a
-        younger repair that is not done is left alone.
+    :param abandoned_after: a timedelta, or seconds: an undecided attempt without a sign of life for so long is nobody's
+        any more. More than any run of a load takes from begin to decide, retries included: it cannot be committed any
+        more. A load with a younger repair that is not done is left alone.
     :param paused_after: the same for an attempt whose DAG is paused, where no task of its group runs: nobody goes on
         with it, and it holds back all readers of its partitions (docs/adr/0024). Unpaused later, its decide fails;
         clearing prepare starts over.
@@ -57,30 +59,29 @@ class SweepLeftoversOperator(BaseOperator):
         namespaces: Sequence[str] | None = None,
         kafka_conn_id: str | None = None,
         ledger_conn_id: str | None = None,
-        abandoned_after: timedelta = timedelta(days=1),
-        paused_after: timedelta | None = None,
-        quiet_period: timedelta | None = None,
-        sweep_timeout: timedelta = timedelta(minutes=10),
+        abandoned_after: Duration = timedelta(days=1),
+        paused_after: Duration | None = None,
+        quiet_period: Duration | None = None,
+        sweep_timeout: Duration = timedelta(minutes=10),
         fail_on_problems: bool = True,
         **kwargs: Any,
     ) -> None:
-        if isinstance(namespaces, str):
-            raise ConfigurationError(
-                f"namespaces={namespaces!r} is a text", remedy=f"Pass a list: namespaces=[{namespaces!r}]"
-            )
-        if abandoned_after <= timedelta(0):
-            raise ConfigurationError(
-                f"abandoned_after={abandoned_after} would end the attempts of runs that are at work",
-                remedy="Set it to more than a load takes from begin to decide, retries included",
-            )
+        if namespaces is not None:
+            text_list("namespaces", namespaces)  # and again when rendered
+        harm = "end the attempts of runs that are at work"
+        age = duration("abandoned_after", abandoned_after, none_would=harm)
+        paused = duration("paused_after", setting("paused_after", paused_after), none_would=harm)
+        quiet = duration("quiet_period", setting("quiet_period", quiet_period), zero=True)
+        timeout = duration("sweep_timeout", sweep_timeout)
+        yes_or_no("fail_on_problems", fail_on_problems)
+        a_text("kafka_conn_id", kafka_conn_id)
+        a_text("ledger_conn_id", ledger_conn_id)
         super().__init__(**kwargs)
         self.namespaces: Sequence[str] = [setting("namespace")] if namespaces is None else namespaces
         self.kafka_conn_id = setting("kafka_conn_id", kafka_conn_id)
         self.ledger_conn_id = optional("ledger_conn_id", ledger_conn_id)
-        self.abandoned_after = abandoned_after
-        self.paused_after: timedelta = setting("paused_after", paused_after)
-        self.quiet_period: timedelta = setting("quiet_period", quiet_period)
-        self.sweep_timeout = sweep_timeout
+        self.abandoned_after, self.quiet_period, self.sweep_timeout = age, quiet, timeout
+        self.paused_after = paused
         self.fail_on_problems = fail_on_problems
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -100,6 +101,8 @@ class SweepLeftoversOperator(BaseOperator):
         """
         from airflow_kafka_eos.ledger.location import redacted
 
+        with no_retry_of_terminal_errors():
+            text_list("namespaces", self.namespaces, rendered=True)
         ti = context["ti"]
         by = f"{ti.dag_id}/{ti.run_id}"
         resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()

@@ -13,33 +13,63 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_kafka_eos.arguments import (
+    Duration,
+    a_text,
+    duration,
+    is_filled_in_later,
+    job_or_sql,
+    json_arguments,
+    mapping,
+    topic_names,
+    whole_number,
+    yes_or_no,
+)
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
     ConfigurationError,
     KafkaEosError,
 )
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, registry_settings
-from airflow_kafka_eos.load import TransactionNaming, TransactionScope, TwoPhaseCommit, Verdict, WriterName
+from airflow_kafka_eos.load import (
+    NamingText,
+    ScopeText,
+    TransactionNaming,
+    TransactionScope,
+    TwoPhaseCommit,
+    TwoPhaseCommitText,
+    Verdict,
+    WriterName,
+    WriterText,
+)
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
     owner_of,
     refuse_siblings,
-    refuse_text,
 )
 from airflow_kafka_eos.operators.deploy_mode import Deployment
 from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files, reason_of
-from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings, ValueFormat
+from airflow_kafka_eos.spark.formats.settings import (
+    REGISTRY_VARIABLE,
+    FormatText,
+    RegistrySettings,
+    ValueFormat,
+    ValueFormatArguments,
+)
 from airflow_kafka_eos.spark.handed_over import FILE_SUFFIX
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_kafka_eos.hooks.kafka_eos import Resolved
     from airflow_kafka_eos.kafka.settings import KafkaSettings
     from airflow_kafka_eos.protocol.repreparing import Repreparation
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
+#: What a coordinator shows for "none"; see ApplicationSpec.
+LONGEST_HOLD_TIME = timedelta(milliseconds=TWO_PHASE_TIMEOUT_MS)
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
 #: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
@@ -62,9 +92,10 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     :param sql: instead of a job, a query whose result is the DataFrame. (templated)
     :param job_args: keyword arguments for the job, JSON values; they show in Spark's UI. (templated)
     :param topics: the topics that the load may write to; with one, the DataFrame needs no ``topic`` column. (templated)
-    :param hold_time: the time from a Spark task's first record until the load is decided
+    :param hold_time: a timedelta, or seconds: the time from a Spark task's first record until the load is decided
         (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``. Two-phase commit has none.
-    :param writer_deadline: after this time no writer of this attempt opens a transaction any more (rule 5).
+    :param writer_deadline: a timedelta, or seconds: after this time no writer of this attempt opens a transaction any
+        more (rule 5).
     :param manifest_dir: what this worker and the Spark driver share: a folder, or ``s3://bucket/folder`` and the like,
         also with an Airflow connection for this worker, ``s3://conn_id@bucket/folder``. (templated)
     :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
@@ -101,20 +132,20 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def __init__(
         self,
         *,
-        topics: Sequence[str],
-        job: str | None = None,
-        sql: str | None = None,
-        job_args: Mapping[str, Any] | None = None,
-        hold_time: timedelta | None = None,
-        writer_deadline: timedelta | None = None,
+        topics: Sequence[str] | XComArg,
+        job: str | XComArg | None = None,
+        sql: str | XComArg | None = None,
+        job_args: Mapping[str, Any] | XComArg | None = None,
+        hold_time: Duration | None = None,
+        writer_deadline: Duration | None = None,
         manifest_dir: str | None = None,
-        scope: str = TransactionScope.TASK.value,
-        two_phase_commit: str | None = None,
-        writer: str = WriterName.AUTO.value,
-        transaction_naming: str | None = None,
+        scope: ScopeText = "task",
+        two_phase_commit: TwoPhaseCommitText | None = None,
+        writer: WriterText = "auto",
+        transaction_naming: NamingText | None = None,
         max_transactional_ids: int | None = 10_000,
         max_transactional_ids_of_namespace: int | None = 100_000,
-        value_format: Mapping[str, str] | str = "raw",
+        value_format: FormatText | ValueFormatArguments = "raw",
         registry_conn_id: str | None = None,
         decide_at_once: bool = True,
         **kwargs: Any,
@@ -125,11 +156,19 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     f"{taken}={kwargs[taken]!r} cannot be set on {type(self).__name__}",
                     remedy="Name your job with job=… and its arguments with job_args=…",
                 )
-        refuse_text(topics)  # and again when rendered: they may come from another task
-        if (job is None) == (sql is None):
-            raise ConfigurationError(
-                f"job={job!r} and sql={sql!r}: one of them must be set", remedy="Set either job=… or sql=…"
-            )
+        # and again when rendered: they may come from another task
+        topic_names(topics)
+        job_or_sql(job, sql)
+        json_arguments(job_args)
+        held = duration("hold_time", setting("hold_time", hold_time), below=LONGEST_HOLD_TIME)
+        deadline = duration("writer_deadline", setting("writer_deadline", writer_deadline))
+        whole_number("max_transactional_ids", max_transactional_ids, least=1)
+        whole_number("max_transactional_ids_of_namespace", max_transactional_ids_of_namespace, least=1)
+        a_text("manifest_dir", manifest_dir)
+        a_text("registry_conn_id", registry_conn_id)
+        yes_or_no("decide_at_once", decide_at_once)
+        if kwargs.get("conf") is not None and not is_filled_in_later(kwargs["conf"]):
+            mapping("conf", kwargs["conf"])
         choices = (
             TransactionScope.read("scope", scope),
             TwoPhaseCommit.read("two_phase_commit", setting("two_phase_commit", two_phase_commit)),
@@ -141,12 +180,12 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.value_format = made.to_mapping()
         self.registry_conn_id = registry_conn_id
         self.decide_at_once = decide_at_once
-        self.topics = topics
-        self.job = job
-        self.sql = sql
-        self.job_args = job_args
-        self.hold_time: timedelta = setting("hold_time", hold_time)
-        self.writer_deadline: timedelta = setting("writer_deadline", writer_deadline)
+        # rendered when they are read
+        self.topics: Any = topics
+        self.job: Any = job
+        self.sql: Any = sql
+        self.job_args: Any = job_args
+        self.hold_time, self.writer_deadline = held, deadline
         self.manifest_dir = optional("manifest_dir", manifest_dir)
         self.max_transactional_ids = max_transactional_ids
         self.max_transactional_ids_of_namespace = max_transactional_ids_of_namespace
@@ -264,7 +303,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def _spec(self, store: ManifestStore, deadline_ms: int) -> Any:
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
-        refuse_text(self.topics)
+        topic_names(self.topics, rendered=True)
+        job_or_sql(self.job, self.sql)
+        json_arguments(self.job_args)
 
         def of(ref: Any, **changes: Any) -> str:
             spec = ApplicationSpec(

@@ -39,11 +39,13 @@ def environment(texts: Mapping[str, str], local: bool) -> Iterator[None]:
 
     Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
     """
+    from airflow_kafka_eos.spark.airflow_here import NO_DATABASE
     from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
     from airflow_kafka_eos.spark.quick_python import quick_python
 
     with quick_python() as python:
-        wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid())}
+        # the driver sets it for itself; here for the executors of a local master, which inherit this environment too
+        wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid()), NO_DATABASE: "1"}
         if "PYSPARK_DRIVER_PYTHON" not in os.environ:
             wanted["PYSPARK_DRIVER_PYTHON"] = python  # client mode: the driver runs here, with our package
         if local and "PYSPARK_PYTHON" not in os.environ:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_kafka_eos.arguments import Duration, duration
 from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadState
@@ -35,15 +35,16 @@ class CleanupLoadSensor(PollingLoadSensor):
     the Cluster is missing) is not waited for. It is a warning in the log and ``problem`` in the result, no failure:
     loaded, which has waited for commit, fails the run.
 
-    :param quiet_period: how long nothing may have been open after an application that never reported; a zombie
-        of it may open one more transaction after a sweep.
+    :param quiet_period: a timedelta, or seconds: how long nothing may have been open after an application that never
+        reported; a zombie of it may open one more transaction after a sweep.
     """
 
     trigger_class = CleanupTrigger
 
-    def __init__(self, *, quiet_period: timedelta | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, quiet_period: Duration | None = None, **kwargs: Any) -> None:
+        wanted = duration("quiet_period", setting("quiet_period", quiet_period), zero=True)
         super().__init__(**kwargs)
-        self.quiet_period: timedelta = setting("quiet_period", quiet_period)
+        self.quiet_period = wanted
         self._up_to = 0
         self._poll: CleanPoll | None = None
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.arguments import a_text, topic_names, yes_or_no
 from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
 from airflow_kafka_eos.lineage.first_event import A_TURN
 from airflow_kafka_eos.lineage.metrics import count_arrival
@@ -14,7 +15,6 @@ from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
     owner_of,
-    refuse_text,
     task_of,
 )
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
@@ -22,7 +22,7 @@ from airflow_kafka_eos.triggers.loaded import LoadedTrigger
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_kafka_eos.protocol.polling import Poll
 
@@ -44,15 +44,17 @@ class LoadedSensor(PollingLoadSensor):
     def __init__(
         self,
         *,
-        topics: Sequence[str] = (),
+        topics: Sequence[str] | XComArg = (),
         asset_events: bool = True,
         asset_server: str | None = None,
         **kwargs: Any,
     ) -> None:
+        a_text("asset_server", asset_server)
         refuse_server(asset_server)
-        refuse_text(topics)  # and again when rendered: they may come from another task
+        topic_names(topics, some=False)  # and again when rendered: they may come from another task
+        yes_or_no("asset_events", asset_events)
         super().__init__(**kwargs)
-        self.topics = topics
+        self.topics: Any = topics  # rendered when it is read
         self.asset_server = asset_server
         self._alias = alias_of(self._known_name()) if asset_events and topics else None
         if self._alias is not None:
@@ -67,10 +69,10 @@ class LoadedSensor(PollingLoadSensor):
 
     def before_polling(self, owner: str) -> None:
         """
-        :raises AirflowFailException: the rendered ``topics`` are a text.
+        :raises AirflowFailException: the rendered ``topics`` are no list of names.
         """
         with no_retry_of_terminal_errors():
-            refuse_text(self.topics)
+            topic_names(self.topics, rendered=True, some=False)
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.polling import VisiblePoll

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
+from airflow_kafka_eos.arguments import Duration, duration
 from airflow_kafka_eos.config import deferrable as in_the_triggerer
 from airflow_kafka_eos.errors import KafkaEosError, TransientError
 from airflow_kafka_eos.operators.base import (
@@ -33,19 +34,30 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     :param deferrable: wait in the triggerer or in the worker's slot. None: as ``[kafka_eos] deferrable`` says, else the
         environment variable ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``, else in the triggerer.
+    :param poke_interval: a timedelta, or seconds, between two looks.
+    :param timeout: a timedelta, or seconds, after which it fails; a retry waits as long again.
     """
 
     template_fields: Sequence[str] = LoadOperator.template_fields
     #: what it defers to
     trigger_class: ClassVar[type[PollingTrigger]]
 
-    def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
-        kwargs.setdefault("poke_interval", 2.0)
-        kwargs.setdefault("timeout", 3600.0)
+    # poke_interval and timeout are named so that default_args reach them
+    def __init__(
+        self,
+        *,
+        deferrable: bool | None = None,
+        poke_interval: Duration = 2.0,
+        timeout: Duration = 3600.0,
+        **kwargs: Any,
+    ) -> None:
+        kwargs["poke_interval"] = duration("poke_interval", poke_interval).total_seconds()
+        kwargs["timeout"] = duration("timeout", timeout).total_seconds()
+        wanted = in_the_triggerer(deferrable)
         # a skipped cleanup or loaded would show a failed load as a successful run, whatever default_args say
         kwargs |= {"soft_fail": False, "never_fail": False, "silent_fail": False, "mode": "poke"}
         super().__init__(**kwargs)
-        self.deferrable = in_the_triggerer(deferrable)
+        self.deferrable = wanted
         self._ledger_id: str | None = None
 
     def before_polling(self, owner: str) -> None:

@@ -36,10 +36,12 @@ def main(arguments: list[str]) -> int:
 
     :returns: the exit code. Errors that are not ours, the author's among them, are printed with their traceback.
     """
+    from airflow_kafka_eos.spark.airflow_here import prepare_for_airflow
     from airflow_kafka_eos.spark.errortext import cause, own_error
     from airflow_kafka_eos.spark.orphan import end_with_parent
 
     end_with_parent(os.environ)
+    prepare_for_airflow(os.environ)
     parser = argparse.ArgumentParser(prog="airflow_kafka_eos application")
     parser.add_argument("--spec", required=True, help="ApplicationSpec as JSON, or @file")
     spec = parser.parse_args(arguments).spec

@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.spark.airflow_here import questions_refused
 from airflow_kafka_eos.spark.spec import DEFAULT_FUNCTION, ApplicationSpec
 
 #: The name that a job file has as a module.
@@ -23,12 +24,13 @@ _FILE_MODULE = "airflow_kafka_eos_job"
 def run_job(spec: ApplicationSpec, spark: SparkSession) -> DataFrame:
     """Run the job or the SQL text. What the author's code raises passes through.
 
-    :raises ConfigurationError: the job is not found, or did not return a DataFrame.
+    :raises ConfigurationError: the job is not found, asks Airflow for something, or did not return a DataFrame.
     """
     if spec.sql is not None:
         return spark.sql(spec.sql, args=dict(spec.job_args)) if spec.job_args else spark.sql(spec.sql)
     job = spec.job or ""
-    found = find_job(job)(spark, **spec.job_args)
+    with questions_refused(f"the job {job}"):
+        found = find_job(job)(spark, **spec.job_args)
     if not isinstance(found, DataFrame):
         raise ConfigurationError(
             f"the job {job} returned {'nothing' if found is None else type(found).__name__}, not a Spark DataFrame",

@@ -130,7 +130,10 @@ def test_an_item_stands_behind_the_key_and_is_a_key_of_its_own() -> None:
     begin = BeginLoadOperator(task_id="begin", load_name="l", load_key="day", item=["orders"])
     begin.pre_execute({"ti": SimpleNamespace(map_index=0)})
     assert begin.load_identity.key == "day/orders"
-    nameless = BeginLoadOperator(task_id="nameless", load_name="l", load_key="day", item=[])
+    with pytest.raises(ConfigurationError, match="cannot name a load"):
+        BeginLoadOperator(task_id="refused", load_name="l", load_key="day", item=[])
+    nameless = BeginLoadOperator(task_id="nameless", load_name="l", load_key="day", item="{{ nothing }}")
+    nameless.item = []  # rendered
     with pytest.raises(AirflowFailException, match="cannot name a load"):
         nameless.pre_execute({"ti": SimpleNamespace(map_index=0)})
 
@@ -146,6 +149,10 @@ def test_an_item_stands_behind_the_key_and_is_a_key_of_its_own() -> None:
         ({"topic": ["a", "a"]}, "two mapped loads have the name 'a'"),
         ({"topik": ["a"]}, "topik cannot be mapped. Did you mean topic"),
         ({"min_records": [1, 2]}, "min_records cannot be mapped"),
+        ({"topic": []}, r"topic=\[\]: no list of loads"),
+        ({"topic": "orders"}, "topic='orders': no list of loads"),
+        ({"topic": ["a b"]}, r"topic=\['a b'\]: 'a b' cannot be the name of a topic"),
+        ({"topics": [["a"], "b"]}, "topics='b' is a text"),
         ({"job": ["a.py"]}, "job is mapped, and given to partial"),
     ],
 )
@@ -160,6 +167,8 @@ def test_what_cannot_be_mapped_is_refused_at_parse(mapped: dict[str, Any], says:
         ([{"topic": "a"}, {"topics": ["b"]}], "not every item has the keys"),
         ([{"topic": "a"}, {"topic": "a"}], "two mapped loads"),
         ([{"job_args": {}}], "have no names"),
+        ([{"topic": "a", "job_args": []}], "job_args=.* is no dict"),
+        ([{"topic": "a", "sql": 7}], "sql=7 is no text"),
         ([], "does not know which arguments"),
     ],
 )

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.airflow.steps import (
+    CONTEXT,
     LOAD,
     STEPS,
     a_prepared_load,
     connection,
     open_ids,
+    operator,
     refused,
     run,
     session,
@@ -102,7 +105,10 @@ def test_a_broker_that_is_not_there_is_named_and_may_be_tried_again(
 
 def test_arguments_that_are_no_json_take_no_attempt(home: Path) -> None:
     run("begin", "both")
-    assert "job_args cannot be written as JSON" in refused("prepare", "both", job_args={"day": object()})
+    prepare = operator("prepare", "both", job_args={"day": "{{ day }}"})
+    prepare.job_args = {"day": object()}  # as it was rendered
+    with pytest.raises(AirflowFailException, match=r"job_args.* of type object, which cannot be written as JSON"):
+        prepare.execute(CONTEXT)
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "both"))
     assert row.submitted_by is None
@@ -125,7 +131,7 @@ def test_what_the_application_refuses_is_the_tasks_own_error(home: Path, topic: 
 def test_what_spark_fails_with_is_in_the_tasks_error_and_may_be_tried_again(
     home: Path, topic: Callable[..., str]
 ) -> None:
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+    from airflow.sdk.exceptions import AirflowException
 
     run("begin", "lost")
     with pytest.raises(AirflowException) as caught:

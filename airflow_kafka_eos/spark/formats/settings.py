@@ -16,12 +16,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.kafka.settings import json_object
 from airflow_kafka_eos.spark.handed_over import handed_over
+
+# for type checkers and completion; tests hold them together with the tuples below
+FormatText = Literal["raw", "string", "json", "confluent-avro", "confluent-json"]
+RegistrationText = Literal["register", "lookup", "latest"]
+StrategyText = Literal["topic-name", "record-name", "topic-record-name"]
 
 #: The environment variable of the Spark driver with the registry's settings and their secrets
 #: (``RegistrySettings.to_json``).
@@ -56,6 +61,16 @@ _TEXT = (
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
 #: Without a timeout, the client waits for a silent registry forever.
 _DEFAULTS = {"timeout": 10.0, "max.retries": 2.0}
+
+
+class ValueFormatArguments(TypedDict, total=False):
+    """``value_format`` as a dict: the parameters of :class:`ValueFormat`; ``format`` may stand for ``name``."""
+
+    format: FormatText
+    name: FormatText
+    registration: RegistrationText
+    subject_strategy: StrategyText
+    record_name: str
 
 
 @dataclass(frozen=True)
