@@ -1,7 +1,7 @@
 """What exactly-once costs a small load in Airflow, beside one bare SparkSubmitOperator that writes at least once.
 
 ``make bench-airflow`` writes ``bench/AIRFLOW.md``: the time of one load, where it goes, and the time of a backfill, in
-a real ``airflow standalone``. Its environment has what people install, not what our tests need: every task imports the
+a real Airflow. Its environment has what people install, not what our tests need: every task imports the
 Spark operator, and that imports OpenLineage's client wherever it is installed (0.1 s of a core each time).
 Knobs: ``LOADS`` (7), ``DAYS`` (30; 0 for no backfill), ``AT_A_TIME`` (4), ``RECORDS`` (1000), ``OUT`` (the page).
 """
@@ -211,10 +211,10 @@ def page(
     ]
     lines = [
         "# What exactly-once costs in Airflow", "",
-        "Made by `make bench-airflow`: `airflow standalone` on PostgreSQL with LocalExecutor, Spark local[2] with the",
-        f"settings that it comes with, one broker of Kafka {kafka_version}, all on {cores} cores; loads of {records:,}",
-        "records. Beside it the same rows by one bare SparkSubmitOperator, whose tasks write with an idempotent",
-        "producer: at least once.",
+        "Made by `make bench-airflow`: the parts of `airflow standalone` on PostgreSQL with LocalExecutor, Spark",
+        f"local[2] with the settings that it comes with, one broker of Kafka {kafka_version}, all on {cores} cores;",
+        f"loads of {records:,} records. Beside it the same rows by one bare SparkSubmitOperator, whose tasks write",
+        "with an idempotent producer: at least once.",
         "",
         f"Installed: {', '.join(installed)}.",
         "",

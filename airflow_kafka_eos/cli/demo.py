@@ -6,23 +6,23 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import airflow_kafka_eos
-
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser's subcommands."""
     demo = commands.add_parser("demo", help="load real flights through mishaps, and count them")
     demo.add_argument("--days", type=int, default=5, help="days of 2013 to load (default 5)")
-    demo.add_argument("--keep-running", action="store_true", help="leave the broker up afterwards")
     demo.add_argument(
-        "--folder", type=Path, default=Path(".demo"), help="where it all happens; deleted first"
+        "--keep-running",
+        action="store_true",
+        help="leave the broker and Airflow with its UI up afterwards, until Ctrl-C",
     )
-    dags = Path(airflow_kafka_eos.__file__).parents[1] / "dags"
-    demo.add_argument("--dags", type=Path, default=dags, help="the project's dags folder")
+    demo.add_argument(
+        "--folder", type=Path, default=Path(".demo"), help="where it all happens; emptied first"
+    )
     demo.set_defaults(run=_demo)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.sandbox.demo.main import main as run
 
-    return run(arguments.folder, arguments.dags, days=arguments.days, keep_running=arguments.keep_running)
+    return run(arguments.folder, days=arguments.days, keep_running=arguments.keep_running)

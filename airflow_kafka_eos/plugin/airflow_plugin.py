@@ -6,14 +6,9 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_kafka_eos.plugin.addresses import TITLE, URL_PREFIX, URL_ROUTE, URL_ROUTE_OF_RUN
 from airflow_kafka_eos.plugin.lazy import LazyApp
-from airflow_kafka_eos.plugin.links import (
-    TITLE,
-    URL_PREFIX,
-    URL_ROUTE,
-    URL_ROUTE_OF_RUN,
-    KafkaTransactionsLink,
-)
+from airflow_kafka_eos.plugin.links import KafkaTransactionsLink
 
 
 class KafkaEosPlugin(AirflowPlugin):

@@ -1,4 +1,4 @@
-"""Where the page is in Airflow's UI, and the extra link of a load's tasks that leads there."""
+"""The extra link of a load's tasks that leads to the page in Airflow's UI."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from urllib.parse import quote, urlsplit
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
+from airflow_kafka_eos.plugin.addresses import TITLE, URL_ROUTE_OF_RUN
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
-
-TITLE = "Kafka transactions"
-URL_PREFIX = "/kafka-eos"
-URL_ROUTE = "kafka-transactions"
-#: Airflow wants another one for each view
-URL_ROUTE_OF_RUN = "kafka-transactions-run"
 
 
 class _Operators:

@@ -1,4 +1,7 @@
-"""A real Airflow at hand: ``airflow standalone`` in a folder and a process group of its own, on loopback."""
+"""A real Airflow at hand: what ``airflow standalone`` runs, in a folder and in sessions of its own, on loopback.
+
+Not by ``airflow standalone`` itself: that one goes on in silence when one of its parts has ended.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,37 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import httpx
 import psutil
 
 from airflow_kafka_eos.errors import SandboxError
-from airflow_kafka_eos.sandbox.process import WATCH
+from airflow_kafka_eos.sandbox.airflow_api import SQLITE_SECONDS, AirflowApi
+from airflow_kafka_eos.sandbox.keeping import Keeper, Restarts, how_it_ended
+from airflow_kafka_eos.sandbox.process import WATCH, log_tail
+from airflow_kafka_eos.sandbox.progress import wait_for
 from airflow_kafka_eos.sandbox.running import Running
 
-READY_SECONDS = 120.0
+PARTS = ("scheduler", "dag-processor", "api-server", "triggerer")
+MIGRATE = "db migrate"
+MIGRATE_SECONDS = 180.0
+READY_SECONDS = 180.0
 STOP_SECONDS = 5.0
-_LOCKED_SECONDS = 30.0
 
 
-class LocalAirflow(Running):
+class LocalAirflow(AirflowApi, Running):
     """Scheduler, dag processor, triggerer, api-server and LocalExecutor on SQLite.
+
+    A part that ends by itself is named in the log at once, and started again, unless that has happened too often.
 
     :param home: AIRFLOW_HOME, made when missing.
     :param dags: the folder of DAG files.
     :param connections: connection id -> Airflow connection as a dict, handed over by environment.
     :param settings: further environment, such as ``AIRFLOW__CORE__PARALLELISM``.
     :param log: gets short lines for people.
+    :param start_again: False leaves a part that has ended as it is, for tests that kill parts and start them.
     """
 
     def __init__(
@@ -45,13 +55,16 @@ class LocalAirflow(Running):
         connections: Mapping[str, Mapping[str, Any]],
         settings: Mapping[str, str] | None = None,
         log: Callable[[str], None] | None = None,
+        start_again: bool = True,
     ) -> None:
+        super().__init__(log or (lambda line: None))
         self.home = home
         self.port, log_port, trigger_log_port = free_ports(3)
-        self._log = log or (lambda line: None)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._out: IO[bytes] | None = None
-        self._client: httpx.Client | None = None
+        self._start_again = start_again
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._sessions: list[int] = []
+        self._restarts = Restarts()
+        self._keeper: Keeper | None = None
         here = str(Path(sys.executable).parent)
         self.env = {
             **os.environ,
@@ -65,6 +78,9 @@ class LocalAirflow(Running):
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout={SQLITE_SECONDS}",
+            # 5 s otherwise: a task whose api-server waits for SQLite that long is taken for failed (seen)
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": str(2.0 * SQLITE_SECONDS),
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{self.port}",
@@ -86,164 +102,165 @@ class LocalAirflow(Running):
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def pid(self) -> int:
-        """Of the first of its processes, which leads their session.
+    def sessions(self) -> Sequence[int]:
+        """Of all parts that were ever started; each leads one."""
+        return tuple(self._sessions)
+
+    def log_file(self, part: str) -> Path:
+        """Where one of :data:`PARTS` logs."""
+        return self.home / f"{part.replace(' ', '-')}.log"
+
+    def process(self, part: str) -> psutil.Process:
+        """The process of one of :data:`PARTS`, not the one that watches it.
 
         :raises SandboxError: it does not run.
         """
-        if self._process is None:
-            raise SandboxError("Airflow does not run", remedy="Call start() first")
-        return self._process.pid
-
-    @property
-    def log_file(self) -> Path:
-        return self.home / "standalone.log"
+        until = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < until:
+            with contextlib.suppress(KeyError, IndexError, psutil.NoSuchProcess):
+                return psutil.Process(self._processes[part].pid).children()[0]
+            time.sleep(0.05)  # its watch has just been started
+        raise SandboxError(f"Airflow's {part} does not run", remedy=f"See {self.log_file(part)}")
 
     def start(self) -> None:
         """Start all of it and wait until it is healthy.
 
-        :raises SandboxError: it ended or is not healthy in time; with the tail of its log.
+        :raises SandboxError: it is not healthy in time, or a part ends again and again; with the tail of its log.
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        self._out = self.log_file.open("wb")
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                str(WATCH),
-                str(os.getpid()),
-                sys.executable,
-                "-m",
-                "airflow",
-                "standalone",
-            ],
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # it leaves children behind: all of them go with the group
-        )
         atexit.register(self.stop)
-        started = time.monotonic()
-        while not self._healthy():
-            if self._process.poll() is not None or time.monotonic() - started > READY_SECONDS:
-                tail = self.log_file.read_text(errors="replace")[-3000:]
-                self.stop()
-                raise SandboxError(
-                    f"airflow standalone did not become healthy in {READY_SECONDS:g} s; its log ends with:\n{tail}",
-                    remedy=f"See {self.log_file}",
-                )
-            time.sleep(0.3)
-        self._log(f"Airflow answers at {self.url} after {time.monotonic() - started:.1f} s")
+        began = time.monotonic()
+        try:
+            self._migrate()
+            for part in PARTS:
+                self._run(part)
+            self._keeper = Keeper("Airflow", self._look, self._log)
+            self._keeper.start()
+            self._wait_healthy()
+        except BaseException:
+            self.stop()
+            raise
+        self._log(f"Airflow answers at {self.url} after {time.monotonic() - began:.1f} s")
+
+    def check(self) -> None:
+        """Call it in every loop that waits for this Airflow.
+
+        :raises SandboxError: a part has ended too often, or is not to be started again; with the tail of its log.
+        """
+        if self._keeper is not None:
+            self._keeper.check()
 
     def stop(self) -> None:
         """End all of it, children and orphans included."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            psutil.wait_procs(self._processes(process.pid), timeout=STOP_SECONDS)
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper = None
+        self.close()
+        processes, self._processes = self._processes, {}
+        if self._sessions:
+            for process in processes.values():
+                _signal(process, signal.SIGTERM)
+            psutil.wait_procs(self.processes(), timeout=STOP_SECONDS)
             until = time.monotonic() + STOP_SECONDS
             # one that is killed needs a moment to be gone, and may have begun another just before
-            while (left := self._processes(process.pid)) and time.monotonic() < until:
+            while (left := self.processes()) and time.monotonic() < until:
                 for one in left:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         one.kill()
                 psutil.wait_procs(left, timeout=0.5)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS)
-        if self._out is not None:
-            self._out.close()
-            self._out = None
+            for process in processes.values():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_SECONDS)
         atexit.unregister(self.stop)
 
-    def get(self, path: str, **query: Any) -> Any:
-        """GET of the public REST API, ``/api/v2`` left out."""
-        return self._call("GET", path, params=query)
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """POST of the public REST API, ``/api/v2`` left out."""
-        return self._call("POST", path, json=dict(body))
-
-    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
-        """PATCH of the public REST API, ``/api/v2`` left out."""
-        return self._call("PATCH", path, json=dict(body))
-
-    def delete(self, path: str) -> None:
-        """DELETE of the public REST API, ``/api/v2`` left out."""
-        self._call("DELETE", path)
-
-    def backfill(self, body: Mapping[str, Any]) -> int:
-        """Begin a backfill, with the body of POST /backfills; its number.
-
-        The DAG is paused meanwhile: a scheduler that examines runs whose creation its SQLite takes back (locked by
-        another process, then tried again) ends with an ObjectDeletedError (Airflow 3.3.2, seen).
-        """
-        dag = f"/dags/{body['dag_id']}"
-        self.patch(dag, {"is_paused": True})
-        try:
-            return int(self.post("/backfills", body)["id"])
-        except SandboxError as e:
-            if "already a running backfill" not in str(e):
-                raise
-            # the call before was answered "database is locked", and had begun it all the same
-            found = self.get("/backfills", dag_id=body["dag_id"])["backfills"]
-            (number,) = [b["id"] for b in found if b["completed_at"] is None]
-            return int(number)
-        finally:
-            self.patch(dag, {"is_paused": False})
-
-    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
-        if self._client is None:
-            token = httpx.get(f"{self.url}/auth/token", timeout=30).raise_for_status().json()["access_token"]
-            self._client = httpx.Client(
-                base_url=f"{self.url}/api/v2",
-                headers={"Authorization": f"Bearer {token}"},
-                timeout=2 * _LOCKED_SECONDS,
-            )
-        until = time.monotonic() + _LOCKED_SECONDS
-        # its SQLite is locked by another process at this moment, nothing was done (seen: POST /backfills)
-        while _was_locked(answer := self._client.request(method, path, **kwargs)):
-            if time.monotonic() > until:
-                break
-            time.sleep(0.5)
-        if answer.is_error:
-            raise SandboxError(
-                f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:500]}",
-                remedy=f"See {self.log_file}",
-            )
-        return answer.json() if answer.content else None
-
-    def _processes(self, session: int) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Every process of this Airflow that runs, but for ourselves.
 
         Tasks and their Spark run in groups of their own, orphans of killed tasks too: they have its home in their
         environment. What calls itself by a title has none to be seen any more (setproctitle writes over it), and the
-        executor's workers outlive a scheduler that was killed, and SIGTERM: they are of the session.
+        executor's workers outlive a scheduler that was killed, and SIGTERM: they are of its session.
         """
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
-                ours = os.getsid(process.pid) == session or process.environ().get("AIRFLOW_HOME") == str(self.home)
+                ours = (
+                    os.getsid(process.pid) in self._sessions
+                    or process.environ().get("AIRFLOW_HOME") == str(self.home)
+                )
                 if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 
-    def _healthy(self) -> bool:
-        try:
-            parts = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
-        except (httpx.HTTPError, ValueError):
-            return False
-        wanted = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-        return all((parts.get(name) or {}).get("status") == "healthy" for name in wanted)
+    def _migrate(self) -> None:
+        process = self._run(MIGRATE)
+        code = wait_for(
+            process.poll,
+            "Airflow's database to be made",
+            MIGRATE_SECONDS,
+            self._log,
+            remedy=f"See {self.log_file(MIGRATE)}",
+        )
+        del self._processes[MIGRATE]
+        if code != 0:
+            raise SandboxError(
+                f"airflow {MIGRATE} failed ({how_it_ended(code)}); its log ends with:\n"
+                f"{log_tail(self.log_file(MIGRATE))}\n",
+                remedy=f"See {self.log_file(MIGRATE)}",
+            )
 
+    def _run(self, part: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-S", str(WATCH), str(os.getpid())]
+        command += [sys.executable, "-m", "airflow", *part.split()]
+        with self.log_file(part).open("ab") as out:
+            process = subprocess.Popen(
+                command,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # it leaves children behind: all of them go with the session
+            )
+        self._processes[part] = process
+        self._sessions.append(process.pid)
+        return process
 
-def _was_locked(answer: httpx.Response) -> bool:
-    return answer.status_code == 503 or (answer.status_code == 500 and "database is locked" in answer.text)
+    def _look(self) -> None:
+        """Which parts have ended."""
+        for part, process in list(self._processes.items()):
+            if (code := process.poll()) is None:
+                continue
+            log = self.log_file(part)
+            story = f"Airflow's {part} ended by itself ({how_it_ended(code)})"
+            if not self._start_again:
+                del self._processes[part]
+                self._log(f"{story}; its log: {log}")
+                continue
+            end = f"its log ends with:\n{log_tail(log)}\n"
+            number = self._restarts.one_more(f"Airflow's {part}", end, f"See {log}")
+            self._run(part)
+            self._log(f"{story}; started again ({number}), its log: {log}")
+
+    def _wait_healthy(self) -> None:
+        def healthy() -> bool | None:
+            self.check()
+            if not self._start_again and len(self._processes) < len(PARTS):
+                raise SandboxError("a part of Airflow ended by itself", remedy=f"See the logs in {self.home}")
+            return True if self.is_healthy() else None
+
+        wait_for(
+            healthy,
+            "Airflow to be healthy",
+            READY_SECONDS,
+            self._log,
+            remedy=f"See the logs in {self.home}, or give the machine more time",
+            why=self.health,
+        )
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """To its whole group. Polled first: a group that has been reaped may be somebody else's by now."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 def free_ports(count: int) -> list[int]:

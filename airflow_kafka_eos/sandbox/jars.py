@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from airflow_kafka_eos.errors import ConfigurationError, SandboxError, ToolMissingError
+from airflow_kafka_eos.sandbox.progress import Progress
 
 POM = Path(__file__).with_name("pom.xml")
 CACHE_VARIABLE = "AIRFLOW_KAFKA_EOS_CACHE"
@@ -99,11 +101,11 @@ def kafka_jars(version: str, log: Callable[[str], None], *, pom: Path = POM, nam
         fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, also when this process is killed
         if not folder.is_dir():
             log(f"fetching Kafka {version} by Maven into {folder}")
-            _fetch(maven, version, folder, pom)
+            _fetch(maven, version, folder, pom, log)
     return folder
 
 
-def _fetch(maven: str, version: str, folder: Path, pom: Path) -> None:
+def _fetch(maven: str, version: str, folder: Path, pom: Path, log: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         work = Path(temporary)
         shutil.copy(pom, work / "pom.xml")  # Maven writes beside its pom, which may be read-only
@@ -113,20 +115,33 @@ def _fetch(maven: str, version: str, folder: Path, pom: Path) -> None:
             "-DincludeScope=runtime",
             f"-DoutputDirectory={work / 'jars'}",
         ]
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, check=False, timeout=MAVEN_SECONDS,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
+        code, output = _run(command, version, log)
+        if code != 0 or not any(work.glob("jars/kafka_*.jar")):
+            said = "\n".join(output.strip().splitlines()[:12])
             raise SandboxError(
-                f"Maven did not fetch Kafka {version} within {MAVEN_SECONDS} s",
-                remedy="Look at the network and at ~/.m2/settings.xml, then run again",
-            ) from error
-        if done.returncode != 0 or not any(work.glob("jars/kafka_*.jar")):
-            said = "\n".join(done.stdout.strip().splitlines()[:12])
-            raise SandboxError(
-                f"Maven could not fetch Kafka {version} (exit code {done.returncode}). It said:\n{said}\n",
+                f"Maven could not fetch Kafka {version} (exit code {code}). It said:\n{said}\n",
                 remedy="Look at the version, the network and ~/.m2/settings.xml, then run again",
             )
         (work / "jars").rename(folder)
+
+
+def _run(command: list[str], version: str, log: Callable[[str], None]) -> tuple[int, str]:
+    """Exit code and output of Maven."""
+    progress = Progress(log)
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as maven:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    output = maven.communicate(timeout=1)[0]
+                    return maven.returncode, output
+                progress.say(f"Maven to fetch Kafka {version}")
+                if progress.seconds > MAVEN_SECONDS:
+                    raise SandboxError(
+                        f"Maven did not fetch Kafka {version} within {MAVEN_SECONDS} s",
+                        remedy="Look at the network and at ~/.m2/settings.xml, then run again",
+                    )
+        except BaseException:
+            maven.kill()
+            raise

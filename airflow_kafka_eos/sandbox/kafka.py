@@ -23,6 +23,7 @@ from pathlib import Path
 from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
 from airflow_kafka_eos.sandbox import probe
 from airflow_kafka_eos.sandbox.jars import find_java, full_version, kafka_jars
+from airflow_kafka_eos.sandbox.keeping import Keeper, Restarts, how_it_ended
 from airflow_kafka_eos.sandbox.process import (
     KAFKA_MAIN,
     QUICK_JVM,
@@ -31,6 +32,7 @@ from airflow_kafka_eos.sandbox.process import (
     java_command,
     log_tail,
 )
+from airflow_kafka_eos.sandbox.progress import Progress
 from airflow_kafka_eos.sandbox.running import Running
 from airflow_kafka_eos.sandbox.settings import HOST, Node, properties_text, server_settings
 
@@ -59,6 +61,7 @@ class LocalKafka(Running):
     :param jvm_options: replaces the options that favour a quick start over a high throughput.
     :param transaction_version: level of the feature ``transaction.version``, when the storage is formatted: 0, 1 or 2
         (KIP-890), 0 only before 4.0; None: the version's own default.
+    :param start_again: a broker that ends by itself, not by :meth:`kill`, is named in the log and started again.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class LocalKafka(Running):
         log: Callable[[str], None] | None = None,
         jvm_options: Sequence[str] = QUICK_JVM,
         transaction_version: int | None = None,
+        start_again: bool = False,
     ) -> None:
         if brokers not in (1, 3):
             raise ConfigurationError(f"brokers={brokers} is not supported", remedy="Use 1 or 3")
@@ -86,6 +90,9 @@ class LocalKafka(Running):
         self._processes: dict[int, BrokerProcess] = {}
         self._command: list[str] = []
         self._owner = os.getpid()
+        self._start_again = start_again
+        self._keeper: Keeper | None = None
+        self._restarts = Restarts()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -136,12 +143,26 @@ class LocalKafka(Running):
             format_storage(java, jars, nodes, _cluster_id(self._root), features)
             self._run(self.node_ids)
             self.wait_ready()
+            if self._start_again:
+                self._keeper = Keeper("Kafka", self._look, self._log)
+                self._keeper.start()
         except BaseException:
             self.stop()
             raise
 
+    def check(self) -> None:
+        """Call it in loops that wait for this Kafka, where its brokers are started again.
+
+        :raises SandboxError: one has ended too often; with the tail of its log.
+        """
+        if self._keeper is not None:
+            self._keeper.check()
+
     def stop(self) -> None:
         """End all nodes; safe to call twice. Orderly when the data is kept, else at once."""
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper = None
         for process in self._processes.values():
             if self._data_dir:
                 process.terminate()
@@ -169,12 +190,12 @@ class LocalKafka(Running):
         :raises SandboxError, BrokerUnavailableError: as :meth:`start`.
         """
         chosen = self._chosen(node)
-        for one in chosen:
-            if one in self._processes:
-                self._processes[one].terminate()
-        for one in chosen:
-            if process := self._processes.pop(one, None):
-                process.stop(STOP_SECONDS)
+        # taken out first: what is in it and has ended has ended by itself
+        ending = [self._processes.pop(one) for one in chosen if one in self._processes]
+        for process in ending:
+            process.terminate()
+        for process in ending:
+            process.stop(STOP_SECONDS)
         self._run(chosen)
         self.wait_ready()
 
@@ -229,9 +250,20 @@ class LocalKafka(Running):
             node = self._nodes[one]
             self._processes[one] = BrokerProcess(node, [*self._command, str(node.properties)])
 
+    def _look(self) -> None:
+        """Which brokers have ended. Nobody else starts or ends any while this one looks (see ``start_again``)."""
+        for one, process in list(self._processes.items()):
+            if process.exit_code is not None:
+                story = f"broker {one} ended by itself ({how_it_ended(process.exit_code)})"
+                end = f"its log ends with:\n{log_tail(process.node.log)}\n"
+                number = self._restarts.one_more(f"broker {one}", end, f"See {process.node.log}")
+                self._run([one])
+                self._log(f"{story}; started again ({number}), its log: {process.node.log}")
+
     def _until(self, missing: Callable[[], str | None], timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+        deadline, progress = time.monotonic() + timeout, Progress(self._log)
         while (reason := _answer(missing)) is not None:
+            progress.say(f"Kafka: {reason}")
             self._raise_if_dead()
             if time.monotonic() > deadline:
                 raise BrokerUnavailableError(
@@ -242,6 +274,9 @@ class LocalKafka(Running):
             time.sleep(POLL_SECONDS)
 
     def _raise_if_dead(self) -> None:
+        if self._keeper is not None and self._keeper.is_looking:
+            self._keeper.check()
+            return
         for one, process in self._processes.items():
             if process.exit_code is not None:
                 raise SandboxError(

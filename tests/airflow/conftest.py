@@ -1,4 +1,4 @@
-"""One real ``airflow standalone`` for the folder, beside the session's broker."""
+"""One real Airflow, all parts of ``airflow standalone``, for the folder, beside the session's broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
-from tests.airflow.processes import end_session, of_session
+from tests.airflow.processes import end_session
 from tests.airflow.steps import connection
 from tests.postgresql import PostgreSQL
 
@@ -70,15 +70,19 @@ def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.Te
     with (
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,
         LocalAirflow(
-            home, Path(__file__).parent / "dags", connections=connections, settings=settings
+            # tests kill parts of it, look at what follows, and start them themselves
+            home,
+            Path(__file__).parent / "dags",
+            connections=connections,
+            settings=settings,
+            start_again=False,
         ) as airflow,
     ):
-        session = os.getsid(airflow.pid)
         there = Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka)
         yield there
     for leader in there.again:
         end_session(leader)
-    assert not of_session(session), "LocalAirflow.stop leaves nothing behind, whatever was killed before"
+    assert not airflow.processes(), "LocalAirflow.stop leaves nothing behind, whatever was killed before"
 
 
 @pytest.fixture

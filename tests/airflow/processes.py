@@ -13,6 +13,7 @@ import psutil
 
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
+from airflow_kafka_eos.sandbox.process import WATCH
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 GONE_SECONDS = 10.0
@@ -30,7 +31,9 @@ def component(airflow: LocalAirflow, name: str) -> psutil.Process:
     for process in _of(airflow):
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            if line[-1:] == [name] and any(Path(part).name == "airflow" for part in line[:-1]):
+            # by itself, not who watches it
+            ours = any(Path(part).name == "airflow" for part in line[:-1]) and str(WATCH) not in line
+            if line[-1:] == [name] and ours:
                 return process
     raise AssertionError(f"no airflow {name} of {airflow.home}")
 

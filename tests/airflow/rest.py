@@ -33,8 +33,9 @@ def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = 
 def health(airflow: LocalAirflow) -> str:
     """For people: whether its parts are alive, and the last trace in its log. Without a scheduler nothing ends."""
     parts = httpx.get(f"{airflow.url}/api/v2/monitor/health", timeout=30).json()
-    _, trace, last = airflow.log_file.read_text(errors="replace").rpartition("Traceback (most recent call last)")
-    return f"{parts}; last trace in {airflow.log_file}: {trace}{last[:5000] if trace else 'none'}"
+    log = airflow.log_file("scheduler")
+    _, trace, last = log.read_text(errors="replace").rpartition("Traceback (most recent call last)")
+    return f"{parts}; last trace in {log}: {trace}{last[:5000] if trace else 'none'}"
 
 
 class Run:
@@ -89,9 +90,4 @@ class Run:
 
 
 def wait_for_dag(airflow: LocalAirflow, dag: str) -> None:
-    def there() -> bool:
-        errors = airflow.get("/importErrors")["import_errors"]
-        assert not errors, errors
-        return any(d["dag_id"] == dag for d in airflow.get("/dags")["dags"])
-
-    wait_for(there, lambda: f"DAG {dag}", seconds=90)
+    airflow.wait_for_dag(dag)

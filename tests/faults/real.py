@@ -1,4 +1,4 @@
-"""The campaign's share that goes through Airflow and Spark for real: ``airflow standalone`` with its scheduler, real
+"""The campaign's share that goes through Airflow and Spark for real: an Airflow with its scheduler, real
 task processes, supervisors, JVMs and Python workers to strike, and what users click.
 
 The scenario is of the same kind as the others', with what a real run can have of it; the judges are the same.

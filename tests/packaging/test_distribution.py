@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tests.packaging.demonstrated import OURS, demo, of_demo, processes_of
 from tests.packaging.smoke import RECORDS
 
 ROOT = Path(__file__).parents[2]
-#: what decides where Python and the command line look; the installed package must do without
-OURS = ("PYTHONPATH", "VIRTUAL_ENV", "AIRFLOW", "PYSPARK", "SPARK")
 
 
 def run(*command: object, cwd: Path, timeout: float = 250) -> str:
@@ -61,28 +62,73 @@ def test_the_sdist_holds_what_its_tests_and_the_demo_need(built: dict[str, Path]
     assert tracked(".") - {".dockerignore"} - tracked(".ci") <= names
 
 
+@pytest.fixture(scope="module")
+def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of a clean environment with the wheel and what its demo needs."""
+    venv = tmp_path_factory.mktemp("installed") / "venv"
+    run(sys.executable, "-m", "venv", venv, cwd=venv.parent)
+    run(
+        venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet",
+        "--no-compile", "-c", ROOT / "constraints.txt", f"{built['wheel']}[demo]", cwd=venv.parent, timeout=600,
+    )  # fmt: skip
+    return venv / "bin"
+
+
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_it_installs_in_a_clean_environment_and_loads_from_there(
-    built: dict[str, Path], tmp_path: Path
-) -> None:
-    venv, home = tmp_path / "venv", tmp_path / "home"
+def test_it_installs_in_a_clean_environment_and_loads_from_there(installed: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
     home.mkdir()
-    run(sys.executable, "-m", "venv", venv, cwd=tmp_path)
-    python = venv / "bin" / "python"
-    run(
-        python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-compile",
-        "-c", ROOT / "constraints.txt", f"{built['wheel']}[spark]", cwd=home, timeout=600,
-    )  # fmt: skip
-    assert "airflow-kafka-eos" in run(venv / "bin" / "airflow-kafka-eos", "--help", cwd=home)
-    run(venv / "bin" / "airflow", "db", "migrate", cwd=home)
-    shown = run(venv / "bin" / "airflow", "providers", "list", "--output", "json", cwd=home)
+    assert "airflow-kafka-eos" in run(installed / "airflow-kafka-eos", "--help", cwd=home)
+    run(installed / "airflow", "db", "migrate", cwd=home)
+    shown = run(installed / "airflow", "providers", "list", "--output", "json", cwd=home)
     assert '"package_name": "airflow-kafka-eos"' in shown
     smoke = tmp_path / "smoke.py"  # not beside the clone's own package
     smoke.write_text((Path(__file__).parent / "smoke.py").read_text())
-    run(python, smoke, home, cwd=home, timeout=250)
+    run(installed / "python", smoke, home, cwd=home, timeout=250)
     found = json.loads((home / "smoke.json").read_text())
     assert found["exit_code"] == 0
     assert found["values"] == sorted(f"order {n}" for n in range(RECORDS))
-    assert found["package"].startswith(str(venv))
+    assert found["package"].startswith(str(installed.parent))
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(1500)
+def test_the_installed_demo_survives_a_killed_scheduler_and_stays_up_to_be_looked_at(
+    installed: Path, tmp_path: Path
+) -> None:
+    """The first command of a new user, from an empty folder; Airflow's scheduler is killed in its middle."""
+    with demo(installed, tmp_path, "--keep-running") as running:
+        running.wait_for(r"run of 2013-01-02: running")
+        scheduler = of_demo(tmp_path, "scheduler")
+        scheduler.kill()
+        running.wait_for(
+            r"Airflow's scheduler ended by itself \(killed by SIGKILL\); started again \(1\), its log: (\S+)", 10
+        )
+        running.wait_for(r"Every load arrived exactly once, the killed and the refused one too", 900)
+        ui = running.wait_for(r"Airflow's UI +(http://127\.0\.0\.1:\d+)/")
+        page = running.wait_for(r"Kafka transactions +(http://\S+)")
+        of_run = running.wait_for(r"of the killed load +(http://\S+)")
+        listing = running.wait_for(r"command line +(export AIRFLOW_KAFKA_EOS_LEDGER=\S+\s+\S+ loads list)")
+        running.wait_for(r"transactions list --bootstrap-server")
+        with httpx.Client(follow_redirects=True, timeout=60) as browser:
+            assert browser.get(f"{ui}/auth/token/login").is_success, "no login is asked"
+            for address in (page, of_run):  # Airflow's own page, that frames ours
+                assert "<html" in browser.get(address).text
+            assert "<html" in browser.get(f"{ui}/kafka-eos/").text
+            loads = browser.get(f"{ui}/kafka-eos/api/loads").text
+            assert "2013-01-05" in loads and "flights.load_flights" in loads
+            token = browser.get(f"{ui}/auth/token").json()["access_token"]
+            dags = browser.get(f"{ui}/api/v2/dags", headers={"Authorization": f"Bearer {token}"}).json()
+        assert [d["dag_id"] for d in dags["dags"]] == ["flights"]
+        assert run("sh", "-c", listing, cwd=tmp_path).count("COMMITTED") == 5
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(60) == 0
+    assert "Traceback" not in running.text()
+    summary = json.loads((tmp_path / ".demo" / "summary.json").read_text())
+    assert [(s["visible_records"], s["missing"], s["duplicates"], s["open_transactions"]) for s in summary] == [
+        (records, 0, 0, 0) for records in (842, 943, 914, 915, 720)
+    ]
+    assert not list(processes_of(tmp_path)), "it ends all of it"

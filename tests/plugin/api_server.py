@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import psutil
 
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.process import WATCH
+from tests.airflow.processes import of_session
 from tests.kafka.open_transactions import wait_until
 
 
@@ -51,9 +54,9 @@ class ApiServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._airflow._processes(self._process.pid):
-            process.kill()
-        self._airflow.stop()
+        for process in (*self._airflow.processes(), *of_session(self._process.pid)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait()
         self._out.close()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.sandbox.demo import audit, source
+from airflow_kafka_eos.sandbox.demo.main import Demo
 
 DAY = source.Day("2013-01-01", frozenset({1, 2, 3}), ("id", "1", "2", "3"))
 
@@ -77,9 +79,28 @@ def test_the_demo_refuses_a_number_of_days_without_room_for_its_mishaps(
     assert f"--days {days}" in capsys.readouterr().err
 
 
-def test_the_demo_says_where_its_dags_must_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--folder", str(tmp_path / "demo"), "--dags", str(tmp_path)]) == 2
-    assert str(tmp_path) in capsys.readouterr().err
+def test_the_demo_empties_no_folder_that_is_not_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.txt").write_text("four years of work")
+    (tmp_path / "source").mkdir()
+    assert main(["demo", "--folder", str(tmp_path)]) == 2
+    assert "thesis.txt" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "thesis.txt"]
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(Demo(tmp_path, 5, print)):
+        assert main(["demo", "--folder", str(tmp_path)]) == 2
+        assert "another demo runs in" in capsys.readouterr().err
+    with closing(Demo(tmp_path, 5, print)) as second:  # and what the first has left is emptied
+        assert sorted(p.name for p in second.folder.iterdir()) == ["airflow", "dags", "source"]
+
+
+def test_the_demo_brings_its_dag_along(tmp_path: Path) -> None:
+    with closing(Demo(tmp_path, 5, print)) as demo:
+        found = sorted(str(p.relative_to(demo.folder / "dags")) for p in (demo.folder / "dags").rglob("*.py"))
+    assert found == ["flights.py", "jobs/flights.py"]
 
 
 def test_the_ledger_is_upgraded_and_shown_by_the_command_line(

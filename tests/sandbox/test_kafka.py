@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -299,3 +300,23 @@ def test_a_cluster_id_that_begins_with_a_dash_is_no_option(tmp_path: Path) -> No
     with LocalKafka(data_dir=tmp_path) as kafka:
         assert (tmp_path / "cluster-id").read_text() == "-a32nNJUQdmJbjE_U2IaGg"
         assert kafka.bootstrap_servers
+
+
+def test_a_broker_that_ends_by_itself_is_named_and_started_again_with_its_data(tmp_path: Path) -> None:
+    said: list[str] = []
+    with LocalKafka(data_dir=tmp_path, log=said.append, start_again=True) as kafka:
+        kafka.create_topic("kept")
+        sent = producer(kafka, "sent")
+        sent.produce("kept", b"before")
+        sent.commit_transaction(SECONDS)
+        (watcher,) = (p for p in psutil.Process().children() if str(tmp_path) in p.cmdline()[-1])
+        (broker,) = watcher.children()
+        broker.kill()
+        line = "broker 1 ended by itself (killed by SIGKILL); started again (1), its log: "
+        assert wait_until(lambda: line + str(kafka.log_file()) in said), "\n".join(said)
+        kafka.wait_ready()
+        assert committed(kafka, "kept", 1) == [b"before"]
+        kafka.check()
+        kafka.kill()  # on purpose: it stays down
+        time.sleep(1)
+        assert kafka.running_ids == [] and len([text for text in said if "ended by itself" in text]) == 1

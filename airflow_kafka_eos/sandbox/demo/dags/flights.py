@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow_kafka_eos import ExactlyOnceLoad
 
 HERE = Path(__file__).parent
-SOURCE = os.environ.get("FLIGHTS_SOURCE", str(HERE.parent / ".demo" / "source"))
+SOURCE = os.environ.get("FLIGHTS_SOURCE", str(HERE.parent / "source"))
 
 
 def arrived_completely(manifest):
