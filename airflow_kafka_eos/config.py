@@ -166,8 +166,16 @@ def deferrable(given: bool | None = None) -> bool:
 def _read(key: str) -> Any:
     from airflow.sdk.configuration import conf  # get_provider_info imports us for every `airflow` command
 
+    return value_of(key, str(conf.get(SECTION, key, fallback="") or ""))
+
+
+def value_of(key: str, text: str) -> Any:
+    """What an option's text means; its default where the text is empty, None where that is empty too.
+
+    :raises ConfigurationError: as :func:`setting`.
+    """
     option = OPTIONS[key]
-    text = str(conf.get(SECTION, key, fallback="") or "").strip() or option.default
+    text = text.strip() or option.default
     if not text:
         return None
     try:

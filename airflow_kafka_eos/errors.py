@@ -24,7 +24,8 @@
     └── TransientError               the same call may succeed later; nothing was lost by failing now
         ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
         ├── RegistryUnavailableError no schema registry answered
-        ├── LedgerUnavailableError   the metadata DB is locked, gone or not upgraded yet
+        ├── LedgerUnavailableError   the metadata DB is locked or gone
+        │   └── LedgerNotReadyError  there is no ledger in it, or one that is not upgraded yet
         ├── StorageUnavailableError  the object store with the manifests did not answer
         └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
 
@@ -48,6 +49,7 @@ __all__ = [
     "InDoubtError",
     "InvalidNameError",
     "KafkaEosError",
+    "LedgerNotReadyError",
     "LedgerUnavailableError",
     "ManifestError",
     "NotFinishedError",
@@ -243,7 +245,11 @@ class RegistryUnavailableError(TransientError):
 
 
 class LedgerUnavailableError(TransientError):
-    """The metadata DB is locked, unreachable or of another schema revision."""
+    """The metadata DB is locked or unreachable."""
+
+
+class LedgerNotReadyError(LedgerUnavailableError):
+    """There is no ledger where one was looked for, or it is not upgraded yet. A task may wait for that; nobody else."""
 
 
 class StorageUnavailableError(TransientError):

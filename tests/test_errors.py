@@ -20,6 +20,7 @@ PINNED = [
     "InDoubtError",
     "InvalidNameError",
     "KafkaEosError",
+    "LedgerNotReadyError",
     "LedgerUnavailableError",
     "ManifestError",
     "NotFinishedError",

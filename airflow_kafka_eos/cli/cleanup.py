@@ -6,9 +6,10 @@ import argparse
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
+from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person, say_where
+from airflow_kafka_eos.cli.configured import default_of, in_ms, or_setting
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
-from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli.durations import milliseconds, seconds, text_of
 from airflow_kafka_eos.cli.exits import FOUND, code_of, worst
 from airflow_kafka_eos.cli.hidden import say_hidden
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
@@ -40,18 +41,24 @@ def add_to(commands: Any) -> None:
         "--abandoned-after", type=milliseconds, default=_DAY_MS, metavar="DURATION",
         help="an undecided attempt without a sign of life for so long is nobody's any more; default 1d",
     )  # fmt: skip
+    add_quiet(cleanup)
     cleanup.add_argument(
-        "--quiet", type=milliseconds, default=10_000, metavar="DURATION",
-        help="how long nothing may have been open after an application that never reported; default 10s",
-    )  # fmt: skip
-    cleanup.add_argument(
-        "--deadline", type=float, default=600.0, metavar="SECONDS", help="how long to try; default 600"
+        "--deadline", type=seconds, default=600.0, metavar="SECONDS", help="how long to try; default 600"
     )
     cleanup.add_argument("--dry-run", action="store_true", help="only say which loads, and up to which attempt")
     add_yes(cleanup)
     add_cluster(cleanup)
     add_output(cleanup)
     cleanup.set_defaults(run=_cleanup)
+
+
+def add_quiet(command: argparse.ArgumentParser) -> None:
+    """The argument for zombies: one of an application that never reported may open a transaction after a sweep."""
+    command.add_argument(
+        "--quiet", type=or_setting("quiet_period", milliseconds, in_ms), default="", metavar="DURATION",
+        help="how long nothing may have been open after an application that never reported; "
+        f"{default_of('quiet_period')} s",
+    )  # fmt: skip
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
@@ -68,6 +75,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
             swept = clean(
                 session, loads, by=person(), quiet_s=arguments.quiet / 1000, deadline_s=arguments.deadline
             )
+        say_where(session)
     codes = [code_of(s.error) for s in swept if s.error is not None]
     codes += [FOUND] if left.unknown or left.elsewhere else []
     codes.append(say_hidden(left.hidden))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import getpass
-import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_kafka_eos.cli.configured import setting
+from airflow_kafka_eos.cli.configured import default_of, or_setting, setting
 from airflow_kafka_eos.cli.connections import airflow_connection
-from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
+from airflow_kafka_eos.cli.durations import seconds
+from airflow_kafka_eos.cli.ledger import add_conn_id, told_where_else_it_may_be, url_of
 from airflow_kafka_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,31 +23,52 @@ if TYPE_CHECKING:
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Which cluster, which ledger, and how long to wait. No secret is ever an argument: process lists show them."""
+    add_kafka_conn_id(command)
+    add_address(command)
     command.add_argument(
-        "--kafka-conn-id",
-        help="Airflow connection of type kafka; default, where no --bootstrap-server is given: kafka_conn_id of "
-        "section [kafka_eos] in Airflow's configuration, else kafka_default",
-    )
-    command.add_argument("--bootstrap-server", metavar="HOST:PORT", help="the cluster, without Airflow")
-    command.add_argument(
-        "--command-config",
-        type=Path,
-        metavar="FILE",
-        help="logins and other librdkafka settings, one key=value a line; may hold bootstrap.servers too",
-    )
-    command.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="for one request with its retries; default 60"
+        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for one request with its retries; default 60"
     )
     add_conn_id(command)
+
+
+def add_kafka_conn_id(command: argparse.ArgumentParser) -> None:
+    """The cluster by an Airflow connection."""
+    command.add_argument(
+        "--kafka-conn-id",
+        help="Airflow connection of type kafka, where neither --bootstrap-server nor --command-config is given; "
+        f"{default_of('kafka_conn_id')}",
+    )
+
+
+def add_address(command: argparse.ArgumentParser, *, before: bool = False) -> None:
+    """The cluster without Airflow, by the names that Kafka's own tools have for it.
+
+    :param before: of a group of commands, where Kafka's tools want them: what stands behind the command wins.
+    """
+    suffix = "_before" if before else ""
+    command.add_argument(
+        "--bootstrap-server",
+        dest=f"bootstrap_server{suffix}",
+        metavar="HOST:PORT",
+        help="the cluster, without Airflow: brokers, separated by commas",
+    )
+    command.add_argument(
+        "--command-config",
+        dest=f"command_config{suffix}",
+        type=Path,
+        metavar="FILE",
+        help="logins and other settings: Kafka's own client.properties, or librdkafka's names, one key=value a line; "
+        "may hold bootstrap.servers too",
+    )
 
 
 def add_namespace(command: argparse.ArgumentParser) -> None:
     """The argument that says whose: what loads have that name none, by Airflow's section ``[kafka_eos]``."""
     command.add_argument(
         "--namespace",
-        type=lambda text: setting("namespace", text or None),
-        default="",  # argparse hands it to `type`, and only where the argument is missing: Airflow takes its time
-        help="default: that of section [kafka_eos] in Airflow's configuration, else airflow",
+        type=or_setting("namespace", str),
+        default="",
+        help=default_of("namespace"),
     )
 
 
@@ -55,10 +77,13 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
 
     :raises ConfigurationError: two clusters are named, or none can be found, or a setting is wrong.
     """
+    from airflow_kafka_eos.kafka.client_properties import read_client_properties
     from airflow_kafka_eos.kafka.setting_names import refuse_unknown_names
     from airflow_kafka_eos.kafka.settings import KafkaSettings
 
-    by_hand = arguments.bootstrap_server or arguments.command_config
+    address = arguments.bootstrap_server or getattr(arguments, "bootstrap_server_before", None)
+    file = arguments.command_config or getattr(arguments, "command_config_before", None)
+    by_hand = address or file
     if by_hand and arguments.kafka_conn_id:
         raise ConfigurationError(
             "--kafka-conn-id stands beside --bootstrap-server or --command-config",
@@ -69,10 +94,10 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
         source = f"Airflow connection {conn_id!r}"
         extra = airflow_connection("--kafka-conn-id", conn_id).extra_dejson
     else:
-        source = f"{arguments.command_config or '--bootstrap-server'}"
-        extra = properties(arguments.command_config) if arguments.command_config else {}
-        if arguments.bootstrap_server:
-            extra["bootstrap.servers"] = arguments.bootstrap_server
+        source = f"{file or '--bootstrap-server'}"
+        extra = read_client_properties(file) if file else {}
+        if address:
+            extra["bootstrap.servers"] = address
     try:
         settings = KafkaSettings.from_mapping(extra)
         refuse_unknown_names(settings)
@@ -82,44 +107,46 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
     return settings
 
 
-def properties(path: Path) -> dict[str, str]:
-    """The settings in a file: ``key=value`` lines, ``#`` for comments.
-
-    :raises ConfigurationError: it cannot be read, or a line is none; its text is not shown, it may be a secret.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
-        raise ConfigurationError(
-            f"--command-config {path} cannot be read: {reason}", remedy="Name a readable file"
-        ) from None
-    found = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if not line or line.startswith(("#", "!")):
-            continue
-        key, equals, value = line.partition("=")
-        if not equals or not key.strip():
-            raise ConfigurationError(
-                f"line {number} of --command-config {path} is not key=value",
-                remedy="Use librdkafka's names, one setting a line",
-            )
-        found[key.strip()] = value.strip()
-    return found
-
-
 @contextmanager
 def open_session(arguments: argparse.Namespace, namespace: str | None = None) -> Iterator[Session]:
-    """Ledger and cluster, opened; see :func:`airflow_kafka_eos.protocol.session.connect` for the errors."""
+    """Ledger and cluster, opened; see :func:`airflow_kafka_eos.protocol.session.connect` for the errors.
+
+    The ledger is neither made nor upgraded: on a host without the loads' configuration that would be another one, and
+    whatever is open would be a stranger's.
+    """
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.session import connect
 
     url, settings = url_of(arguments), settings_of(arguments)
-    with connect(settings, url, namespace or arguments.namespace, timeout_s=arguments.timeout) as session:
+    opened = connect(
+        settings,
+        url,
+        namespace or arguments.namespace,
+        timeout_s=arguments.timeout,
+        open_ledger=partial(Ledger.open, upgrade=False),
+    )
+    with ExitStack() as stack:
+        with told_where_else_it_may_be():
+            session = stack.enter_context(opened)
         yield session
+
+
+def say_where(session: Session) -> None:
+    """On stderr, what was looked at: "nothing" is no answer where nobody knows of what."""
+    servers = session.partitions.wire.settings.bootstrap_servers
+    cluster = session.cluster_id or "without an id"
+    print(
+        f"ledger {session.ledger.where} ({session.ledger.ledger_id}), Kafka cluster {cluster} at {servers}, "
+        f"namespace {session.namespace}",
+        file=sys.stderr,
+    )
 
 
 def person() -> str:
     """Who runs the command, for the ledger."""
+    import getpass
+    import socket
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -10,11 +10,14 @@ import logging
 import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.cluster import add_namespace, settings_of
+from airflow_kafka_eos.cli.airflow_options import airflow_option
+from airflow_kafka_eos.cli.cluster import add_address, add_kafka_conn_id, add_namespace, settings_of
+from airflow_kafka_eos.cli.configured import default_of, or_setting
 from airflow_kafka_eos.cli.connections import airflow_connection
+from airflow_kafka_eos.cli.durations import seconds, whole
 from airflow_kafka_eos.cli.exits import FOUND, OK, TRANSIENT
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
@@ -24,7 +27,6 @@ from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 if TYPE_CHECKING:
     from airflow_kafka_eos.doctor.examining import Examination
     from airflow_kafka_eos.doctor.finding import Finding
-    from airflow_kafka_eos.kafka.settings import KafkaSettings
 
 #: what they log of connections is in the findings, and Airflow's logging would print it between them
 _CHATTY = ("kafka", "alembic")
@@ -33,28 +35,31 @@ _CHATTY = ("kafka", "alembic")
 def add_to(commands: Any) -> None:
     """Add the command to the parser's subcommands."""
     doctor = commands.add_parser("doctor", help="check cluster, ledger and Spark settings; changes nothing")
-    kafka = doctor.add_mutually_exclusive_group()
-    kafka.add_argument("--bootstrap-server", metavar="HOST:PORT", help="brokers, separated by commas")
-    kafka.add_argument("--kafka-conn-id", help="or an Airflow connection of type kafka")
-    doctor.add_argument(
-        "--command-config", type=Path, metavar="FILE", help="login and more, as key=value in librdkafka's names"
-    )
+    add_kafka_conn_id(doctor)
+    add_address(doctor)
     doctor.add_argument("--topic", action="append", default=[], help="a topic that is loaded into; may be repeated")
     add_namespace(doctor)
     doctor.add_argument("--load-name", help="where the ACLs are those of one load name only: that name")
-    doctor.add_argument("--hold-time", type=float, default=900, metavar="SECONDS", help="default 900")
-    for name, choices in (("--two-phase-commit", TwoPhaseCommit), ("--scope", TransactionScope)):
-        values = [choice.value for choice in choices]
-        doctor.add_argument(name, choices=values, default=values[0], help=f"as the load has it; default {values[0]}")
-    doctor.add_argument("--max-transactional-ids", type=int, default=10_000, metavar="N", help="default 10000")
     doctor.add_argument(
-        "--max-transactional-ids-of-namespace", type=int, default=100_000, metavar="N", help="default 100000"
+        "--hold-time", type=or_setting("hold_time", seconds, timedelta.total_seconds), default="", metavar="SECONDS",
+        help=f"as the load has it; {default_of('hold_time')}",
+    )  # fmt: skip
+    doctor.add_argument(
+        "--two-phase-commit", choices=[choice.value for choice in TwoPhaseCommit], default="",
+        type=or_setting("two_phase_commit", str), help=f"as the load has it; {default_of('two_phase_commit')}",
+    )  # fmt: skip
+    scopes = [choice.value for choice in TransactionScope]
+    doctor.add_argument("--scope", choices=scopes, default=scopes[0], help=f"as the load has it; default {scopes[0]}")
+    many = whole(1, 2**31 - 1)
+    doctor.add_argument("--max-transactional-ids", type=many, default=10_000, metavar="N", help="default 10000")
+    doctor.add_argument(
+        "--max-transactional-ids-of-namespace", type=many, default=100_000, metavar="N", help="default 100000"
     )
     doctor.add_argument(
         "--spark-conf", action="append", metavar="KEY=VALUE", help="a Spark setting of the load; may be repeated"
     )
     doctor.add_argument("--spark-conn-id", help="check the settings in this Airflow connection's extra too")
-    doctor.add_argument("--timeout", type=float, default=10, metavar="SECONDS", help="for one question; default 10")
+    doctor.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="for one question; default 10")
     add_conn_id(doctor)
     add_output(doctor)
     doctor.set_defaults(run=_run)
@@ -80,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
         ledger_flags=_flags(arguments, "conn_id"),
         cluster_flags=_flags(arguments, "kafka_conn_id", "bootstrap_server", "command_config"),
     )
-    found = examine(kafka_settings(arguments), url_of(arguments), asked, timeout_s=arguments.timeout)
+    found = examine(settings_of(arguments), url_of(arguments), asked, timeout_s=arguments.timeout)
     if arguments.output == "json":
         print(as_json([asdict(f) for f in found.findings]))
     else:
@@ -94,15 +99,6 @@ def _flags(arguments: argparse.Namespace, *names: str) -> str:
     """What of these was given, for another command of ours: which cluster, or ledger, is meant."""
     given = ((name, getattr(arguments, name)) for name in names)
     return " ".join(f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in given if value)
-
-
-def kafka_settings(arguments: argparse.Namespace) -> KafkaSettings | None:
-    """Where Kafka is; None where no cluster is named: then only the ledger and Spark's settings are looked at.
-
-    :raises ConfigurationError: see :func:`~airflow_kafka_eos.cli.cluster.settings_of`.
-    """
-    named = arguments.kafka_conn_id or arguments.bootstrap_server or arguments.command_config
-    return settings_of(arguments) if named else None
 
 
 def _pairs(argument: str, texts: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -125,9 +121,7 @@ def _spark_conf(arguments: argparse.Namespace) -> dict[str, str] | None:
 
 
 def _executor() -> str:
-    from airflow.sdk.configuration import conf
-
-    return str(conf.get("core", "executor"))
+    return airflow_option("core", "executor", "LocalExecutor")
 
 
 def _for_people(found: Examination) -> str:

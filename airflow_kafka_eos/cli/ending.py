@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.cli.cleanup import add_quiet
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
+from airflow_kafka_eos.cli.durations import seconds
 from airflow_kafka_eos.cli.exits import FOUND, OK
+from airflow_kafka_eos.cli.naming import add_place, add_transactional_id, id_at, id_or_place, needed_id
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
@@ -15,9 +18,6 @@ from airflow_kafka_eos.load import LoadState, Verdict
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.session import Session
-
-#: behind an application that never reported: a zombie of it may open one more transaction after a sweep
-_QUIET_S = 10.0
 
 
 def add_to(transactions: Any) -> None:
@@ -36,9 +36,12 @@ def add_to(transactions: Any) -> None:
         "and older attempts of its load, have open.",
     )
     abort.add_argument("--reason", default="aborted by hand", help="for whoever looks at the ledger later")
+    add_place(abort)
+    add_quiet(abort)
     abort.set_defaults(run=_abort)
     terminate = transactions.add_parser(
         "force-terminate",
+        aliases=["forceTerminateTransaction"],
         help="abort one transaction, ledger first",
         description="Make its attempt undecidable in the ledger, then abort what is open under one transactional id, "
         "by the identity that its coordinator shows. Never one that is decided to be committed, unless its load was "
@@ -48,9 +51,9 @@ def add_to(transactions: Any) -> None:
     terminate.add_argument("--reason", default="terminated by hand", help="for whoever looks at the ledger later")
     terminate.set_defaults(run=_force_terminate)
     for command in (commit, abort, terminate):
-        command.add_argument("transactional_id")
+        add_transactional_id(command)
         command.add_argument(
-            "--deadline", type=float, default=60.0, metavar="SECONDS", help="how long to try; default 60"
+            "--deadline", type=seconds, default=60.0, metavar="SECONDS", help="how long to try; default 60"
         )
         add_namespace(command)
         add_cluster(command)
@@ -62,16 +65,17 @@ def add_to(transactions: Any) -> None:
 def _commit(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.recovering import recover
 
+    name = needed_id(arguments)
     with open_session(arguments) as session:
-        attempt = _attempt(session, arguments.transactional_id)
-        if not _is_decided(session, attempt, arguments.transactional_id):
+        attempt = _attempt(session, name)
+        if not _is_decided(session, attempt, name):
             what = "its attempt is aborted" if attempt.verdict is Verdict.ABORT else "nobody has decided it"
             raise UndecidableError(
                 f"the transaction is not decided to be committed: {what}",
                 remedy="Run decide (clear it in Airflow); only a decision recorded in the ledger is ever committed",
                 load=str(attempt.load),
                 attempt=attempt.number,
-                transactional_id=arguments.transactional_id,
+                transactional_id=name,
             )
         row = recover(session, attempt.load, by=person(), deadline_s=arguments.deadline)
         _print(arguments, session, attempt)
@@ -81,8 +85,9 @@ def _commit(arguments: argparse.Namespace) -> int:
 def _abort(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.leftovers import clean
 
-    name = arguments.transactional_id
+    named = id_or_place(arguments)
     with open_session(arguments) as session:
+        name = named if isinstance(named, str) else id_at(session.partitions.wire, named, arguments.start_offset)
         attempt = _attempt(session, name)
         _refuse_decided(session, attempt, name)
         confirm(arguments, f"Abort attempt {attempt.number} of load {attempt.load}, and end all that it has open?")
@@ -94,7 +99,7 @@ def _abort(arguments: argparse.Namespace) -> int:
             session,
             {attempt.load: attempt.number},
             by=person(),
-            quiet_s=_QUIET_S,
+            quiet_s=arguments.quiet / 1000,
             deadline_s=arguments.deadline,
         )
         if swept.error is not None:
@@ -106,7 +111,7 @@ def _abort(arguments: argparse.Namespace) -> int:
 def _force_terminate(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.terminating import force_terminate
 
-    name = arguments.transactional_id
+    name = needed_id(arguments)
     with open_session(arguments) as session:
         attempt = _attempt(session, name)
         confirm(arguments, f"Abort {name}, of attempt {attempt.number} of load {attempt.load}?")

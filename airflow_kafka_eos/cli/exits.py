@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_kafka_eos.errors import (
     InDoubtError,
     KafkaEosError,
+    LedgerNotReadyError,
     ManifestError,
     TooLargeToCopyError,
     TransientError,
@@ -27,6 +28,8 @@ EXPLAINED = (
 
 def code_of(error: KafkaEosError) -> int:
     """The exit code of an error that ended a command."""
+    if isinstance(error, LedgerNotReadyError):
+        return USAGE  # to run it again changes nothing: it is another ledger, or nobody has made it
     if isinstance(error, TransientError):
         return TRANSIENT
     found = (InDoubtError, UndecidableError, ManifestError, TooLargeToCopyError)

@@ -6,11 +6,12 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session
+from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, say_where
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
+from airflow_kafka_eos.cli.durations import whole
 from airflow_kafka_eos.cli.exits import FOUND, OK, worst
 from airflow_kafka_eos.cli.hidden import say_hidden
-from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
+from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
 from airflow_kafka_eos.cli.output import add_output, as_json, as_table
 from airflow_kafka_eos.errors import ConfigurationError
 
@@ -37,7 +38,7 @@ def add_to(commands: Any) -> None:
         "ended again, and the next load takes another slot.",
     )
     settle.add_argument("name", help="the load name")
-    settle.add_argument("slot", type=int, help="its number, as the error and `ids report` say")
+    settle.add_argument("slot", type=whole(0, 2**31 - 1), help="its number, as the error and `ids report` say")
     add_namespace(settle)
     add_yes(settle)
     add_conn_id(settle)
@@ -49,6 +50,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
     with open_session(arguments) as session:
         report = ids_report(session)
+        say_where(session)
     names = [{"name": n.load_name, "ids": n.ids} | _but_name(asdict(n)) for n in report.names]
     if arguments.output == "json":
         summary = {
@@ -71,9 +73,7 @@ def _but_name(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settle(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.ledger.ledger import Ledger
-
-    with Ledger.open(url_of(arguments)) as ledger:
+    with open_ledger(arguments) as ledger:
         found = ledger.slot(arguments.namespace, arguments.name, arguments.slot)
         if found is None or found.doubt is None:
             raise ConfigurationError(

@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.configured import optional
+from airflow_kafka_eos.cli.configured import setting
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.exits import FOUND
+from airflow_kafka_eos.errors import ConfigurationError, LedgerNotReadyError
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +95,48 @@ def url_of(arguments: argparse.Namespace) -> str:
     option, conn_id = "--conn-id", arguments.conn_id
     if not conn_id:
         if url := os.environ.get(LEDGER_VARIABLE):
-            return url
-        option, conn_id = "[kafka_eos] ledger_conn_id", optional("ledger_conn_id")
+            return _readable(url)
+        option, conn_id = "[kafka_eos] ledger_conn_id", setting("ledger_conn_id")
     if not conn_id:
         return default_url()
-    from airflow_kafka_eos.hooks.kafka_eos import ledger_url
+    from airflow_kafka_eos.ledger.of_connection import ledger_url
 
-    return ledger_url(airflow_connection(option, conn_id))
+    return _readable(ledger_url(airflow_connection(option, conn_id)))
+
+
+def _readable(url: str) -> str:
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        # without the cause, which has the URL in it
+        raise ConfigurationError("the ledger's URL is not UTF-8", remedy="Write its bytes as %XX") from None
+    return url
+
+
+def open_ledger(arguments: argparse.Namespace) -> Ledger:
+    """The ledger, as it is: no command but ``ledger upgrade`` makes or upgrades one.
+
+    :raises LedgerNotReadyError: there is none, or not of this version's revision.
+    :raises LedgerUnavailableError: its database does not answer.
+    """
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    url = url_of(arguments)
+    with told_where_else_it_may_be():
+        return Ledger.open(url, upgrade=False)
+
+
+@contextmanager
+def told_where_else_it_may_be() -> Iterator[None]:
+    """Adds to the error of a ledger that is not there: this host may lack the configuration of the loads' hosts."""
+    try:
+        yield
+    except LedgerNotReadyError as e:
+        e.remedy += (
+            f". Where loads have run, theirs is another one: name it by --conn-id, ${LEDGER_VARIABLE} or "
+            f"ledger_conn_id of section [kafka_eos]"
+        )
+        raise
 
 
 def _upgrade(arguments: argparse.Namespace) -> int:
@@ -111,22 +152,20 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.location import redacted
     from airflow_kafka_eos.ledger.revision import current
 
     url = url_of(arguments)
-    with Ledger.open(url) as ledger:  # says what is wrong
+    with open_ledger(arguments) as ledger:  # says what is wrong
         print(f"ledger {redacted(url)}: revision {current(url)}, up to date; its id is {ledger.ledger_id}")
     return 0
 
 
 def _new_id(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.location import redacted
 
     url = url_of(arguments)
-    with Ledger.open(url) as ledger:
+    with open_ledger(arguments) as ledger:
         if not arguments.yes:
             print(f"{_NEW_ID}\n")
         confirm(arguments, f"Give ledger {redacted(url)}, now {ledger.ledger_id}, a new id?")
@@ -137,9 +176,8 @@ def _new_id(arguments: argparse.Namespace) -> int:
 
 def _forget_cluster(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.cli.cluster import person
-    from airflow_kafka_eos.ledger.ledger import Ledger
 
-    with Ledger.open(url_of(arguments)) as ledger:
+    with open_ledger(arguments) as ledger:
         if not arguments.yes:
             print(f"{_FORGET_CLUSTER}\n")
         confirm(arguments, f"Let {ledger} forget Kafka cluster {arguments.cluster_id}?")

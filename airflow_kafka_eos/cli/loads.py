@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_eos.cli import recovering
 from airflow_kafka_eos.cli.cluster import add_namespace
 from airflow_kafka_eos.cli.durations import text_of
-from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
+from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import LoadIdentity, LoadState
@@ -53,14 +54,13 @@ def add_load(command: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.ledger.ledger import Ledger
-
-    with Ledger.open(url_of(arguments)) as ledger:
+    with open_ledger(arguments) as ledger:
         found = [
             as_row(row, newest)
             for row, newest in ledger.overview(arguments.namespace, arguments.name)
             if arguments.state in (None, row.state.value)
         ]
+        say_which(ledger)
     if arguments.output == "json":
         print(as_json(found))
     else:
@@ -71,16 +71,15 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.ledger.ledger import Ledger
-
     load = LoadIdentity(arguments.namespace, arguments.name, arguments.key)
-    with Ledger.open(url_of(arguments)) as ledger:
+    with open_ledger(arguments) as ledger:
         row = ledger.load(load)
         if row is None:
             raise unknown(ledger, load)
         attempts = ledger.attempts(load)
         transactions = [(a.number, t) for a in attempts for t in ledger.transactions(load, a.number)]
         repairs = ledger.repairs(load)
+        say_which(ledger)
     shown: dict[str, Any] = {
         "load": as_row(row, attempts[-1] if attempts else None),
         "attempts": [_attempt(a) for a in attempts],
@@ -96,6 +95,11 @@ def _show(arguments: argparse.Namespace) -> int:
         if shown[title]:
             print(f"\n{title}\n{as_table(shown[title])}")
     return 0
+
+
+def say_which(ledger: Ledger) -> None:
+    """On stderr, which ledger was read: "no loads" is no answer where nobody knows of which."""
+    print(f"ledger {ledger.where} ({ledger.ledger_id})", file=sys.stderr)
 
 
 def unknown(ledger: Ledger, load: LoadIdentity) -> ConfigurationError:
@@ -140,6 +144,8 @@ def _unverified_ms(row: LoadRow, newest: AttemptRow | None) -> int | None:
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     waited = row["unverified_ms"]
+    # as `loads show NAME KEY` takes them
+    row = row | {"name": shlex.quote(row["name"]), "key": shlex.quote(row["key"])}
     shown = {k: v for k, v in row.items() if k != "unverified_ms"}
     return shown | {"unverified": None if waited is None else text_of(waited)}
 

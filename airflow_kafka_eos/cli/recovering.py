@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.cluster import add_cluster, open_session, person
 from airflow_kafka_eos.cli.confirm import add_yes, confirm
+from airflow_kafka_eos.cli.durations import seconds
 from airflow_kafka_eos.cli.exits import FOUND, OK
 from airflow_kafka_eos.cli.output import add_output, as_json, as_lines
 from airflow_kafka_eos.load import LoadIdentity, LoadState
@@ -24,7 +25,7 @@ def add_to(loads: Any) -> None:
         "recover", help="roll a decided load forward, or repair it, until it is committed or in doubt"
     )
     recover.add_argument(
-        "--deadline", type=float, default=300.0, metavar="SECONDS", help="how long to try; default 300"
+        "--deadline", type=seconds, default=300.0, metavar="SECONDS", help="how long to try; default 300"
     )
     recover.set_defaults(run=_recover)
     give_up = loads.add_parser(

@@ -3,46 +3,81 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli import ending, hanging
-from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session
-from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli import ending, hanging, producers
+from airflow_kafka_eos.cli.cluster import add_address, add_cluster, add_namespace, open_session, say_where
+from airflow_kafka_eos.cli.durations import milliseconds_or_duration, text_of
 from airflow_kafka_eos.cli.exits import FOUND, OK
 from airflow_kafka_eos.cli.hidden import say_hidden
-from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table
+from airflow_kafka_eos.cli.naming import add_transactional_id, needed_id
+from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table, utc
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
+from airflow_kafka_eos.transaction import (
+    CoordinatorState,
+    PreparedTransaction,
+    PreparedTxnState,
+    TransactionDescription,
+)
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
     from airflow_kafka_eos.protocol.session import Session
 
 
+#: `--state any`
+_ANY = "any"
+
+
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
-    group = commands.add_parser("transactions", help="open transactions at the brokers, and ending them")
+    group = commands.add_parser("transactions", help="transactions at the brokers, and ending them")
+    add_address(group, before=True)
     transactions = group.add_subparsers(required=True, metavar="COMMAND")
 
     every = transactions.add_parser("list", help="open transactions of a namespace, the oldest first")
     every.add_argument("--all", action="store_true", help="other applications' too, as far as they may be seen")
+    states = [state.value for state in CoordinatorState if state is not CoordinatorState.UNKNOWN]
     every.add_argument(
-        "--running-longer-than", type=milliseconds, metavar="DURATION", default=-1,
-        help="only those, by the brokers' own clocks; such as 90s, 15m, 2h",
+        "--state", action="append", type=_state, choices=[*states, _ANY], metavar="STATE",
+        help=f"instead of those that are open, those in this state, in any case: {', '.join(states)}, or {_ANY}; "
+        "repeat it for several",
     )  # fmt: skip
+    every.add_argument(
+        "--running-longer-than", "--duration-filter", type=milliseconds_or_duration, metavar="DURATION", default=-1,
+        help="only those, by the brokers' own clocks; such as 90s, 15m, 2h; a number alone is milliseconds",
+    )  # fmt: skip
+    every.add_argument(
+        "--transactional-id-pattern", type=_pattern, metavar="REGEX", help="only ids that match it from end to end"
+    )
     every.set_defaults(run=_list)
 
     one = transactions.add_parser("describe", help="one transactional id: coordinator, ledger, and log")
-    one.add_argument("transactional_id")
+    add_transactional_id(one)
     one.set_defaults(run=_describe)
 
     for command in (every, one):
         add_namespace(command)
         add_cluster(command)
         add_output(command)
+    producers.add_to(transactions)
     ending.add_to(transactions)
     hanging.add_to(transactions)
+
+
+def _state(text: str) -> str:
+    names = [*(state.value for state in CoordinatorState), _ANY]
+    return next((name for name in names if name.lower() == text.lower()), text)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as e:
+        raise argparse.ArgumentTypeError(f"is no regular expression: {e}") from None
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -50,49 +85,76 @@ def _list(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.hidden import hidden_by_acls, others_hidden
     from airflow_kafka_eos.protocol.holding import holders_of
 
+    wanted = None if arguments.state is None else {state for state in arguments.state if state != _ANY}
+    if arguments.state is not None and _ANY in arguments.state:
+        wanted = set()
     with open_session(arguments) as session:
         prefix = "" if arguments.all else namespace_prefix(session.namespace, session.ledger.ledger_id)
-        names = session.coordinator.list_open(prefix, longer_than_ms=arguments.running_longer_than)
-        described = [d for d in session.coordinator.describe(names).values() if d.is_open]
+        longer = arguments.running_longer_than
+        if wanted is None:
+            names = session.coordinator.list_open(prefix, longer_than_ms=longer)
+        else:
+            names = session.coordinator.list_in(prefix, map(CoordinatorState, wanted), longer_than_ms=longer)
+        if arguments.transactional_id_pattern is not None:
+            names = [name for name in names if arguments.transactional_id_pattern.fullmatch(name)]
+        described = [
+            d
+            for d in session.coordinator.describe(names).values()
+            if (d.is_open if wanted is None else not wanted or d.coordinator_state.value in wanted)
+        ]
         holders = holders_of(session, [PreparedTransaction(d.transactional_id, d.state) for d in described])
         hidden = hidden_by_acls(session) or (others_hidden(session) if arguments.all else None)
-    described.sort(key=lambda d: (d.start_time_ms, d.transactional_id))
+        say_where(session)
+    described.sort(key=lambda d: (not d.is_open, d.start_time_ms, d.transactional_id))
     now_ms = int(time.time() * 1000)
-    shown = [_open(d, holders.get(PreparedTransaction(d.transactional_id, d.state)), now_ms) for d in described]
+    shown = [_shown(d, holders.get(PreparedTransaction(d.transactional_id, d.state)), now_ms) for d in described]
     if arguments.output == "json":
         print(as_json({"transactions": shown, "hidden": None if hidden is None else str(hidden)}))
     else:
-        nothing = "no open transactions" + (" that may be seen from here" if hidden else "")
+        nothing = "no open transactions" if wanted is None else "no such transactions"
+        nothing += " that may be seen from here" if hidden else ""
         print(as_table([_for_people(row) for row in shown]) or nothing)
     return say_hidden(hidden)
 
 
-def _open(seen: TransactionDescription, attempt: AttemptRow | None, now_ms: int) -> dict[str, Any]:
+def _shown(seen: TransactionDescription, attempt: AttemptRow | None, now_ms: int) -> dict[str, Any]:
+    has_end = seen.is_open and not seen.is_two_phase
+    load = None if attempt is None else attempt.load
     return {
         "transactional_id": seen.transactional_id,
         "state": seen.coordinator_state.value,
         "prepared_transaction_state": str(seen.state),
-        "running_ms": max(0, now_ms - seen.start_time_ms) if seen.start_time_ms >= 0 else None,
+        "running_ms": _running_ms(seen, now_ms),
         "two_phase_commit": seen.is_two_phase,
-        "time_left_ms": None if seen.is_two_phase else seen.time_left_ms(now_ms),
+        "time_left_ms": seen.time_left_ms(now_ms) if has_end else None,
         "topic_partitions": len(seen.partitions),
-        "load": None if attempt is None else str(attempt.load),
+        "load": None if load is None else str(load),
+        "namespace": None if load is None else load.namespace,
+        "name": None if load is None else load.name,
+        "key": None if load is None else load.key,
         "attempt": None if attempt is None else attempt.number,
         "verdict": None if attempt is None or attempt.verdict is None else attempt.verdict.value,
     }
 
 
+def _running_ms(seen: TransactionDescription, now_ms: int) -> int | None:
+    return max(0, now_ms - seen.start_time_ms) if seen.is_open and seen.start_time_ms >= 0 else None
+
+
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    left = "none set" if row["two_phase_commit"] else text_of(row["time_left_ms"])
-    running = None if row["running_ms"] is None else text_of(row["running_ms"])
-    whose = "not of this ledger" if row["load"] is None else row["verdict"] or "undecided"
+    left = row["time_left_ms"]
+    running = row["running_ms"]
+    endless = row["two_phase_commit"] and running is not None
     return {
         "transactional_id": row["transactional_id"],
         "state": row["state"],
-        "running": running,
-        "time_left": left,
+        "running": None if running is None else text_of(running),
+        "time_left": "none set" if endless else None if left is None else text_of(left),
         "topic_partitions": row["topic_partitions"],
-        "decision": whose,
+        # as `loads show NAME KEY` takes them
+        "name": None if row["name"] is None else shlex.quote(row["name"]),
+        "key": None if row["key"] is None else shlex.quote(row["key"]),
+        "decision": "not of this ledger" if row["load"] is None else row["verdict"] or "undecided",
     }
 
 
@@ -102,7 +164,7 @@ def _describe(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.holding import holder_of
     from airflow_kafka_eos.protocol.judging import evidence
 
-    name = arguments.transactional_id
+    name = needed_id(arguments)
     with open_session(arguments) as session:
         seen = session.coordinator.describe([name]).get(name)
         attempt = holder_of(session, PreparedTransaction(name, seen.state if seen else PreparedTxnState.EMPTY))
@@ -115,10 +177,14 @@ def _describe(arguments: argparse.Namespace) -> int:
         recorded = _recorded(session, name, attempt)
         decided = attempt if attempt is not None and attempt.verdict is Verdict.COMMIT else None
         markers = None if recorded is None else evidence(session, recorded, decided).values()
+        wire = session.partitions.wire
+        node_id = wire.coordinators([name])[name]
+        address = wire.addresses().get(node_id)
+        say_where(session)
     outcome = None if markers is None else (judge_decided if decided else judge)(markers)
     shown: dict[str, Any] = {
         "transactional_id": name,
-        "coordinator": None if seen is None else _coordinator(seen),
+        "coordinator": None if seen is None else {"broker": node_id, "address": address} | _coordinator(seen),
         "ledger": None if attempt is None else _ledger(attempt, recorded, seen),
         # what the partitions' logs say of the recorded transaction: the only evidence (rule 7)
         "log": None if outcome is None else outcome.value,
@@ -126,10 +192,24 @@ def _describe(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print(as_json(shown))
     else:
-        print(as_lines({"transactional_id": name, "log": shown["log"]}))
-        for title in ("coordinator", "ledger"):
-            print(f"\n{title}\n" + (as_lines(shown[title]) if shown[title] else "knows nothing of it"))
+        _print_for_people(shown)
     return FOUND if outcome in (Outcome.IN_DOUBT, Outcome.LOST) else OK
+
+
+def _print_for_people(shown: dict[str, Any]) -> None:
+    ledger, coordinator = shown["ledger"], shown["coordinator"]
+    verdict = "not of this ledger" if ledger is None else ledger["verdict"] or "undecided"
+    log = shown["log"] or "nothing was reported that could be looked for"
+    print(as_lines({"transactional_id": shown["transactional_id"], "verdict": verdict, "log": log}))
+    if coordinator is not None:
+        times = {key: coordinator[key] for key in ("duration_ms", "timeout_ms", "time_left_ms")}
+        coordinator = {key: v for key, v in coordinator.items() if key not in (*times, "started_at_ms")} | {
+            key.removesuffix("_ms"): None if ms is None else text_of(ms) for key, ms in times.items()
+        }
+    if ledger is not None:
+        ledger = ledger | {"verdict": verdict, "name": shlex.quote(ledger["name"]), "key": shlex.quote(ledger["key"])}
+    for title, document in (("coordinator", coordinator), ("ledger", ledger)):
+        print(f"\n{title}\n" + (as_lines(document) if document else "knows nothing of it"))
 
 
 def _recorded(session: Session, name: str, attempt: AttemptRow | None) -> TransactionRow | None:
@@ -144,7 +224,11 @@ def _coordinator(seen: TransactionDescription) -> dict[str, Any]:
     return {
         "state": seen.coordinator_state.value,
         "prepared_transaction_state": str(seen.state),
+        "producer_id": None if seen.state.is_empty else seen.state.producer_id,
+        "producer_epoch": None if seen.state.is_empty else seen.state.producer_epoch,
+        "started_at": utc(seen.start_time_ms) if seen.start_time_ms >= 0 else None,
         "started_at_ms": seen.start_time_ms if seen.start_time_ms >= 0 else None,
+        "duration_ms": _running_ms(seen, now_ms),
         "two_phase_commit": seen.is_two_phase,
         "timeout_ms": None if seen.is_two_phase else seen.timeout_ms,
         "time_left_ms": seen.time_left_ms(now_ms) if seen.is_open and not seen.is_two_phase else None,
@@ -160,8 +244,12 @@ def _ledger(
         # a pooled id is of many attempts: of which one this is
         "found_by": "prepared_transaction_state" if is_shown else "transactional_id",
         "load": str(attempt.load),
+        "namespace": attempt.load.namespace,
+        "name": attempt.load.name,
+        "key": attempt.load.key,
         "attempt": attempt.number,
         "verdict": None if attempt.verdict is None else attempt.verdict.value,
+        "decided_at": attempt.decided_at,
         "decided_by": attempt.decided_by,
         "reason": attempt.reason,
         "prepared_transaction_state": None if recorded is None else str(recorded.transaction.state),

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from airflow_kafka_eos.errors import KafkaEosError
-from airflow_kafka_eos.hooks.kafka_eos import LEDGER_CONN_TYPE, ledger_url
+from airflow_kafka_eos.hooks.kafka_eos import ledger_url
 
 
 class KafkaEosLedgerHook(BaseHook):
@@ -25,7 +25,7 @@ class KafkaEosLedgerHook(BaseHook):
 
     conn_name_attr = "ledger_conn_id"
     default_conn_name = "kafka_eos_ledger_default"
-    conn_type = LEDGER_CONN_TYPE
+    conn_type = "kafka_eos_ledger"  # ledger/of_connection.py has it too, and imports SQLAlchemy
     hook_name = "Kafka exactly-once ledger"  # the form's fields: get_provider_info
 
     def __init__(self, ledger_conn_id: str = default_conn_name) -> None:

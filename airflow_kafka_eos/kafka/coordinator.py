@@ -27,6 +27,7 @@ from airflow_kafka_eos.kafka.listing import state_of
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import (
+    CoordinatorState,
     PreparedTransaction,
     PreparedTxnState,
     TopicPartition,
@@ -70,6 +71,16 @@ class Coordinator:
         return self._settle(
             lambda: listing.open_ids(self._wire, prefix, longer_than_ms),
             what=f"listing the open transactions of {prefix!r}",
+        )
+
+    def list_in(self, prefix: str, states: Iterable[CoordinatorState], *, longer_than_ms: int = -1) -> list[str]:
+        """Transactional ids that start with ``prefix`` and are in one of the states, sorted; no states: in any.
+
+        Raises as :meth:`list_open`.
+        """
+        return self._settle(
+            lambda: listing.ids_in(self._wire, prefix, states, longer_than_ms),
+            what=f"listing the transactions of {prefix!r}",
         )
 
     def list_committed(self, prefix: str) -> list[str]:

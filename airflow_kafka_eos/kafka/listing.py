@@ -49,14 +49,26 @@ class Listed(NamedTuple):
 
 def open_ids(wire: Wire, prefix: str, longer_than_ms: int) -> list[str]:
     """See :meth:`Coordinator.list_open <airflow_kafka_eos.kafka.coordinator.Coordinator.list_open>`."""
+    _refuse_unfiltered(wire, longer_than_ms)
+    found = everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
+    return sorted({name for name, state in found if state not in _CLOSED})
+
+
+def _refuse_unfiltered(wire: Wire, longer_than_ms: int) -> None:
     if longer_than_ms >= 0 and (wire.api_version(ListTransactionsRequest) or 0) < _DURATION_VERSION:
         raise BrokerTooOldError(
             f"the brokers at {wire.settings.bootstrap_servers} do not offer ListTransactions v1, which can list what "
             f"runs longer than {longer_than_ms} ms",
             remedy="Use Kafka 3.8 or newer",
         )
-    found = everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
-    return sorted({name for name, state in found if state not in _CLOSED})
+
+
+def ids_in(wire: Wire, prefix: str, states: Iterable[CoordinatorState], longer_than_ms: int) -> list[str]:
+    """See :meth:`Coordinator.list_in <airflow_kafka_eos.kafka.coordinator.Coordinator.list_in>`."""
+    _refuse_unfiltered(wire, longer_than_ms)
+    wanted = frozenset(states)
+    found = everywhere(wire, prefix, wanted, longer_than_ms)
+    return sorted({name for name, state in found if not wanted or state in wanted})
 
 
 def committed_ids(wire: Wire, prefix: str) -> list[str]:

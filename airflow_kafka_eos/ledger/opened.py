@@ -80,6 +80,11 @@ class OpenLedger:
         return f"{type(self).__name__}({self._database.shown!r}, {self._ledger_id})"
 
     @property
+    def where(self) -> str:
+        """Its URL, without a password."""
+        return self._database.shown
+
+    @property
     def ledger_id(self) -> str:
         """10 random hex characters, part of every transactional id (rule 6)."""
         return self._ledger_id

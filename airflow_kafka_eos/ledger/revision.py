@@ -7,7 +7,7 @@ from typing import NoReturn, TypeVar
 
 from sqlalchemy import Connection, String, column, inspect, select, table
 
-from airflow_kafka_eos.errors import LedgerUnavailableError
+from airflow_kafka_eos.errors import LedgerNotReadyError
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.tables import REVISION, VERSION_TABLE
 
@@ -33,7 +33,7 @@ def is_current(database: Database) -> bool:
 def read_checked(database: Database, work: Callable[[Connection], T]) -> T:
     """Read from a ledger, after making sure that this version of the package knows its schema.
 
-    :raises LedgerUnavailableError: unreachable, not created or not upgraded yet.
+    :raises LedgerUnavailableError: unreachable; :class:`LedgerNotReadyError` where it is not created or not upgraded.
     :raises ConfigurationError: upgraded by a newer version already.
     """
 
@@ -60,6 +60,6 @@ def _refuse(revision: str | None, shown: str) -> NoReturn:
 
     refuse_newer(revision)
     what = "has not been created yet" if revision is None else f"is at revision {revision}, not {REVISION}"
-    raise LedgerUnavailableError(
+    raise LedgerNotReadyError(
         f"the ledger {shown} {what}", remedy="Run `airflow-kafka-eos ledger upgrade` once, then try again"
     )

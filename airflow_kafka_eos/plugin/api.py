@@ -36,6 +36,10 @@ _HEADERS = {
 }
 
 
+#: PostgreSQL refuses it in every text
+_NO_NUL = "^[^\\x00]*$"
+
+
 class Body(BaseModel):
     """What a button sends. ``attempt``: the newest that the user saw."""
 
@@ -46,7 +50,7 @@ class Body(BaseModel):
     key: str = Field(min_length=1)
     attempt: int = Field(ge=1)
     confirm: str = ""
-    reason: str = Field("", max_length=500)
+    reason: str = Field("", max_length=500, pattern=_NO_NUL)
     dag_id: str | None = None
     run_id: str | None = None
 
@@ -78,6 +82,10 @@ def selection(
     """Of a run, or of all that the configured ledger has."""
     if (dag_id is None) != (run_id is None):
         raise HTTPException(422, "dag_id and run_id go together: name both, or neither")
+    for name, value in (("dag_id", dag_id), ("run_id", run_id)):
+        if value is not None and (not value or "\x00" in value):
+            # Airflow has no such run, and its database may not even be asked for one
+            raise HTTPException(422, f"{name} is {value!r}: name one, or leave both out")
     return Selection(dag_id, run_id)
 
 

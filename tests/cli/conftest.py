@@ -15,7 +15,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from tests.protocol.world import World
+from tests.protocol.world import World, foreign_transaction
 
 
 @dataclass
@@ -60,3 +60,11 @@ def world(
 def at(kafka: LocalKafka) -> tuple[str, str]:
     """The argument that names the cluster."""
     return ("--bootstrap-server", kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def stranger(world: World) -> Iterator[str]:
+    name = f"billing-{world.topic}"
+    producer = foreign_transaction(world, name)
+    yield name
+    producer.commit_transaction(30)  # refused, had anybody touched it

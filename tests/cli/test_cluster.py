@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.cli.cluster import add_cluster, properties, settings_of
+from airflow_kafka_eos.cli.cluster import add_cluster, settings_of
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
 from airflow_kafka_eos.cli.exits import FOUND, OK, TRANSIENT, USAGE, code_of, worst
 from airflow_kafka_eos.errors import (
@@ -24,6 +24,7 @@ from airflow_kafka_eos.errors import (
     NotFinishedError,
     UndecidableError,
 )
+from airflow_kafka_eos.kafka.client_properties import read_client_properties
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from tests.cli.conftest import Command
 from tests.secured import PASSWORD, Secured
@@ -38,7 +39,7 @@ def settings(*arguments: str) -> KafkaSettings:
 def test_a_file_of_settings_and_an_address(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# a comment\n\n security.protocol = SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.password=a=b \n")
-    assert properties(file) == {
+    assert read_client_properties(file) == {
         "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.password": "a=b",
     }  # fmt: skip
     found = settings("--bootstrap-server", "h:1", "--command-config", str(file))

@@ -86,8 +86,20 @@ def test_nothing_reached_is_3(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 def test_the_ledger_alone_is_reached(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--bootstrap-server", NOBODY, "--timeout", "1"]) == 1
-    assert main(["doctor"]) == 0
-    assert "cluster" not in capsys.readouterr().out.split("check")[-1]
+    assert "error: cluster-reachable" in capsys.readouterr().out
+
+
+def test_without_arguments_it_looks_at_kafka_default(
+    kafka: LocalKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    assert main(["doctor"]) == 2
+    assert "'kafka_default': Airflow has no such connection here" in capsys.readouterr().err
+    extra = {"bootstrap.servers": kafka.bootstrap_servers}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+    main(["doctor"])
+    rows = [row.split()[:4] for row in capsys.readouterr().out.splitlines()]
+    assert ["cluster-reachable", "ok", "Kafka", kafka.bootstrap_servers] in rows
 
 
 @pytest.mark.parametrize(

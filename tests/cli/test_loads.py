@@ -76,14 +76,16 @@ def test_a_decision_that_nobody_verifies_is_warned_about_long_before_anything_is
     ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], output: str
 ) -> None:
     command = ["loads", *words, "--namespace", "team", "--output", output]
+    which = f"ledger {ledger.where} ({ledger.ledger_id})\n"
     commit(ledger)
     prepare(ledger, OTHER)
     decided_ago(tmp_path, timedelta(hours=23))
-    assert (main(command), capsys.readouterr().err) == (0, "")
+    assert (main(command), capsys.readouterr().err) == (0, which)
     decided_ago(tmp_path, timedelta(hours=25, seconds=5))
     assert main(command) == 0
     captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
+    line = captured.err.removeprefix(which).removesuffix("\n")
+    assert "\n" not in line
     assert LOAD.key in line and "since 1d1h" in line and "loads recover" in line
     if output == "table":
         assert "1d1h" in captured.out
@@ -93,7 +95,7 @@ def test_a_decision_that_nobody_verifies_is_warned_about_long_before_anything_is
         assert 25 * 3_600_000 < rows[0]["unverified_ms"] < 26 * 3_600_000
         assert all(row["unverified_ms"] is None for row in rows[1:])
     ledger.record_given_up(LOAD, by="me", reason="gone")
-    assert (main(command), capsys.readouterr().err) == (0, "")
+    assert (main(command), capsys.readouterr().err) == (0, which)
 
 
 def test_many_such_decisions_are_a_few_lines_the_oldest_first(
@@ -103,8 +105,8 @@ def test_many_such_decisions_are_a_few_lines_the_oldest_first(
         commit(ledger, LoadIdentity("team", "orders", f"key-{n}"))
     decided_ago(tmp_path, timedelta(days=3))
     assert main(["loads", "list"]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 6 and lines[-1].endswith("and 3 more such loads")
+    which, *lines = capsys.readouterr().err.splitlines()
+    assert which.startswith("ledger ") and len(lines) == 6 and lines[-1].endswith("and 3 more such loads")
 
 
 def test_without_loads_it_says_so_and_programs_get_an_empty_list(ledger: Ledger, run: Run) -> None:

@@ -25,8 +25,8 @@ def call(home: Path, *arguments: str, **environment: str) -> subprocess.Complete
 @pytest.mark.parametrize(
     ("code", "arguments", "environment", "wanted"),
     [
-        (3, "loads list", {"LEDGER": "sqlite:///<home>/none.db"},
-         "LedgerUnavailableError: the ledger sqlite:///<home>/none.db has not been created yet. "
+        (2, "loads list", {"LEDGER": "sqlite:///<home>/none.db"},
+         "LedgerNotReadyError: the ledger sqlite:///<home>/none.db has not been created yet. "
          "Run `airflow-kafka-eos ledger upgrade` once"),
         (3, "ledger upgrade", {"LEDGER": f"postgresql://u:{SECRET}@127.0.0.1:1/x"},
          "LedgerUnavailableError: the ledger postgresql+psycopg2://u:***@127.0.0.1:1/x did not answer"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -45,14 +46,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def stranger(world: World) -> Iterator[str]:
-    name = f"billing-{world.topic}"
-    producer = foreign_transaction(world, name)
-    yield name
-    producer.commit_transaction(30)  # refused, had anybody touched it
-
-
 def test_open_transactions_are_listed_with_whose_they_are(
     world: World, command: Command, at: Cluster, stranger: str
 ) -> None:
@@ -69,6 +62,9 @@ def test_open_transactions_are_listed_with_whose_they_are(
         "two_phase_commit": False,
         "topic_partitions": len(manifest.prepared[0].writes),
         "load": str(world.load),
+        "namespace": world.load.namespace,
+        "name": world.load.name,
+        "key": world.load.key,
         "attempt": 1,
         "verdict": None,
     }
@@ -79,8 +75,12 @@ def test_open_transactions_are_listed_with_whose_they_are(
     found = {r["transactional_id"]: r["load"] for r in every}
     assert found[name] == str(world.load) and found[stranger] is None and found[other] is None
     elsewhere.commit_transaction(30)
-    text = command("transactions", "list", "--all", *at).out
-    assert "undecided" in text and "not of this ledger" in text
+    answer = command("transactions", "list", "--all", *at)
+    assert "undecided" in answer.out and "not of this ledger" in answer.out
+    assert answer.err == (
+        f"ledger {world.session.ledger.where} ({world.session.ledger.ledger_id}), Kafka cluster "
+        f"{world.session.cluster_id} at {at[1]}, namespace airflow\n"
+    )
     assert command("transactions", "list", "--running-longer-than", "2h", *at).out == "no open transactions\n"
 
 
@@ -103,11 +103,25 @@ def test_one_is_described_by_coordinator_ledger_and_log(world: World, command: C
     shown = described()
     assert (shown["log"], shown["coordinator"]["state"], shown["ledger"]["verdict"]) == ("open", "Ongoing", None)
     assert shown["ledger"]["prepared_transaction_state"] == str(one(manifest).state)
+    coordinator = shown["coordinator"]
+    assert (coordinator["broker"], coordinator["address"]) == (1, at[1])
+    assert (coordinator["producer_id"], coordinator["producer_epoch"]) == (
+        one(manifest).state.producer_id, one(manifest).state.producer_epoch,
+    )  # fmt: skip
+    assert str(coordinator["started_at"]).startswith("20") and 0 <= int(str(coordinator["duration_ms"])) < 120_000
+    for_people = command("transactions", "describe", name, *at).out
+    for line in (
+        r"verdict +undecided", r"log +open", rf"address +{at[1]}", r"started at +20\S+\+00:00", r"duration +\d+(ms|s)",
+        rf"name +{world.load.name}", rf"key +{world.load.key}",
+    ):  # fmt: skip
+        assert re.search(rf"^{line}", for_people, re.MULTILINE), (line, for_people)
     world.decide(manifest)
     world.commit()
     shown = described()
     assert (shown["log"], shown["ledger"]["verdict"]) == ("committed", "commit")
-    assert "committed" in command("transactions", "describe", name, *at).out
+    for_people = command("transactions", "describe", name, *at).out
+    assert re.search(r"^verdict +commit$", for_people, re.MULTILINE) and "committed" in for_people
+    assert shown["coordinator"]["duration_ms"] is None  # it has ended
     refused(command("transactions", "describe", "nobody", *at), 2, "neither the ledger nor a coordinator knows")
 
 

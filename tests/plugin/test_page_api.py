@@ -256,6 +256,19 @@ def test_a_ledger_that_is_not_known_for_sure_is_said_to_be(site: Site, new_load:
             assert answer.status_code == 422 and "ledger_conn_id is the template" in answer.text, answer.text
 
 
+@pytest.mark.parametrize("given", [{"run_id": ""}, {"dag_id": ""}, {"run_id": "a\x00b"}])
+def test_a_run_that_cannot_be_is_refused_in_words(site: Site, new_load: NewLoad, given: dict[str, str]) -> None:
+    named = {"dag_id": "orders", "run_id": "shown"} | given
+    with site.client("admin") as admin:
+        for route in ("loads", "transactions"):
+            answer = admin.get(f"/kafka-eos/api/{route}", params=named)
+            assert answer.status_code == 422 and "name one, or leave both out" in answer.text, (answer, answer.text)
+        world = new_load(f"cannot-be-{len(given)}-{next(iter(given))}")
+        assert admin.get("/kafka-eos/api/load", params=whose(world) | named).status_code == 422
+        assert press(admin, world, "cleanup", **named).status_code == 422
+        assert press(admin, world, "give-up", reason="a\x00b").status_code == 422
+
+
 def test_no_answer_has_a_secret(site: Site, new_load: NewLoad) -> None:
     world = new_load("secret")
     lingering(site, world)

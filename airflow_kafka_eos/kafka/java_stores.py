@@ -1,0 +1,210 @@
+"""Java's keystores and truststores, as PEM: JKS, and what PKCS#12 holds of trusted certificates.
+
+JKS is read here: no library that is looked after does it, and calling ``keytool`` would want a Java on every host, and
+most of a second of each call. Its form has not changed since 1998: entries, then SHA-1 over password, a constant and
+all of it; a private key is XORed with a stream of SHA-1 digests (``sun.security.provider.KeyProtector``). The tests
+read what keytool writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from airflow_kafka_eos.errors import ConfigurationError
+
+_JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
+_WHITENER = b"Mighty Aphrodite"
+_KEY, _CERTIFICATE = 1, 2
+_SALT = 20
+
+
+class _Entry(NamedTuple):
+    key: bytes | None
+    certificates: tuple[bytes, ...]
+
+
+def kind_of(location: str, name: str) -> str:
+    """``JKS``, ``PKCS12`` or ``PEM``, by what is in the file: Java does not go by ``ssl.*.type`` alone either.
+
+    :param name: the setting that names the file, for the error.
+    :raises ConfigurationError: it cannot be read, or is none of them.
+    """
+    data = _read(location, name)
+    if data.startswith(_JKS):
+        return "JKS"
+    if b"-----BEGIN " in data:
+        return "PEM"
+    if data[:1] == b"\x30":
+        return "PKCS12"
+    what = "a JCEKS keystore" if data.startswith(_JCEKS) else "neither JKS, PKCS#12 nor PEM"
+    raise ConfigurationError(
+        f"the Kafka setting {name} names {what}",
+        remedy=f"Make PKCS#12 of it: keytool -importkeystore -srckeystore {location} -destkeystore {location}.p12 "
+        "-deststoretype PKCS12",
+    )
+
+
+def certificates_of(location: str, password: str, name: str) -> str:
+    """The certificates of a truststore, as PEM.
+
+    :raises ConfigurationError: it cannot be read, or not with that password.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    data = _read(location, name)
+    if data.startswith(_JKS):
+        found: list[Any] = [
+            x509.load_der_x509_certificate(der)
+            for entry in _entries(data, password, name)
+            if entry.key is None
+            for der in entry.certificates
+        ]
+    else:
+        found = _trusted_by_pkcs12(data, password, name)
+    if not found:
+        raise _refuse(name, "holds no trusted certificate")
+    return "".join(one.public_bytes(Encoding.PEM).decode() for one in found)
+
+
+def key_of(location: str, password: str, key_password: str, name: str) -> tuple[str, str, str]:
+    """The certificates and the key of a JKS keystore, as PEM; the key under a password made for this moment, the third.
+
+    :raises ConfigurationError: it cannot be read, or not with these passwords.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
+    entry = next((e for e in _entries(_read(location, name), password, name) if e.key is not None), None)
+    if entry is None or entry.key is None:
+        raise _refuse(name, "holds no key")
+    key = serialization.load_der_private_key(_unprotected(entry.key, key_password, name), None)
+    made = secrets.token_urlsafe(32)
+    pem = serialization.Encoding.PEM
+    certificates = "".join(x509.load_der_x509_certificate(der).public_bytes(pem).decode() for der in entry.certificates)
+    encrypted = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(made.encode())
+    )
+    return certificates, encrypted.decode(), made
+
+
+def _trusted_by_pkcs12(data: bytes, password: str, name: str) -> list[Any]:
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    try:
+        store = pkcs12.load_pkcs12(data, password.encode() if password else None)
+    except ValueError:
+        raise _refuse(name, f"is no PKCS#12 file, or {_password_of(name)} is not its password") from None
+    return [one.certificate for one in store.additional_certs]
+
+
+def _entries(data: bytes, password: str, name: str) -> Iterator[_Entry]:
+    body, digest = data[:-20], data[-20:]
+    if password:
+        expected = hashlib.sha1(password.encode("utf-16-be") + _WHITENER + body).digest()
+        if not hmac.compare_digest(expected, digest):
+            raise _refuse(name, f"is damaged, or {_password_of(name)} is not its password")
+    try:
+        yield from _parsed(body)
+    except (struct.error, IndexError, ValueError):
+        raise _refuse(name, "is damaged") from None
+
+
+def _parsed(body: bytes) -> Iterator[_Entry]:
+    at = 0
+
+    def number(form: str) -> int:
+        nonlocal at
+        (value,) = struct.unpack_from(form, body, at)
+        at += struct.calcsize(form)
+        return int(value)
+
+    def block(form: str) -> bytes:
+        nonlocal at
+        size = number(form)
+        if size > len(body) - at:
+            raise ValueError("cut off")
+        at += size
+        return body[at - size : at]
+
+    def certificate() -> bytes:
+        if version == 2:
+            block(">H")  # its type, X.509
+        return block(">I")
+
+    number(">I")
+    version = number(">I")
+    if version not in (1, 2):
+        raise ValueError("of another version")
+    for _ in range(number(">I")):
+        tag = number(">I")
+        block(">H")  # its alias
+        number(">Q")  # when it was made
+        if tag == _KEY:
+            key = block(">I")
+            yield _Entry(key, tuple(certificate() for _ in range(number(">I"))))
+        elif tag == _CERTIFICATE:
+            yield _Entry(None, (certificate(),))
+        else:
+            raise ValueError("of another kind")
+
+
+def _unprotected(protected: bytes, password: str, name: str) -> bytes:
+    """The key in PKCS#8 form: EncryptedPrivateKeyInfo's octets are salt, key XOR stream, digest."""
+    try:
+        octets = _octets(protected)
+    except (IndexError, ValueError):
+        raise _refuse(name, "is damaged") from None
+    secret = password.encode("utf-16-be")
+    salt, hidden, digest = octets[:_SALT], octets[_SALT:-20], octets[-20:]
+    stream, last = b"", salt
+    while len(stream) < len(hidden):
+        last = hashlib.sha1(secret + last).digest()
+        stream += last
+    key = bytes(a ^ b for a, b in zip(hidden, stream, strict=False))
+    if not hmac.compare_digest(hashlib.sha1(secret + key).digest(), digest):
+        raise _refuse(name, "has a key under another password: ssl.key.password, or ssl.keystore.password without it")
+    return key
+
+
+def _octets(der: bytes) -> bytes:
+    """The second member of a DER sequence."""
+    outer = _content(der, 0)[0]
+    _, behind = _content(outer, 0)
+    return _content(outer, behind)[0]
+
+
+def _content(der: bytes, at: int) -> tuple[bytes, int]:
+    """The content of the element at an offset, and the offset behind it."""
+    size, start = der[at + 1], at + 2
+    if size & 0x80:
+        count = size & 0x7F
+        size, start = int.from_bytes(der[start : start + count], "big"), start + count
+    if start + size > len(der):
+        raise ValueError("cut off")
+    return der[start : start + size], start + size
+
+
+def _read(location: str, name: str) -> bytes:
+    try:
+        return Path(location).read_bytes()
+    except (OSError, ValueError) as e:
+        raise _refuse(name, f"cannot be read ({type(e).__name__})") from None
+
+
+def _password_of(name: str) -> str:
+    return name.replace("location", "password")
+
+
+def _refuse(name: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the file that the Kafka setting {name} names {problem}",
+        remedy="Check it with keytool -list -keystore FILE, or use PEM files: ssl.ca.location, "
+        "ssl.certificate.location and ssl.key.location",
+    )
