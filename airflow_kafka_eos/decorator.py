@@ -75,12 +75,15 @@ def exactly_once_load(
 
     ::
 
-        @exactly_once_load(topics=["orders"], min_records=1)
+        DAILY = CronDataIntervalTimetable("@daily", timezone="UTC")  # a run is of a day that is over
+        DAY = "{{ data_interval_start | ds }}"
+
+        @exactly_once_load(topics=["orders"], load_key=DAY)
         def load_orders(spark, day):
             return spark.read.parquet(f"/data/orders/{day}").selectExpr("id AS key", "to_json(struct(*)) AS value")
 
-        with DAG("orders", schedule="@daily", start_date=datetime(2026, 1, 1)):
-            load_orders(day="{{ ds }}")
+        with DAG("orders", schedule=DAILY, start_date=datetime(2026, 1, 1), catchup=True):
+            load_orders(day=DAY)
 
     The function runs in the Spark driver, which runs the DAG file again to come to it, as Airflow's workers do
     (docs/adr/0018): it may use what its file defines and imports, and the variables around it. It has no Airflow

@@ -35,6 +35,11 @@ def load_of(first: LoadIdentity, generation: int) -> LoadIdentity:
     return first if generation == 1 else replace(first, key=f"{first.key}~reload-{generation}")
 
 
+def first_key(key: str) -> str:
+    """The key that an author chose, of that of any generation."""
+    return _RESERVED.sub("", key)
+
+
 def refuse_reserved(load: LoadIdentity) -> None:
     """An author's key that looks like a reload would be taken for one.
 

@@ -29,7 +29,7 @@ class MappedLoads:
 
     ::
 
-        ExactlyOnceLoad.partial("tables", job="jobs/table.py", job_args={"day": "{{ ds }}"}).expand(
+        ExactlyOnceLoad.partial("tables", job="jobs/table.py", job_args={"day": DAY}, load_key=DAY).expand(
             topic=["orders", "returns", "customers"]
         )
 

@@ -41,8 +41,11 @@ class ExactlyOnceLoad(TaskGroup):
 
     ::
 
-        with DAG("orders", schedule="@daily", start_date=datetime(2026, 1, 1)):
-            ExactlyOnceLoad("load", job="jobs/orders.py", job_args={"day": "{{ ds }}"}, topics=["orders"])
+        DAILY = CronDataIntervalTimetable("@daily", timezone="UTC")  # a run is of a day that is over
+        DAY = "{{ data_interval_start | ds }}"
+
+        with DAG("orders", schedule=DAILY, start_date=datetime(2026, 1, 1), catchup=True):
+            ExactlyOnceLoad("load", job="jobs/orders.py", job_args={"day": DAY}, load_key=DAY, topics=["orders"])
 
     ::
 
@@ -63,7 +66,8 @@ class ExactlyOnceLoad(TaskGroup):
     :param job_args: keyword arguments for the job; JSON values, no secrets. (templated)
     :param topics: the topics it may write to; with one, the DataFrame needs no ``topic`` column.
     :param load_name: default ``<dag id>.<group id>``.
-    :param load_key: what names one load of that name. (templated)
+    :param load_key: what names one load of that name; best the template that tells the job what to read
+        (docs/load-keys.md). Default: the run's partition key, else its logical date, else its run id. (templated)
     :param on_committed: with a load that is committed already: ``skip`` it, ``fail``, or ``reload`` it under a key of
         its own; see :class:`~airflow_kafka_eos.operators.begin.BeginLoadOperator`. (templated)
     :param item: in a mapped group, what tells this load from the others; put behind ``load_key``. See also
@@ -72,7 +76,8 @@ class ExactlyOnceLoad(TaskGroup):
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
     :param ledger_conn_id: metadata DB; without, the embedded SQLite file.
     :param spark_conn_id: Spark connection.
-    :param min_records: refuse a load with fewer records.
+    :param min_records: refuse a load with fewer records; 0 or None: one without any is committed, too, and takes its
+        key.
     :param max_records: refuse a load with more records.
     :param check: callable on the manifest; False or a text refuses the load.
     :param also_sql: SQL that decide runs in the database transaction that records the decision: a dual write. Needs
@@ -124,7 +129,7 @@ class ExactlyOnceLoad(TaskGroup):
         kafka_conn_id: str | None = None,
         ledger_conn_id: str | None = None,
         spark_conn_id: str = "spark_default",
-        min_records: int | None = None,
+        min_records: int | None = 1,
         max_records: int | None = None,
         check: Callable[..., Any] | None = None,
         also_sql: Any = None,
@@ -183,7 +188,7 @@ class ExactlyOnceLoad(TaskGroup):
         after: dict[str, Any] = load | {"trigger_rule": "all_success"}
         with self:
             self.begin = BeginLoadOperator(
-                task_id="begin", on_committed=on_committed, item=item, outlets=[], **load
+                task_id="begin", on_committed=on_committed, item=item, topics=topics, outlets=[], **load
             )
             if item is not None or on_committed not in (OnCommitted.SKIP, OnCommitted.FAIL):
                 # which key it is, begin finds out

@@ -6,16 +6,17 @@ import os
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference
+from airflow.sdk import DAG, AsyncCallback, CronDataIntervalTimetable, DeadlineAlert, DeadlineReference
 
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.triggers.deadline import report_unfinished_loads
 
+DAY = "{{ data_interval_start | ds }}"
 DEADLINE = timedelta(seconds=int(os.environ.get("LOAD_DEADLINE_S", "3600")))
 
 with DAG(
     "deadline_alert",
-    schedule="@daily",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
     default_args={"retries": 2},
@@ -28,6 +29,7 @@ with DAG(
 ):
     ExactlyOnceLoad(
         "load_events",
-        sql="SELECT concat('event ', id, ' of {{ ds }}') AS value FROM range(10)",
+        sql=f"SELECT concat('event ', id, ' of {DAY}') AS value FROM range(10)",
+        load_key=DAY,
         topics=["events"],
     )

@@ -7,13 +7,15 @@ broker that grants two-phase commit.
 from __future__ import annotations
 
 import pendulum
-from airflow.sdk import DAG
+from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_kafka_eos import ExactlyOnceLoad
 
+DAY = "{{ data_interval_start | ds }}"
+
 with DAG(
     "dual_write_postgresql",
-    schedule="@daily",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
     default_args={"retries": 2},
@@ -21,12 +23,13 @@ with DAG(
 ):
     ExactlyOnceLoad(
         "load_orders",
-        sql="SELECT CAST(id AS STRING) AS key, concat('order ', id, ' of {{ ds }}') AS value FROM range(100)",
+        sql=f"SELECT CAST(id AS STRING) AS key, concat('order ', id, ' of {DAY}') AS value FROM range(100)",
+        load_key=DAY,
         topics=["orders"],
         ledger_conn_id="warehouse",
         two_phase_commit="required",
         also_sql=[
             "CREATE TABLE IF NOT EXISTS loaded_days (day DATE PRIMARY KEY, records BIGINT NOT NULL)",
-            ("INSERT INTO loaded_days VALUES (:day, :records)", {"day": "{{ ds }}"}),
+            ("INSERT INTO loaded_days VALUES (:day, :records)", {"day": DAY}),
         ],
     )

@@ -25,6 +25,7 @@ with DAG(
     ExactlyOnceLoad(
         "load_clicks",
         sql="SELECT concat('click ', id, ' of {{ partition_key }}') AS value FROM range(60)",
+        load_key="{{ partition_key }}",  # the default too, but a run that is triggered without one is refused then
         topics=["clicks"],
         asset_server=CLUSTER,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pendulum
-from airflow.sdk import DAG, task, task_group
+from airflow.sdk import DAG, CronDataIntervalTimetable, task, task_group
 
 from airflow_kafka_eos import ExactlyOnceLoad
 
@@ -11,7 +11,7 @@ TOPICS = ("invoices", "payments")
 
 with DAG(
     "mapped_topics",
-    schedule="@daily",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
     default_args={"retries": 2},
@@ -19,12 +19,12 @@ with DAG(
 ):
 
     @task
-    def what_to_load(ds=None):
+    def what_to_load(day):
         """The key never holds the map index: a topic that comes or goes would make other loads of all behind it."""
-        return [{"topic": t, "key": f"{t} {ds}", "sql": f"SELECT '{t} of {ds}' AS value"} for t in TOPICS]
+        return [{"topic": t, "key": f"{t} {day}", "sql": f"SELECT '{t} of {day}' AS value"} for t in TOPICS]
 
     @task_group
     def load_topic(topic, key, sql):
         ExactlyOnceLoad("load", sql=sql, topics=[topic], load_key=key)
 
-    load_topic.expand_kwargs(what_to_load())
+    load_topic.expand_kwargs(what_to_load("{{ data_interval_start | ds }}"))

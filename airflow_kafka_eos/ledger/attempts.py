@@ -29,9 +29,10 @@ def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Inte
     """The attempt to go on with, opened now when none can (rules 2, 3, 9)."""
     interval = normalise_interval(load, interval)
     locked = lock(connection, load) or _create(connection, load, interval)
-    _check_interval(connection, locked, interval)
     if locked.committed is not None:
         return locked.committed
+    # one that is committed has nothing to protect: nothing is written for any interval
+    _check_interval(connection, locked, interval)
     newest = locked.newest
     if newest is not None and newest.is_undecided and (newest.is_prepared or not newest.is_submitted):
         return newest
@@ -45,6 +46,7 @@ def submit(
     naming: TransactionNaming,
     writers_until: str | None,
     cluster_id: str | None,
+    arguments_sha256: str | None = None,
 ) -> AttemptRow:
     """An attempt for this caller's application alone (rule 3), or the one that is decided (rule 9).
 
@@ -78,6 +80,7 @@ def submit(
         slot=slot,
         writers_until=writers_until,
         cluster_id=cluster_id,
+        arguments_sha256=arguments_sha256,
     )
 
 
@@ -181,15 +184,17 @@ def normalise_interval(load: LoadIdentity, interval: Interval | None) -> Interva
 
 
 def _check_interval(connection: Connection, locked: Locked, interval: Interval | None) -> None:
-    # a run without an interval (manual, asset) neither asks nor overwrites
+    # a run whose interval says nothing of the data (manual, asset) neither asks nor overwrites
     recorded = locked.row.data_interval
     if interval is None or interval == recorded:
         return
     if recorded is not None:
         raise ConfigurationError(
-            f"this load covers the data interval {recorded[0]} to {recorded[1]}, this run asks for "
-            f"{interval[0]} to {interval[1]}: after a change of schedule one key would stand for two loads",
-            remedy="Give the new schedule a load name or load_key of its own",
+            f"this load is of the data interval {recorded[0]} to {recorded[1]}, this run's is {interval[0]} to "
+            f"{interval[1]}: one key would stand for two loads",
+            remedy="Nothing was opened or aborted. Does load_key leave out what tells the intervals apart? Put it in: "
+            "load_key='{{ data_interval_start | ts }}'. Was the DAG's schedule changed? Give its loads another "
+            "load_name. Then clear begin",
             load=str(locked.row.load),
         )
     values = {"data_interval_start": interval[0], "data_interval_end": interval[1]}

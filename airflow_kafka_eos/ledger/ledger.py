@@ -66,7 +66,7 @@ class Ledger(OpenLedger):
         :param owner: who asks, for people: dag, run, task and try.
         :param data_interval: ISO times with a time zone; recorded once.
         :raises InvalidNameError: the load's transactional ids would be too long.
-        :raises ConfigurationError: the load was begun for another data interval.
+        :raises ConfigurationError: the load was begun for another data interval, and is not committed.
         """
         naming.check_length(load, self._ledger_id)
         return self._write(lambda c: attempts.begin(c, load, owner, data_interval))
@@ -79,6 +79,7 @@ class Ledger(OpenLedger):
         naming: TransactionNaming = TransactionNaming.INCREMENTING,
         deadline_ms: int | None = None,
         cluster_id: str | None = None,
+        arguments_sha256: str | None = None,
     ) -> AttemptRow:
         """The attempt that the caller's application may prepare: no two callers get the same (rule 3).
 
@@ -88,6 +89,7 @@ class Ledger(OpenLedger):
         :param naming: ``pooling``: the attempt leases a slot of ids with it.
         :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction (rule 5).
         :param cluster_id: of the Kafka cluster that its application writes to; None: not known.
+        :param arguments_sha256: of what its job is asked for; None: that does not follow from the run.
         :raises ConfigurationError: pooling without a deadline: nobody could tell how long its ids may not be used.
         :raises InDoubtError: a slot of the load's name is in doubt.
         """
@@ -98,7 +100,9 @@ class Ledger(OpenLedger):
                 load=str(load),
             )
         until = None if deadline_ms is None else slots.text_of(datetime.fromtimestamp(deadline_ms / 1000, UTC))
-        return self._write(lambda c: attempts.submit(c, load, owner, naming, until, cluster_id))
+        return self._write(
+            lambda c: attempts.submit(c, load, owner, naming, until, cluster_id, arguments_sha256)
+        )
 
     def mark_prepared(self, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
         """Record that all of the attempt's transactions are prepared; the same answer for the same manifest again.
@@ -284,6 +288,10 @@ class Ledger(OpenLedger):
     def unfinished(self, namespace: str) -> list[AttemptRow]:
         """Attempts that are neither verified committed nor verified swept, by load and number."""
         return self._read(lambda c: queries.unfinished(c, namespace))
+
+    def with_same_arguments(self, load: LoadIdentity, arguments_sha256: str) -> list[AttemptRow]:
+        """Committed attempts of that name, of any key, whose job was asked for the same; oldest first."""
+        return self._read(lambda c: queries.with_same_arguments(c, load, arguments_sha256))
 
     def topics(self, namespace: str) -> set[str]:
         """Those that prepared attempts have written to."""

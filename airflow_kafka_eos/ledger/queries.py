@@ -152,6 +152,19 @@ def topics(connection: Connection, namespace: str) -> set[str]:
     return {topic for found in connection.execute(query).scalars() for topic in json.loads(found)}
 
 
+def with_same_arguments(connection: Connection, load: LoadIdentity, arguments_sha256: str) -> list[AttemptRow]:
+    """Committed attempts of the same namespace and name, of any key, whose job was asked for the same; oldest first."""
+    query = (
+        _attempts_of_all(load.namespace, load.name)
+        .where(
+            t.attempts.c.arguments_sha256 == arguments_sha256,
+            t.decisions.c.verdict == Verdict.COMMIT.value,
+        )
+        .order_by(t.attempts.c.id)
+    )
+    return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
+
+
 def holders(
     connection: Connection, states: Iterable[PreparedTxnState]
 ) -> list[tuple[AttemptRow, TransactionRow]]:
@@ -289,6 +302,7 @@ def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
         writers_until=row.writers_until,
         writers_left=row.writers_left,
         cluster_id=row.cluster_id,
+        arguments_sha256=row.arguments_sha256,
     )
 
 

@@ -28,7 +28,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the migrations is called
-REVISION = "0006"
+REVISION = "0007"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -109,6 +109,8 @@ attempts = Table(
     Column("writers_left", Boolean),
     # revision 0005: of the Kafka cluster that it was submitted to
     Column("cluster_id", _varchar(255)),
+    # revision 0007: of what its job was asked for, where that follows from the run
+    Column("arguments_sha256", _varchar(64)),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
 

@@ -87,12 +87,42 @@ class LoadOperator(BaseOperator):
         """The load, once the templates are rendered."""
         return LoadIdentity(self.namespace, self.load_name, self.load_key)
 
-    def pre_execute(self, context: Any) -> None:
-        """Refuse mapped loads that would share one identity: the second would be taken for loaded already.
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """Airflow's own; a run without a logical date has no ``ds`` and no data interval, and says so.
 
-        :raises AirflowFailException: a mapped load has no ``load_key`` of its own.
+        :raises AirflowFailException: a template asks for one of them there: no retry has it.
+        """
+        from jinja2 import UndefinedError
+
+        try:
+            super().render_template_fields(context, jinja_env)
+        except UndefinedError as e:
+            run = context.get("dag_run")
+            if run is None or run.logical_date is not None:
+                raise
+            with no_retry_of_terminal_errors():
+                raise ConfigurationError(
+                    f"a template of this task asks for what the run does not have ({e}): it was triggered without a "
+                    "logical date, so there is no ds, and no data interval. Nothing was read or written",
+                    remedy="Trigger it once more with a logical date (the field of that name in Airflow's UI, "
+                    "logical_date in its API): with a timetable of data intervals, that loads the last whole interval "
+                    "before it. Or write job_args and load_key for runs without a date (docs/load-keys.md)",
+                ) from e
+
+    def pre_execute(self, context: Any) -> None:
+        """Refuse keys that would stand for several loads: the second would be taken for loaded already.
+
+        :raises AirflowFailException: a mapped load has no ``load_key`` of its own, or a template had nothing to say.
         """
         super().pre_execute(context)
+        if self.load_key == "None":
+            with no_retry_of_terminal_errors():
+                raise ConfigurationError(
+                    f"load_key of the load {self.load_name!r} was rendered to 'None': this run does not have what its "
+                    "template asks for, and all such runs would be one load",
+                    remedy="Trigger the run with what names its data (a partition key, a parameter); or let load_key "
+                    "ask for what every run has (docs/load-keys.md)",
+                )
         if owner_index(context) is not None and not self._has_own_key:
             with no_retry_of_terminal_errors():
                 raise ConfigurationError(

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow_kafka_eos.arguments import choose, is_filled_in_later
+from airflow_kafka_eos.arguments import choose, is_filled_in_later, topic_names
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.generation import refuse_reserved
-from airflow_kafka_eos.load import OnCommitted, OnCommittedText, Verdict
+from airflow_kafka_eos.load import LoadState, OnCommitted, OnCommittedText, Verdict
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
@@ -17,11 +18,16 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
     refuse_siblings,
 )
+from airflow_kafka_eos.operators.links import AlreadyCommittedLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.protocol.session import Session
+
+#: Runs whose data interval says which data they are for. That of a manual run is made of the moment of a click.
+_WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
 class BeginLoadOperator(LoadOperator):
@@ -40,20 +46,32 @@ class BeginLoadOperator(LoadOperator):
         nor does a retry, but for one that comes when another run has committed meanwhile (ADR 17). (templated)
     :param item: what tells this load from the others of a mapped group: a text, or a list of topics. Its name is put
         behind ``load_key``, so that no load is known by the position of its map index. (templated)
+    :param topics: those of the load: one that was committed into others does not pass for it. Empty: not compared.
+        (templated)
     """
 
-    template_fields: Sequence[str] = (*LoadOperator.template_fields, "on_committed", "item")
+    template_fields: Sequence[str] = (*LoadOperator.template_fields, "on_committed", "item", "topics")
+    operator_extra_links = (AlreadyCommittedLink(),)
 
     def __init__(
-        self, *, on_committed: OnCommittedText | str = "skip", item: Any = None, **kwargs: Any
+        self,
+        *,
+        on_committed: OnCommittedText | str = "skip",
+        item: Any = None,
+        topics: Sequence[str] | XComArg = (),
+        **kwargs: Any,
     ) -> None:
         choose("on_committed", on_committed, OnCommitted.read)
         if item is not None and not is_filled_in_later(item):
             name_of_item(item)
+        topic_names(topics, some=False)  # and again when rendered: they may come from another task
         # the other steps of the load ask for what it returns
         super().__init__(**kwargs | {"do_xcom_push": True})
         self.on_committed = on_committed
         self.item = item
+        self.topics: Any = topics  # rendered when it is read
+        #: once it has run: what a person should know who sees it green
+        self.note = ""
         self._has_own_key = self._has_own_key or item is not None
 
     def pre_execute(self, context: Any) -> None:
@@ -64,7 +82,10 @@ class BeginLoadOperator(LoadOperator):
                 self.load_key = f"{self.load_key}/{name_of_item(self.item)}"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Open or keep an attempt; returns the load's key, and the attempt's number and verdict for the UI."""
+        """Open or keep an attempt; returns the load's key, and the attempt's number and verdict for the UI.
+
+        ``note`` says of a load that is committed already by which run, and when.
+        """
         from airflow_kafka_eos.protocol.opening import begin
         from airflow_kafka_eos.protocol.reloading import reload
 
@@ -73,18 +94,27 @@ class BeginLoadOperator(LoadOperator):
             mode = OnCommitted.read("on_committed", self.on_committed)
             load = self.load_identity
             refuse_reserved(load)
+            topic_names(self.topics, rendered=True, some=False)
             if mode is OnCommitted.RELOAD:
                 load = reload(session, load, owner=owner, whole=self._whole_group_runs(context))
-            row = begin(session, load, owner=owner, data_interval=_data_interval(context))
+            interval = _data_interval(context)
+            row = begin(session, load, owner=owner, data_interval=interval)
             refuse_siblings(row, context)
             if mode is OnCommitted.FAIL:
                 refuse_loads_of_others(row, owner)
-        self.log.info("load %s: attempt %d", row.load, row.number)
+            if row.verdict is Verdict.COMMIT:
+                notes = [_committed_by(row, owner), *_other_topics(session, row, self.topics)]
+                self.note = ". ".join([*notes, *_other_interval(session, row, interval)])
+        if self.note:
+            self.log.warning("load %s: %s", row.load, self.note)
+        else:
+            self.log.info("load %s: attempt %d", row.load, row.number)
         return {
             "load": str(row.load),
             "load_key": row.load.key,
             "attempt": row.number,
             "verdict": row.verdict.value if row.verdict else None,
+            "note": self.note,
         }
 
     def _whole_group_runs(self, context: Any) -> bool:
@@ -137,10 +167,59 @@ def refuse_loads_of_others(row: AttemptRow, owner: str) -> None:
         )
 
 
+def _committed_by(row: AttemptRow, owner: str) -> str:
+    by = "this run itself" if row.responsible == owner else row.responsible
+    return f"Already committed by {by}, decided at {row.decided_at}: nothing is written again"
+
+
+def _other_topics(session: Session, row: AttemptRow, topics: Sequence[str]) -> list[str]:
+    """What to say of a decided load that was written to topics that are not the load's, by now.
+
+    One that is not COMMITTED yet is finished, wherever it was written to.
+
+    :raises ConfigurationError: it is COMMITTED: this run would pass for a load that was never made.
+    """
+    written = {
+        w.topic
+        for t in session.ledger.transactions(row.load, row.number)
+        if t.outcome is not Outcome.SUPERSEDED
+        for w in t.writes
+    }
+    if not topics or written <= set(topics):  # a topic that this load had no records for is fine
+        return []
+    were, are = ", ".join(sorted(written)), ", ".join(sorted(topics))
+    known = session.ledger.load(row.load)
+    if known is not None and known.state is not LoadState.COMMITTED:
+        return [f"It was written to {were}, topics= names {are}: it is finished as it was begun"]
+    raise ConfigurationError(
+        f"this key was committed by {row.responsible}, decided at {row.decided_at}, into {were}; topics= names {are}: "
+        "nothing was written there",
+        remedy="One key loads once. Is a name in topics= wrong, or one missing? Mend it, and clear begin. To load the "
+        "same data into another topic, give it another load_name, or a load_key of its own",
+        load=str(row.load),
+        attempt=row.number,
+    )
+
+
+def _other_interval(session: Session, row: AttemptRow, interval: tuple[str, str] | None) -> list[str]:
+    """What to say of a committed load that was begun for another data interval than this scheduled run's."""
+    from airflow_kafka_eos.ledger.attempts import normalise_interval
+
+    known = session.ledger.load(row.load)
+    mine = normalise_interval(row.load, interval)
+    if mine is None or known is None or known.data_interval in (None, mine):
+        return []
+    was = known.data_interval
+    assert was is not None
+    return [
+        f"It is of the data interval {was[0]} to {was[1]}, this run's is {mine[0]} to {mine[1]}: what this run is for "
+        "is not loaded. Is load_key coarser than the schedule? (docs/load-keys.md)"
+    ]
+
+
 def _data_interval(context: Any) -> tuple[str, str] | None:
     run = context["dag_run"]
     start, end = run.data_interval_start, run.data_interval_end
-    # a manual run has no logical date, and its interval says nothing about the data
-    if run.logical_date is None or start is None or end is None:
+    if run.run_type not in _WITH_AN_INTERVAL or start is None or end is None:
         return None
     return start.isoformat(), end.isoformat()

@@ -39,10 +39,10 @@ class DecideLoadOperator(LoadOperator):
 
     ::
 
-        DecideLoadOperator(task_id="decide", load_name="orders", min_records=1,
+        DecideLoadOperator(task_id="decide", load_name="orders", min_records=1_000,
                            check=lambda manifest: manifest.bytes < 10**9 or "more than a day can have")
 
-    :param min_records: refuse a load with fewer records.
+    :param min_records: refuse a load with fewer records; 0 or None: one without any is committed, too.
     :param max_records: refuse a load with more.
     :param check: gets the :class:`~airflow_kafka_eos.manifest.Manifest`; returning False or a text refuses the load.
     :param margin: a timedelta, or seconds: time that each transaction must have left before the broker may end it by
@@ -59,7 +59,7 @@ class DecideLoadOperator(LoadOperator):
     def __init__(
         self,
         *,
-        min_records: int | None = None,
+        min_records: int | None = 1,
         max_records: int | None = None,
         check: Callable[..., Any] | None = None,
         margin: Duration | None = None,

@@ -42,6 +42,12 @@ from airflow_kafka_eos.load import (
     WriterName,
     WriterText,
 )
+from airflow_kafka_eos.operators.arguments import (
+    asked_before,
+    asked_for_something_else,
+    digest_of,
+    follow_from_run,
+)
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
@@ -65,7 +71,9 @@ if TYPE_CHECKING:
 
     from airflow_kafka_eos.hooks.kafka_eos import Resolved
     from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.repreparing import Repreparation
+    from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 #: What a coordinator shows for "none"; see ApplicationSpec.
@@ -81,8 +89,10 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
 
     ::
 
+        DAY = "{{ data_interval_start | ds }}"
+
         PrepareLoadOperator(task_id="prepare", load_name="orders", job="jobs/orders.py", topics=["orders"],
-                            job_args={"day": "{{ ds }}"}, conn_id="spark_default", driver_memory="2g")
+                            load_key=DAY, job_args={"day": DAY}, conn_id="spark_default", driver_memory="2g")
 
     Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
     application of an earlier try would hand this attempt another one's result (rule 3).
@@ -185,11 +195,17 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self.job: Any = job
         self.sql: Any = sql
         self.job_args: Any = job_args
+        self._follow_from_run = follow_from_run(job, sql, job_args)
         self.hold_time, self.writer_deadline = held, deadline
         self.manifest_dir = optional("manifest_dir", manifest_dir)
         self.max_transactional_ids = max_transactional_ids
         self.max_transactional_ids_of_namespace = max_transactional_ids_of_namespace
         self.scope, self.two_phase_commit, self.writer, self.transaction_naming = (c.value for c in choices)
+
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """Airflow's own; before it, what the arguments are made of can still be seen."""
+        self._follow_from_run = follow_from_run(self.job, self.sql, self.job_args)
+        super().render_template_fields(context, jinja_env)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared.
@@ -215,6 +231,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
             deployment = self._deployment()
             deployment.check(self.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+            asked = self._arguments_sha256()
             with resolved.session(self.namespace) as session:
                 row = submit(
                     session,
@@ -223,9 +240,11 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     naming=TransactionNaming(self.transaction_naming),
                     deadline_ms=deadline_ms,
                     caps=caps,
+                    arguments_sha256=asked,
                 )
                 refuse_siblings(row, context)
                 decided = row.verdict is Verdict.COMMIT
+                warned = self._warned(session, row, asked, owner_of(context))
                 again = None
                 if decided:
                     again = open_repreparation(session, row, by=owner_of(context), hold_time_ms=self._hold_time_ms)
@@ -237,7 +256,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     SparkSubmitOperator.execute(self, context)
 
             if decided:
-                done = {"load": str(row.load), "attempt": row.number, "verdict": Verdict.COMMIT.value}
+                done = {"load": str(row.load), "attempt": row.number, "verdict": Verdict.COMMIT.value} | warned
                 return done if again is None else done | self._prepare_again(again, resolved, store, spec, run_spark)
             self.log.info("load %s attempt %d: submitting to Spark", row.load, row.number)
             run_spark(spec(ref))
@@ -256,8 +275,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             }
             with resolved.session(self.namespace) as session:
                 prepared(session, manifest, writers_left=store.writers_left(manifest))
-                verdict = decide_at_once(self, context, session, manifest, result)
-        return result if verdict is None else result | {"verdict": verdict.value}
+                verdict = decide_at_once(self, context, session, manifest, result | warned)
+        return result | warned | ({} if verdict is None else {"verdict": verdict.value})
 
     def _prepare_again(
         self,
@@ -295,6 +314,30 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         with resolved.session(self.namespace) as session:
             let_in(session, again, manifest)
         return {"prepared_again": partitions, "records": manifest.records, "manifest": store.path(again.ref)}
+
+    def _warned(self, session: Session, row: AttemptRow, asked: str | None, owner: str) -> dict[str, str]:
+        """What to return, once it is logged, where the key does not fit what the job is asked for."""
+        if asked is None:
+            return {}
+        if row.verdict is Verdict.COMMIT:
+            warning = asked_for_something_else(row, asked, owner=owner)
+        else:
+            warning = asked_before(row, session.ledger.with_same_arguments(row.load, asked))
+        if not warning:
+            return {}
+        self.log.warning("load %s: %s", row.load, warning)
+        return {"warning": warning}
+
+    def _arguments_sha256(self) -> str | None:
+        if not self._follow_from_run:
+            return None
+        return digest_of(
+            job=self.job,
+            sql=self.sql,
+            job_args=self.job_args or {},
+            topics=self.topics,
+            spark=[self.conf, self.env_vars],
+        )
 
     @property
     def _hold_time_ms(self) -> int:

@@ -1,9 +1,11 @@
-"""Where the page is in Airflow's UI. Imports nothing: the demo names them, too, and needs no Airflow in its process."""
+"""Where the page is in Airflow's UI. Imports nothing of Airflow's: the demo names them, too, and does without."""
 
 from __future__ import annotations
+
+from airflow_kafka_eos.operators.page import URL_ROUTE_OF_RUN
+
+__all__ = ["TITLE", "URL_PREFIX", "URL_ROUTE", "URL_ROUTE_OF_RUN"]
 
 TITLE = "Kafka transactions"
 URL_PREFIX = "/kafka-eos"
 URL_ROUTE = "kafka-transactions"
-#: Airflow wants another one for each view
-URL_ROUTE_OF_RUN = "kafka-transactions-run"

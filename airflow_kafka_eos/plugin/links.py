@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseOperatorLink
-from airflow.sdk.configuration import conf
 
-from airflow_kafka_eos.plugin.addresses import TITLE, URL_ROUTE_OF_RUN
+from airflow_kafka_eos.operators.links import run_tab
+from airflow_kafka_eos.plugin.addresses import TITLE
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -46,7 +45,5 @@ class KafkaTransactionsLink(BaseOperatorLink):
         return TITLE
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """A path of this Airflow, with a proxy's prefix where it has one."""
-        prefix = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
-        dag_id, run_id = quote(ti_key.dag_id, safe=""), quote(ti_key.run_id, safe="")
-        return f"{prefix}/dags/{dag_id}/runs/{run_id}/plugin/{URL_ROUTE_OF_RUN}"
+        """A path of this Airflow."""
+        return run_tab(ti_key.dag_id, ti_key.run_id)

@@ -47,11 +47,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class Found:
-    """A load that the user may see, its newest attempt, and the ledger that has it."""
+    """A load that the user may see, its newest attempt, the ledger that has it, and what to know of it."""
 
     row: LoadRow
     newest: AttemptRow | None
     ledger_conn_id: str | None
+    note: str = ""
 
 
 def find_loads(access: Access, selection: Selection, only: LoadIdentity | None = None) -> list[Found]:
@@ -64,7 +65,8 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
     if selection.dag_id is None or selection.run_id is None:
         conn_id = dags.configured().ledger_conn_id
         with open_ledger(conn_id) as ledger:
-            return _seen(access, _overview(ledger, None, only), conn_id)
+            every = _overview(ledger, None, only)
+            return _noted(access, ledger, _seen(access, every, conn_id), every, None)
     tasks = dags.load_tasks(selection.dag_id, selection.run_id)
     prefix = run_of(selection.dag_id, selection.run_id)
     begun = dags.begun_loads(selection.dag_id, selection.run_id, tasks)
@@ -77,13 +79,48 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
             if only is None and not begun <= known:  # also under a name that the DAG had before
                 known |= {str(row.load) for row, _ in ledger.overview()}
             opened = repr(ledger)
-        mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
-        found += _seen(access, mine, conn_id)
+            mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
+            found += _noted(access, ledger, _seen(access, mine, conn_id), every, prefix)
     unknown = sorted(begun - known)
     if only is None and tasks and unknown:
         # an empty ledger would show a run that is at work as one without loads
         raise OtherLedgerError(f"the ledger {opened}, here on the api-server, does not know this load", load=unknown[0])
     return found
+
+
+def _noted(
+    access: Access,
+    ledger: Ledger,
+    found: list[Found],
+    every: Iterable[tuple[LoadRow, AttemptRow | None]],
+    run: str | None,
+) -> list[Found]:
+    """With what to know of each.
+
+    :param every: what was read of the ledger; of one load that is asked for alone, the others are looked up.
+    """
+    committed: dict[tuple[str, str, str], list[AttemptRow]] = {}
+    for _, newest in every:
+        is_asked = newest is not None and newest.arguments_sha256 and newest.verdict is Verdict.COMMIT
+        if newest is not None and is_asked and access.may_see(newest):
+            committed.setdefault(_asked(newest), []).append(newest)
+    noted = []
+    for f in found:
+        same: list[AttemptRow] = []
+        if f.newest is not None and f.newest.arguments_sha256:
+            same = committed.get(_asked(f.newest), [])
+            if len(found) == 1:
+                same = [
+                    a
+                    for a in ledger.with_same_arguments(f.row.load, f.newest.arguments_sha256)
+                    if access.may_see(a)
+                ]
+        noted.append(replace(f, note=views.note(f.newest, same, run)))
+    return noted
+
+
+def _asked(row: AttemptRow) -> tuple[str, str, str]:
+    return row.load.namespace, row.load.name, row.arguments_sha256 or ""
 
 
 def find_load(access: Access, selection: Selection, load: LoadIdentity) -> Found | None:
@@ -125,6 +162,7 @@ def show(access: Access, found: Found, paused: Container[str] = ()) -> dict[str,
         hidden=len(attempts) - len(visible),
         may_act=access.may_act(attempts),
         paused=paused,
+        note=found.note,
     )
 
 

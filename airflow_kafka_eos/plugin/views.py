@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from airflow_kafka_eos.generation import first_key
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
@@ -89,16 +90,49 @@ def _cleanup(attempts: Sequence[AttemptRow]) -> Action:
     return Action(ActionName.CLEANUP, "Clean up", if_open=all(a.closed_at for a in attempts))
 
 
-def loads(rows: Iterable[tuple[LoadRow, AttemptRow | None]], paused: Container[str] = ()) -> dict[str, Any]:
+def loads(
+    rows: Iterable[tuple[LoadRow, AttemptRow | None] | tuple[LoadRow, AttemptRow | None, str]],
+    paused: Container[str] = (),
+) -> dict[str, Any]:
     """The list, what changed last first.
 
+    :param rows: each load with its newest attempt, and its :func:`note`.
     :param paused: DAGs.
     """
-    every = sorted(rows, key=lambda pair: pair[0].updated_at, reverse=True)
-    return {"loads": [load(*pair, paused) for pair in every[:MOST_LOADS]], "left_off": max(0, len(every) - MOST_LOADS)}
+    every = sorted(rows, key=lambda of: of[0].updated_at, reverse=True)
+    return {
+        "loads": [load(*of, paused=paused) for of in every[:MOST_LOADS]],
+        "left_off": max(0, len(every) - MOST_LOADS),
+    }
 
 
-def load(row: LoadRow, newest: AttemptRow | None, paused: Container[str] = ()) -> dict[str, Any]:
+def note(newest: AttemptRow | None, same: Sequence[AttemptRow], run: str | None) -> str:
+    """What a person should know of a load that looks well; empty: nothing.
+
+    :param newest: its newest attempt.
+    :param same: committed attempts of its name whose job was asked for the same as this one's.
+    :param run: how owners of the run begin whose loads are shown; None: all loads are.
+    """
+    if newest is None or newest.verdict is Verdict.ABORT:
+        return ""
+    notes = []
+    if run is not None and newest.verdict is Verdict.COMMIT and not newest.responsible.startswith(run):
+        notes.append(
+            f"Already committed by {newest.responsible}, decided at {newest.decided_at}: this run has written nothing."
+        )
+    keys = sorted({a.load.key for a in same if first_key(a.load.key) != first_key(newest.load.key)})
+    if keys:
+        more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+        notes.append(
+            f"Its job was asked for the same as that of {', '.join(keys[:3])}{more}, committed too: is load_key finer "
+            "than what the job reads?"
+        )
+    return " ".join(notes)
+
+
+def load(
+    row: LoadRow, newest: AttemptRow | None, note: str = "", *, paused: Container[str] = ()
+) -> dict[str, Any]:
     """A load in the list."""
     named = None if newest is None else dag_and_run_of(newest.responsible)
     return {
@@ -108,6 +142,9 @@ def load(row: LoadRow, newest: AttemptRow | None, paused: Container[str] = ()) -
         "state": row.state.value,
         "attempt": row.newest_attempt,
         "decision": None if newest is None or newest.verdict is None else newest.verdict.value,
+        "decided_by": None if newest is None else newest.decided_by,
+        "decided_at": None if newest is None else newest.decided_at,
+        "note": note,
         "records": None if newest is None else newest.records,
         "how": "" if newest is None else newest.how,
         "reason": row.reason or ("" if newest is None else newest.reason),
@@ -135,15 +172,17 @@ def load_in_full(
     hidden: int,
     may_act: bool,
     paused: Container[str] = (),
+    note: str = "",
 ) -> dict[str, Any]:
     """One load with all that the ledger knows.
 
     :param attempts: those that the user may see.
     :param hidden: how many others there are.
+    :param note: see :func:`note`.
     """
     allowed = actions(row, attempts) if may_act else []
     return {
-        "load": load(row, attempts[-1] if attempts else None, paused),
+        "load": load(row, attempts[-1] if attempts else None, note, paused=paused),
         "attempts": [_attempt(a) for a in attempts],
         "hidden_attempts": hidden,
         "transactions": [_transaction(a, t) for a, t in transactions[:MOST_TRANSACTIONS]],

@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 _REFUSED = "check: "
 
 
+#: how the refusal of an empty load begins
+_NO_RECORDS = "0 records, fewer than min_records="
+
+
 @dataclass(frozen=True)
 class Checks:
     """The author's conditions on what prepare wrote.
@@ -160,9 +164,15 @@ def decide(
 
 
 def _refused(load: LoadIdentity, attempt: int, refusal: str) -> CheckFailedError:
+    remedy = "Mend the source or the check, then clear prepare: it opens a new attempt"
+    if refusal.startswith(_NO_RECORDS):
+        remedy = (
+            f"Was the data there when the job read it? The key {load.key} is not taken: clear prepare once it is. "
+            "Where a load may be empty, set min_records=0"
+        )
     return CheckFailedError(
         f"the load is refused: {refusal}",
-        remedy="Mend the source or the check, then clear prepare: it opens a new attempt",
+        remedy=remedy,
         load=str(load),
         attempt=attempt,
     )

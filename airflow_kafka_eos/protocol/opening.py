@@ -28,7 +28,8 @@ def begin(
     ``decide`` throws nothing away (rule 3).
 
     :param owner: the run that asks, as text; cleanup finds "its own" attempts by it.
-    :param data_interval: start and end, UTC ISO 8601; another interval for the same key is refused.
+    :param data_interval: start and end, UTC ISO 8601, of a run whose interval names its data; another interval for the
+        same key is refused, until the load is committed.
     :raises ConfigurationError: a name does not fit, or the key was used for another data interval.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster. Nothing is opened.
     :raises InDoubtError: the broker knows more of this load than the ledger, as after a restore. Nothing is opened.
@@ -53,6 +54,7 @@ def submit(
     naming: TransactionNaming = TransactionNaming.INCREMENTING,
     deadline_ms: int | None = None,
     caps: Caps | None = None,
+    arguments_sha256: str | None = None,
 ) -> AttemptRow:
     """Take the opened attempt for one application, or open a new one when it was taken before (rule 3).
 
@@ -62,6 +64,7 @@ def submit(
     :param naming: ``pooling``: the attempt leases a slot, whose ids are looked at before one is used.
     :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule 5).
     :param caps: how many transactional ids there may be; None: they are not counted.
+    :param arguments_sha256: of what the application is asked for, noted with the attempt.
     :raises ConfigurationError: a cap is reached; no attempt is taken.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster; no attempt is taken (but
         where one was submitted there at this very moment: then ours supersedes it, and is not written either).
@@ -74,8 +77,9 @@ def submit(
     if naming is TransactionNaming.POOLING and (known is None or known.state not in DECIDED_COMMIT):
         _sweep_free_slots(session, load, owner)
     row = session.ledger.submit(
-        load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id
-    )
+        load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id,
+        arguments_sha256=arguments_sha256,
+    )  # fmt: skip
     _sweep_older(session, row)
     if row.verdict is None:
         check_slot(session, row)

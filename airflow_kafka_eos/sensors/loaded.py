@@ -32,7 +32,7 @@ class LoadedSensor(PollingLoadSensor):
 
     Then it tells of the load, once: an asset event for each topic and each outlet (docs/assets.md).
 
-    :param topics: the load's; those that it wrote nothing to are told of too. (templated)
+    :param topics: the load's. Those that it has written to are told of, as the ledger has them. (templated)
     :param asset_events: tell of the topics; False: of ``outlets`` alone.
     :param asset_server: the authority of the topics' assets, ``kafka://<here>/<topic>``: one ``host:port``, or a name
         of the cluster. None: the first bootstrap server of the Kafka connection.
@@ -118,7 +118,8 @@ class LoadedSensor(PollingLoadSensor):
         return lineage_of(self._arrival, topics=topics, server=self._server(), wrote=self._wrote)
 
     def _topics(self, arrival: dict[str, Any]) -> list[str]:
-        return sorted({*self.topics, *arrival["topics"]})
+        """Those that were written to: what is in ``topics`` says what may be written, by the DAG as it is now."""
+        return sorted(arrival["topics"])
 
     def _server(self) -> str:
         return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)

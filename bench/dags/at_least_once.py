@@ -8,12 +8,13 @@ from datetime import datetime
 from pathlib import Path
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, CronDataIntervalTimetable
 
 HERE = Path(__file__).parent
 RECORDS = os.environ.get("BENCH_RECORDS", "1000")
+DAILY = CronDataIntervalTimetable("@daily", timezone="UTC")
 
-for name, schedule in (("single", None), ("days", "@daily")):
+for name, schedule in (("single", None), ("days", DAILY)):
     with DAG(
         f"at_least_once_{name}",
         catchup=False,

@@ -6,15 +6,16 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_kafka_eos import ExactlyOnceLoad
 
 HERE = Path(__file__).parent
 RECORDS = int(os.environ.get("BENCH_RECORDS", "1000"))
+DAILY = CronDataIntervalTimetable("@daily", timezone="UTC")
 
 # manual runs write to a topic of their DAG's name; so do those of a backfill
-for name, schedule in (("single", None), ("days", "@daily")):
+for name, schedule in (("single", None), ("days", DAILY)):
     with DAG(
         f"exactly_once_{name}",
         catchup=False,

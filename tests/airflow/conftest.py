@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.Te
         },
     }
     settings = quick_settings(home / "spark") | EAGER | {"TEST_SWITCHES": str(switches)}
+    settings |= {"TEST_TODAY": str(datetime.now(UTC).date())}
     settings |= postgresql.for_airflow("airflow")
     with (
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,

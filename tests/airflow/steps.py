@@ -24,7 +24,9 @@ CONTEXT: Any = {
     "ti": SimpleNamespace(
         dag_id="dag", run_id="run", map_index=-1, task_id="load.step", get_task_states=lambda **_: {}
     ),
-    "dag_run": SimpleNamespace(logical_date=None, data_interval_start=None, data_interval_end=None),
+    "dag_run": SimpleNamespace(
+        logical_date=None, data_interval_start=None, data_interval_end=None, run_type="manual"
+    ),
 }
 LOAD = "a.b/ü %"
 STEPS = ("begin", "prepare", "decide", "commit", "cleanup")
@@ -95,9 +97,19 @@ def open_ids(key: str) -> list[str]:
 
 
 def a_prepared_load(
-    home: Path, kafka: LocalKafka, key: str, topic_name: str, records: int, *, ledger_conn_id: str | None = None
+    home: Path,
+    kafka: LocalKafka,
+    key: str,
+    topic_name: str,
+    records: int,
+    *,
+    ledger_conn_id: str | None = None,
+    second: tuple[str, int] | None = None,
 ) -> tuple[Any, Path]:
-    """Begun, submitted and prepared as Spark would; returns the attempt and where its manifest is."""
+    """Begun, submitted and prepared as Spark would; returns the attempt and where its manifest is.
+
+    :param second: another topic, and how many records go there.
+    """
     from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
     from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
     from airflow_kafka_eos.kafka.describing import describe_once
@@ -107,18 +119,19 @@ def a_prepared_load(
     run("begin", key, ledger_conn_id=ledger_conn_id)
     with session(ledger_conn_id) as opened:
         ref = reference(opened, submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER))
-        topics = opened.partitions.topic_info([topic_name])
+        names = [topic_name] * records + ([second[0]] * second[1] if second else [])
+        topics = opened.partitions.topic_info(sorted({topic_name, *names}))
         entry = m.ManifestEntry(0, None, ())
         if records:
             import pyarrow as pa
 
             name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
-            target = WriteTarget(name, {topic_name: TopicLimits(1, 10**6)}, topic_name, 600_000,
+            target = WriteTarget(name, {t: TopicLimits(1, 10**6) for t in topics}, None, 600_000,
                                  int(time.time() * 1000) + 60_000)  # fmt: skip
             settings = KafkaEosHook().resolve().settings
             writer = ConfluentWriter(settings, target, lambda _: describe_once(settings, name))
             writer.open()
-            writer.write(pa.RecordBatch.from_pydict({"value": ["v"] * records}))
+            writer.write(pa.RecordBatch.from_pydict({"value": ["v"] * len(names), "topic": names}))
             entry = m.ManifestEntry(0, *writer.prepare())
             writer.close()
         document = m.Manifest(

@@ -25,7 +25,7 @@ def begin(key: str, mode: str, context: Any = CONTEXT) -> Any:
     return operator("begin", key, on_committed=mode).execute(context)
 
 
-def committed(home: Path, kafka: LocalKafka, key: str, topic: str, records: int = 0) -> None:
+def committed(home: Path, kafka: LocalKafka, key: str, topic: str, records: int = 1) -> None:
     a_prepared_load(home, kafka, key, topic, records)
     run("decide", key)
     run("commit", key)

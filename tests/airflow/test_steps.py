@@ -11,7 +11,18 @@ import pytest
 
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from tests.airflow.steps import CONTEXT, LOAD, a_prepared_load, connection, open_ids, operator, run, state
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from tests.airflow.steps import (
+    CONTEXT,
+    LOAD,
+    a_prepared_load,
+    connection,
+    open_ids,
+    operator,
+    run,
+    session,
+    state,
+)
 from tests.protocol.world import foreign_transaction
 
 OTHER_GROUP: Any = CONTEXT | {
@@ -37,13 +48,85 @@ def test_another_group_of_the_run_does_not_pass_for_loaded(
     """Two loads with one name and key: the second one's data was never written."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    a_prepared_load(home, kafka, step, topic(), 0)
+    a_prepared_load(home, kafka, step, topic(), 1)
     run("decide", step)
     run("commit", step)
     assert state(step) is LoadState.COMMITTED
     with pytest.raises(AirflowFailException, match="another load of this run"):
         operator(step, step).execute(OTHER_GROUP)
     operator(step, step).execute(CONTEXT)  # the run itself may do all of it again
+
+
+def a_run(run_type: str, start: str | None = None, end: str | None = None) -> Any:
+    """Another run than the one that has written the load."""
+    from datetime import datetime
+
+    bounds = [None if bound is None else datetime.fromisoformat(bound) for bound in (start, end)]
+    return CONTEXT | {
+        "ti": SimpleNamespace(dag_id="dag", run_id="another run", map_index=-1, task_id="load.step"),
+        "dag_run": SimpleNamespace(
+            run_type=run_type, logical_date=bounds[0], data_interval_start=bounds[0], data_interval_end=bounds[1]
+        ),
+    }
+
+
+DAY = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")
+HOUR = ("2026-01-01T00:00:00+00:00", "2026-01-01T01:00:00+00:00")
+
+
+def test_a_key_that_was_committed_into_other_topics_does_not_pass_for_this_load(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    """A green run that writes nothing, and then tells readers of a topic where nothing was written."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    name = topic()
+    ref, _ = a_prepared_load(home, kafka, "topics", name, 2)
+    with session() as opened:
+        opened.ledger.decide_commit(ManifestStore(str(home / "kafka_eos_manifests")).read(ref), decided_by="test")
+    # decided, not committed yet: it is finished, wherever it was written to
+    assert state("topics") is LoadState.COMMITTING
+    note = run("begin", "topics", topics=["wrong"])["note"]
+    assert f"It was written to {name}, topics= names wrong: it is finished as it was begun" in note
+    run("commit", "topics")
+    for topics in ([], [name], [name, "one-without-records"]):
+        note = operator("begin", "topics", topics=topics).execute(a_run("manual"))["note"]
+        assert note.startswith("Already committed by dag/run#group=load, decided at 20"), note
+    for topics in (["wrong"], ["wrong", "too"]):
+        with pytest.raises(AirflowFailException, match=f"into {name}; topics= names {', '.join(sorted(topics))}"):
+            operator("begin", "topics", topics=topics).execute(a_run("manual"))
+    assert state("topics") is LoadState.COMMITTED
+
+
+def test_only_scheduled_runs_have_an_interval_that_says_which_data_they_are_for(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    assert operator("begin", "interval").execute(a_run("scheduled", *DAY))["attempt"] == 1
+    for run_type in ("manual", "asset_triggered", "operator_triggered"):
+        assert operator("begin", "interval").execute(a_run(run_type, *HOUR))["attempt"] == 1
+    for run_type in ("scheduled", "backfill"):
+        with pytest.raises(AirflowFailException, match=r"one key would stand for two loads.*another load_name"):
+            operator("begin", "interval").execute(a_run(run_type, *HOUR))
+    a_prepared_load(home, kafka, "interval", topic(), 1)
+    run("decide", "interval")
+    run("commit", "interval")
+    assert "interval" not in operator("begin", "interval").execute(a_run("manual", *HOUR))["note"]
+    assert "interval" not in operator("begin", "interval").execute(a_run("scheduled", *DAY))["note"]
+    # an hourly schedule with the day for a key: what the hour is for is not loaded, and that is said
+    note = operator("begin", "interval").execute(a_run("scheduled", *HOUR))["note"]
+    assert "this run's is 2026-01-01T00:00:00.000000+00:00 to 2026-01-01T01:00:00.000000+00:00" in note
+    assert "what this run is for is not loaded" in note
+
+
+def test_a_key_that_its_template_had_nothing_for_is_refused(home: Path) -> None:
+    """``{{ partition_key }}`` of a run without one: all of them would be the load 'None'."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    for step in ("begin", "prepare", "decide"):
+        with pytest.raises(AirflowFailException, match="was rendered to 'None'"):
+            operator(step, "None").pre_execute(CONTEXT)
 
 
 def test_loaded_says_at_its_timeout_who_holds_readers_back(

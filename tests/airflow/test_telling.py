@@ -37,8 +37,10 @@ def ask(home: Path, query: str) -> list[Any]:
             return []
 
 
-def a_committed_load(home: Path, kafka: LocalKafka, key: str, topic: str) -> None:
-    a_prepared_load(home, kafka, key, topic, 3)
+def a_committed_load(
+    home: Path, kafka: LocalKafka, key: str, topic: str, second: tuple[str, int] | None = None
+) -> None:
+    a_prepared_load(home, kafka, key, topic, 3, second=second)
     run("decide", key)
     run("commit", key)
 
@@ -50,8 +52,8 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     # open before the load's own: readers of the load wait for it, so loaded does, in the triggerer
     settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
     stranger = foreign_transaction(SimpleNamespace(settings=settings, topic=name), "theirs")  # type: ignore[arg-type]
-    other = topic()
-    a_committed_load(home, kafka, "told", name)
+    second, other = topic(), topic()
+    a_committed_load(home, kafka, "told", name, (second, 2))
     of_alias = f"kafka://events/{name} by a.b/%C3%BC%20%25"
     with Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db") as ledger:
         assert ledger.take_turn([of_alias], by="another task", turn=timedelta()) is None
@@ -60,6 +62,7 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
         "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "telling"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "TEST_TOPIC": name,
+        "TEST_SECOND_TOPIC": second,
     }
     command = [sys.executable, str(HERE / "telling_process.py")]
     twice = [*command, "2026-01-01", "2026-01-02"]
@@ -87,18 +90,18 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     common = {k: v for k, v in events["file:///report"][0].items() if k != "records"}
     assert (common["load"], common["attempt"]) == ("airflow/a.b/ü %/told", 1)
     assert {uri: extra for uri, (extra, _) in events.items()} == {
-        "file:///report": common | {"records": 3},
+        "file:///report": common | {"records": 5},
         f"kafka://events/{name}": common | {"records": 3, "offsets": {"0": [1, 3]}},
-        "kafka://events/empty": common | {"records": 0, "offsets": {}},
-    }
+        f"kafka://events/{second}": common | {"records": 2, "offsets": {"0": [0, 1]}},
+    }, "and nothing of the topic that it may write to, and has not"
     assert {key for _, key in events.values()} == {None}
     woken = ask(home, "SELECT q.target_dag_id FROM asset_dag_run_queue q ORDER BY 1")
     assert woken == [("reader_of_report",), ("reader_of_topic",)]
     assert ask(home, "SELECT * FROM asset_partition_dag_run") == []
 
     # a reader knows the topic's asset; that this alias has it too, Airflow has yet to note, and another had the turn
-    of_empty = "kafka://events/empty"
-    to_make = sorted([of_empty, f"{of_empty} by a.b/%C3%BC%20%25", of_alias])
+    of_second = f"kafka://events/{second}"
+    to_make = sorted([of_second, f"{of_second} by a.b/%C3%BC%20%25", of_alias])
     assert waits(said_so_far()) == [", ".join(to_make)], "and not in the second run: Airflow has all of it"
 
     # a load of that name to a topic of its own waits for nobody

@@ -112,11 +112,45 @@ def test_begin_without_an_interval_first(ledger: Ledger) -> None:
     assert row.data_interval is not None
 
 
-def test_begin_refuses_another_data_interval_even_of_a_committed_load(ledger: Ledger) -> None:
+HOUR = (DAY[0], "2026-01-01T01:00:00+00:00")
+
+
+def test_begin_refuses_another_data_interval_of_a_load_that_is_not_decided(ledger: Ledger) -> None:
     ledger.begin(LOAD, owner="x", data_interval=DAY)
-    commit(ledger)
-    with pytest.raises(ConfigurationError, match="schedule"):
-        ledger.begin(LOAD, owner="x", data_interval=(DAY[0], "2026-01-01T01:00:00+00:00"))
+    with pytest.raises(ConfigurationError, match=r"load_key='\{\{ data_interval_start \| ts \}\}'.*another load_name"):
+        ledger.begin(LOAD, owner="x", data_interval=HOUR)
+    row = prepare(ledger)
+    for interval in (None, DAY):
+        assert ledger.begin(LOAD, owner="x", data_interval=interval) == row
+    with pytest.raises(ConfigurationError, match="one key would stand for two loads"):
+        ledger.begin(LOAD, owner="x", data_interval=HOUR)
+    assert ledger.attempts(LOAD) == [row], "nothing was opened or aborted"
+    # what would be opened anew is compared as well
+    ledger.decide_abort(ref(ledger, row.number), decided_by="x", reason="test")
+    with pytest.raises(ConfigurationError, match="one key would stand for two loads"):
+        ledger.begin(LOAD, owner="x", data_interval=HOUR)
+    assert ledger.begin(LOAD, owner="x", data_interval=DAY).number == 2
+
+
+def test_a_committed_load_is_that_of_every_data_interval(ledger: Ledger) -> None:
+    """Nothing is written for either: there is nothing to protect."""
+    ledger.begin(LOAD, owner="x", data_interval=DAY)
+    row = commit(ledger)
+    assert ledger.begin(LOAD, owner="x", data_interval=HOUR) == row
+    known = ledger.load(LOAD)
+    assert known is not None and known.data_interval == tuple(d.replace("00+", "00.000000+") for d in DAY)
+
+
+def test_committed_attempts_that_were_asked_for_the_same_are_found_by_name(ledger: Ledger) -> None:
+    for load, arguments in ((LOAD, "a" * 64), (OTHER, "a" * 64)):
+        ledger.begin(load, owner="begin")
+        number = ledger.submit(load, owner="prepare", arguments_sha256=arguments).number
+        assert ledger.with_same_arguments(load, "a" * 64) == ledger.attempts(LOAD)[: load is OTHER]
+        ledger.mark_prepared(manifest(ledger, number, load))
+        ledger.decide_commit(manifest(ledger, number, load), decided_by="decide")
+    assert [a.load for a in ledger.with_same_arguments(LOAD, "a" * 64)] == [LOAD, OTHER]
+    assert ledger.with_same_arguments(LOAD, "b" * 64) == []
+    assert ledger.with_same_arguments(LoadIdentity("team", "another", LOAD.key), "a" * 64) == []
 
 
 @pytest.mark.parametrize("bad", ["2026-01-01T00:00:00", "yesterday"])

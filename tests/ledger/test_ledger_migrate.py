@@ -74,7 +74,7 @@ def test_a_decided_load_of_the_first_revision_is_still_there_after_the_upgrade(
     sql(url, insert + "attempts VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10, 100, 'sha', NULL)")
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
-    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0006"):
+    with pytest.raises(LedgerUnavailableError, match="revision 0001, not 0007"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
         load = LoadIdentity("n", "l", "k")
@@ -100,6 +100,7 @@ def test_attempts_of_before_revision_0005_are_of_a_cluster_that_nobody_knows(new
         assert (row.submitted_by, row.slot, row.writers_until, row.cluster_id) == ("o", 3, "u", None)
         assert ledger.submit(load, owner="o", cluster_id="here").cluster_id == "here"
         assert [row.cluster_id for row in ledger.attempts(load)] == [None, "here"]
+        assert [row.arguments_sha256 for row in ledger.attempts(load)] == [None, None]
 
 
 def interrupted(url: str, after: int) -> bool:
@@ -221,7 +222,7 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revision, "REVISION", "9999")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0006, not 9999.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0007, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 

@@ -10,6 +10,7 @@ from tests.mutations.deciding import OF_RULES_1_TO_6
 from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
 from tests.mutations.ending import OF_RULES_7_TO_14
 from tests.mutations.forgetting import OF_FORGETTING
+from tests.mutations.keys import OF_KEYS
 from tests.mutations.mutation import Mutation
 from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
@@ -28,4 +29,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_FORGETTING,
     *OF_COMPACTING,
     *OF_STANDING_STILL,
+    *OF_KEYS,
 )

@@ -53,6 +53,22 @@ def names(found: list[views.Action]) -> list[tuple[str, bool]]:
     return [(a.name.value, a.wants_name) for a in found]
 
 
+def test_what_looks_well_and_is_not_is_noted() -> None:
+    committed = replace(attempt(verdict=Verdict.COMMIT), arguments_sha256="a" * 64)
+    own, another = run_of("orders", "run"), run_of("orders", "by hand")
+    assert views.note(committed, [], own) == views.note(committed, [committed], None) == ""
+    said = views.note(committed, [], another)
+    by = f"orders/run#group=load, decided at {T.format(3)}"
+    assert said == f"Already committed by {by}: this run has written nothing."
+    twin = replace(committed, load=replace(LOAD, key="2026-01-01T08:30"))
+    assert "asked for the same as that of 2026-01-01T08:30, committed too" in views.note(committed, [twin], None)
+    reload = replace(committed, load=replace(LOAD, key=f"{LOAD.key}~reload-2"))
+    assert views.note(committed, [reload], None) == ""
+    assert views.note(attempt(verdict=Verdict.ABORT), [twin], another) == views.note(None, [], another) == ""
+    many = [replace(committed, load=replace(LOAD, key=str(n))) for n in range(5)]
+    assert "that of 0, 1, 2 and 2 more, committed too" in views.note(committed, many, None)
+
+
 @pytest.mark.parametrize("state", list(LoadState))
 def test_a_decision_is_never_offered_to_be_taken_back(state: LoadState) -> None:
     """Rule 9: behind the decision one rolls forward, or gives up by name; before it there is nothing to recover."""

@@ -33,6 +33,8 @@ function facts(load, full) {
     ["Records", load.records?.toLocaleString()],
     ["Written", load.how],
     ["Run", load.dag_id === null ? null : `${load.dag_id} / ${load.run_id}`],
+    ["Decided", load.decided_at === null ? null : `${load.decided_at} by ${load.decided_by}`],
+    ["Note", load.note],
     ["Why", load.reason],
     ["You may", full.may_act ? null : "look; acting wants permission to edit the DAG's runs"],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");

@@ -30,7 +30,7 @@ export function loadsTable(answer, { text, state, chosen, open }) {
     ["Decision", (load) => badge(load.decision)],
     ["Records", (load) => load.records?.toLocaleString()],
     ["Changed", (load) => moment(load.updated_at)],
-    ["Reason", (load) => load.reason],
+    ["Reason", (load) => [load.note, load.reason].filter(Boolean).join(" ")],
   ];
   const marked = rows.map((load) => ({
     ...load,

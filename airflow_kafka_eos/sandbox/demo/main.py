@@ -143,7 +143,7 @@ class Demo:
         return figures
 
     def _load(self, day: source.Day) -> LoadIdentity:
-        return LoadIdentity(DEFAULT_NAMESPACE, f"{DAG_ID}.{GROUP_ID}", f"{day.day}T00:00:00+00:00")
+        return LoadIdentity(DEFAULT_NAMESPACE, f"{DAG_ID}.{GROUP_ID}", f"{day.day}")
 
     def _rest_arrives(self, airflow: LocalAirflow, failed: str, run_id: str) -> bool:
         """What a person does about the refused day, once; no other may fail."""

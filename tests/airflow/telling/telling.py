@@ -19,7 +19,7 @@ with DAG("telling", schedule=None, start_date=START):
         task_id="loaded",
         load_name="a.b/ü %",
         load_key=os.environ.get("TEST_KEY", "told"),
-        topics=[os.environ.get("TEST_LOADED_TOPIC", TOPIC), "empty"],
+        topics=[os.environ.get("TEST_LOADED_TOPIC", TOPIC), os.environ.get("TEST_SECOND_TOPIC", "second"), "empty"],
         asset_server="events",
         outlets=[REPORT],
         poke_interval=0.5,

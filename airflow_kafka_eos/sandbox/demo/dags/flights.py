@@ -7,17 +7,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import pendulum
-from airflow.sdk import DAG
+from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_kafka_eos import ExactlyOnceLoad
 
+# what the job reads and what names the load: one template, so that neither can be finer than the other
+DAY = "{{ data_interval_start | ds }}"
 HERE = Path(__file__).parent
 SOURCE = os.environ.get("FLIGHTS_SOURCE", str(HERE.parent / "source"))
 
 
 def arrived_completely(manifest):
     """The author's check: each day's file comes with a control file that says how many flights there are."""
-    day = manifest.attempt.load.key[:10]
+    day = manifest.attempt.load.key.partition("~")[0]
     expected = int(Path(SOURCE, f"{day}.count").read_text())
     if manifest.records != expected:
         return f"{manifest.records} of {expected} flights of {day} have arrived"
@@ -25,7 +27,7 @@ def arrived_completely(manifest):
 
 with DAG(
     "flights",
-    schedule="@daily",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),  # a run is of a day that is over
     start_date=pendulum.datetime(2013, 1, 1, tz="UTC"),
     end_date=pendulum.datetime(2013, 12, 31, tz="UTC"),
     catchup=False,
@@ -35,7 +37,8 @@ with DAG(
     ExactlyOnceLoad(
         "load_flights",
         job=f"{HERE}/jobs/flights.py:flights_of_day",
-        job_args={"source": SOURCE, "day": "{{ ds }}"},
+        job_args={"source": SOURCE, "day": DAY},
+        load_key=DAY,
         topics=["flights"],
         check=arrived_completely,
         quiet_period=timedelta(seconds=3),

@@ -1,0 +1,76 @@
+"""Guards of what a key stands for (docs/load-keys.md): a green run that has loaded nothing, or the same once more."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_OPERATORS = "airflow_kafka_eos/operators/"
+_STEPS = "tests/airflow/test_steps.py::"
+
+OF_KEYS: tuple[Mutation, ...] = (
+    Mutation(
+        9,
+        "other-topics-pass",
+        "a key that was committed into other topics does not pass for this load",
+        _OPERATORS + "begin.py",
+        "    if not topics or written <= set(topics):",
+        "    if topics is not None:",
+        (_STEPS + "test_a_key_that_was_committed_into_other_topics_does_not_pass_for_this_load",),
+    ),
+    Mutation(
+        9,
+        "clicked-interval-compared",
+        "the interval of a run that was triggered says nothing about data",
+        _OPERATORS + "begin.py",
+        "    if run.run_type not in _WITH_AN_INTERVAL or start is None or end is None:",
+        "    if start is None or end is None:",
+        (_STEPS + "test_only_scheduled_runs_have_an_interval_that_says_which_data_they_are_for",),
+    ),
+    Mutation(
+        9,
+        "committed-interval-compared",
+        "a committed load is that of every interval",
+        "airflow_kafka_eos/ledger/attempts.py",
+        "    if locked.committed is not None:\n        return locked.committed\n    # one that is committed",
+        "    _check_interval(connection, locked, interval)\n    if locked.committed is not None:\n"
+        "        return locked.committed\n    # one that is committed",
+        ("tests/ledger/test_ledger_attempts.py::test_a_committed_load_is_that_of_every_data_interval",),
+    ),
+    Mutation(
+        9,
+        "empty-load-takes-the-key",
+        "a load without records is refused unless its author allows it",
+        _OPERATORS + "decide.py",
+        "        min_records: int | None = 1,",
+        "        min_records: int | None = None,",
+        ("tests/airflow/test_bad_input.py::test_a_load_of_no_records_is_refused_by_default_and_does_not_take_the_key",),
+    ),
+    Mutation(
+        9,
+        "key-none",
+        "runs that have nothing for the key's template are not one load",
+        _OPERATORS + "base.py",
+        '        if self.load_key == "None":',
+        '        if self.load_key == "":',
+        (_STEPS + "test_a_key_that_its_template_had_nothing_for_is_refused",),
+    ),
+    Mutation(
+        9,
+        "told-of-what-was-not-written",
+        "assets follow what was written, not what topics= names",
+        "airflow_kafka_eos/sensors/loaded.py",
+        '        return sorted(arrival["topics"])',
+        '        return sorted({*self.topics, *arrival["topics"]})',
+        ("tests/adapters/test_lineage.py::"
+         "test_openlineage_gets_the_topics_and_their_rows_from_the_run_that_wrote_them",),
+    ),
+    Mutation(
+        9,
+        "reload-told-of-as-a-double",
+        "a reload asks for the same by name",
+        _OPERATORS + "arguments.py",
+        "    others = [a for a in same if first_key(a.load.key) != first_key(row.load.key)]",
+        "    others = [a for a in same if a.load.key != row.load.key]",
+        ("tests/adapters/test_arguments.py",),
+    ),
+)  # fmt: skip
