@@ -7,7 +7,7 @@
 | ``SCENARIO`` | a file with one scenario as JSON, in a seed's place | none |
 | ``SHRINK`` | 1: of a run that goes wrong, find the smallest that still does; for one seed | 0 |
 | ``LARGE`` | so many runs of a million records over three brokers besides | 0 |
-| ``REAL`` | so many runs through Airflow and Spark themselves besides | 0 |
+| ``REAL`` | so many runs through Airflow and Spark themselves besides | one for 20 fresh runs |
 | ``CLUSTER`` | runs on this kind only, as ``4.4x1``: version and brokers | all kinds |
 | ``MINUTES`` | no run begins later | no limit |
 | ``HANDS`` | runs side by side | 3 |
@@ -35,14 +35,11 @@ from types import FrameType
 
 from tests.faults.campaign import Campaign
 from tests.faults.environment import Environment
-from tests.faults.generating import LARGE, REAL, generate
+from tests.faults.generating import FRESH, LARGE, REAL, generate
 from tests.faults.report import Tally, told_of, write
 from tests.faults.result import Result
 from tests.faults.scenario import Scenario
 from tests.faults.shrinking import fails, shrink
-
-#: seeds of fresh runs; the rest is for those that are kept
-FRESH = range(1_000_000, 1_000_000_000)
 
 
 def chosen(environ: Mapping[str, str], dice: random.Random) -> list[Scenario]:
@@ -53,11 +50,13 @@ def chosen(environ: Mapping[str, str], dice: random.Random) -> list[Scenario]:
     parts = [part.partition("..") for part in text.split(",") if part]
     named = [seed for first, _, last in parts for seed in range(int(first), int(last or first) + 1)]
     seeds = named if text else count(dice.choice(FRESH))
+    runs = int(environ.get("RUNS", "20"))
+    real = int(environ.get("REAL", "0" if text or kind else str(runs // 20)))
     every = (generate(seed) for seed in seeds)
     some = (s for s in every if kind in ("", "x".join(map(str, s.cluster))))
     large = [generate(LARGE + dice.randrange(REAL - LARGE)) for _ in range(int(environ.get("LARGE", "0")))]
-    large += [generate(REAL + dice.randrange(REAL)) for _ in range(int(environ.get("REAL", "0")))]
-    return large + list(some if text else islice(some, int(environ.get("RUNS", "20"))))
+    large += [generate(REAL + dice.randrange(REAL)) for _ in range(real)]
+    return large + list(some if text else islice(some, runs))
 
 
 def main(environ: Mapping[str, str]) -> int:

@@ -7,6 +7,7 @@ Nothing of our package is imported here. Each kind of violation has one function
 - ``aborted_read``: a record of an attempt or of a transaction that was aborted is visible.
 - ``undecided_visible``: a record is visible whose attempt nobody decided, or was so before anybody did; or nobody of
   the run has written it.
+- ``changed``: a record's value, headers or time are not what its writer wrote.
 - ``order``: the records of one key are not in the order in which their writer wrote them, or a load has spread them
   over partitions.
 - ``foreign_touched``: another application's transaction is not there as its client was told.
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tests.faults.facts import Fate, ForeignFact, LoadFact, Observation, Record, Violation
 from tests.faults.visible import FOREIGN, LOAD, PLAIN, Seen, Visible
@@ -33,6 +35,9 @@ COMMITTED = "COMMITTED"
 #: How long a reader may see a part of a load of scope ``load``, where no broker was down: markers are written
 #: partition by partition, and a reader takes its time.
 TORN_S = 5.0
+
+#: who looked before a topic was deleted may say so a little later
+TOLD_ALREADY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,10 @@ def windows(seen: Observation) -> dict[str, float]:
     for load in seen.loads:
         begun = next((look for look in seen.looks if look.seen.get(load.key, 0) > 0), None)
         if begun is not None:
-            full = (look for look in seen.looks if look.seen.get(load.key, 0) >= load.records)
+            # what was compacted is in no look of the log's markers
+            left = load.compacted and len({v.number for v, _ in Visible(seen.final).all_of(LOAD, load.key)})
+            most = left or load.records
+            full = (look for look in seen.looks if look.seen.get(load.key, 0) >= most)
             ended = next(full, seen.looks[-1])
             found[load.key] = (ended.at - begun.at) * 1000
     return found
@@ -83,9 +91,9 @@ def differing(readings: Mapping[str, Sequence[Record]]) -> list[Violation]:
 def lost(case: Case) -> Iterator[Violation]:
     for load in case.seen.loads:
         there = {s.value.number for s in _of_decided(case, load)}
-        missing = set(range(load.records)) - there
+        missing = _missing(case, load)
         # one that is decided only rolls forward: a part of it is as wrong as none of one that is due
-        if missing and (_is_due(load) or there):
+        if missing and (_is_due(load) or (there and load.lost_at is None)):
             yield Violation("lost", f"{_named(load)}: not visible {_some(missing)} of {load.records}")
     for plain in case.seen.plain:
         there = {s.value.number for s in case.final.all_of(PLAIN, plain.producer)}
@@ -104,6 +112,8 @@ def duplicate(case: Case) -> Iterator[Violation]:
 
 def aborted_read(case: Case) -> Iterator[Violation]:
     for load in case.seen.loads:
+        if load.lost_at is not None:  # who decided what, its ledger may not know any more
+            continue
         for unit, found in case.final.units(LOAD, load.key).items():
             if load.decided is not None and unit != load.decided:
                 why = f"attempt {load.decided} is the decided one"
@@ -123,14 +133,21 @@ def aborted_read(case: Case) -> Iterator[Violation]:
 def undecided_visible(case: Case) -> Iterator[Violation]:
     for load in case.seen.loads:
         found = case.final.all_of(LOAD, load.key)
-        if found and load.decided is None and load.reported != "ABORTED":
+        if found and load.decided is None and load.reported != "ABORTED" and load.lost_at is None:
             yield Violation("undecided_visible", f"{_named(load)}: nothing was decided, but visible {_numbers(found)}")
         if (early_ms := _undecided_ms(case, load)) > 0:
             text = f"{_named(load)}: visible {early_ms:.0f} ms before anybody recorded its decision"
             yield Violation("undecided_visible", text)
     if nobodys := _nobodys(case):
-        text = ", ".join(f"{r.topic}-{r.partition}@{r.offset} {r.value[:60]!r}" for r in nobodys[:3])
+        text = ", ".join(f"{r.topic}-{r.partition}@{r.offset} {r.said[:60]!r}" for r in nobodys[:3])
         yield Violation("undecided_visible", f"{len(nobodys)} records that nobody of the run has written: {text}")
+
+
+def changed(case: Case) -> Iterator[Violation]:
+    if found := case.final.changed:
+        first = found[0]
+        where = f"{first.topic}-{first.partition}@{first.offset}"
+        yield Violation("changed", f"{len(found)} records are not as they were written, at {where} {first}")
 
 
 def order(case: Case) -> Iterator[Violation]:
@@ -177,14 +194,19 @@ def stable_short(case: Case) -> Iterator[Violation]:
 def reported_wrong(case: Case) -> Iterator[Violation]:
     for load in case.seen.loads:
         counts = Counter(s.value.number for s in _of_decided(case, load))
-        whole = counts == dict.fromkeys(range(load.records), 1) and len(case.final.units(LOAD, load.key)) <= 1
+        once = set(counts.values()) <= {1} and not counts.keys() - set(range(load.records))
+        whole = once and not _missing(case, load) and len(case.final.units(LOAD, load.key)) <= 1
         committed, says = load.reported == COMMITTED, f"the ledger says {load.reported}"
+        kept = load.lost_at is None
         wrong = [
             text
             for is_so, text in (
-                (committed and not whole, "the ledger says COMMITTED, but not each record is there once"),
-                (not committed and load.records > 0 and whole, f"all is there, but {says}"),
-                (_is_told(load) and not committed, f"the run was told that it is committed, {says}"),
+                (
+                    committed and not whole and _is_due(load),
+                    "the ledger says COMMITTED, but not each record is there once",
+                ),
+                (not committed and load.records > 0 and whole and kept, f"all is there, but {says}"),
+                (_is_told(load) and not committed and kept, f"the run was told that it is committed, {says}"),
                 (load.expect == "absent" and committed, f"it must not arrive, but {says}"),
                 (load.expect == "absent" and load.decided is not None, "it must not arrive, but it is decided"),
                 (_told_early_ms(case, load) > 0, f"told {_told_early_ms(case, load):.0f} ms before all is visible"),
@@ -198,6 +220,8 @@ def reported_wrong(case: Case) -> Iterator[Violation]:
 def unfinished(case: Case) -> Iterator[Violation]:
     for load in case.seen.loads:
         late = f"; gave up by the clock, after {load.gave_up_s:.0f} s" if load.gave_up_s else ""
+        if load.lost_at is not None:  # a person has it
+            continue
         if load.reported != COMMITTED and (load.expect == "committed" or load.decided is not None):
             why = "it must be" if load.decided is None else f"attempt {load.decided} is decided, it must be"
             text = f"{_named(load)}: {why} COMMITTED, the ledger says {load.reported}{late}"
@@ -209,20 +233,24 @@ def unfinished(case: Case) -> Iterator[Violation]:
 def torn(case: Case) -> Iterator[Violation]:
     shown = windows(case.seen)
     for load in case.seen.loads:
-        if load.scope != "load":
+        if load.scope != "load" or load.lost_at is not None:
             continue
-        there = len({s.value.number for s in case.final.all_of(LOAD, load.key)})
-        if 0 < there < load.records:
-            yield Violation("torn", f"{_named(load)}: {there} of {load.records} records are visible at the end")
+        there, all_of_it = len({s.value.number for s in case.final.all_of(LOAD, load.key)}), _in_the_end(case, load)
+        if 0 < there < all_of_it:
+            yield Violation("torn", f"{_named(load)}: {there} of {all_of_it} records are visible at the end")
         last = case.seen.looks[-1].seen.get(load.key, 0) if case.seen.looks else 0
-        if 0 < last < load.records:
-            yield Violation("torn", f"{_named(load)}: {last} of {load.records} records in the last look")
+        if 0 < last < all_of_it:
+            yield Violation("torn", f"{_named(load)}: {last} of {all_of_it} records in the last look")
         if shown.get(load.key, 0) > case.torn_s * 1000:
             yield Violation("torn", f"{_named(load)}: visible in part for {shown[load.key]:.0f} ms")
 
 
 def reader_differs(case: Case) -> Iterator[Violation]:
-    yield from differing({"the final reader": case.seen.final, "the tailing one": case.seen.tailed, **case.seen.others})
+    # what was compacted while the run went on, who follows it all the while has seen, and who comes at its end has not
+    compacted = {topic for load in case.seen.loads if load.compacted for topic in load.topics}
+    there = {(r.topic, r.partition, r.offset) for r in case.seen.final}
+    tailed = [r for r in case.seen.tailed if r.topic not in compacted or (r.topic, r.partition, r.offset) in there]
+    yield from differing({"the final reader": case.seen.final, "the tailing one": tailed, **case.seen.others})
 
 
 def unexpected_error(case: Case) -> Iterator[Violation]:
@@ -235,6 +263,7 @@ CHECKS: tuple[Callable[[Case], Iterator[Violation]], ...] = (
     duplicate,
     aborted_read,
     undecided_visible,
+    changed,
     order,
     foreign_touched,
     left_open,
@@ -249,6 +278,10 @@ KINDS = tuple(check.__name__ for check in CHECKS)
 
 
 def _is_due(load: LoadFact) -> bool:
+    """Whether all of it must be there. What a topic took with it when it was deleted is nobody's fault, but for those
+    who say behind that moment that it is there; what a ledger says that was put back is as true as before."""
+    if load.lost_at:
+        return load.told_at is not None and load.told_at > load.lost_at + TOLD_ALREADY_S
     return load.reported == COMMITTED or _is_told(load)
 
 
@@ -271,10 +304,31 @@ def _undecided_ms(case: Case, load: LoadFact) -> float:
 
 def _told_early_ms(case: Case, load: LoadFact) -> float:
     """How long before its last record became visible somebody was told that all are, at least."""
-    full, error = _first(case, load, load.records), case.seen.clock_error_s
+    full, error = _first(case, load, _in_the_end(case, load)), case.seen.clock_error_s
     if full is None or error is None or load.told_at is None or not load.records:
         return 0.0
     return (full - load.told_at - error) * 1000
+
+
+def _missing(case: Case, load: LoadFact) -> set[int]:
+    """Numbers of a load that are to be visible once it is committed, and are not.
+
+    Of a compacted topic those are not missed that a later record of the same key and attempt has superseded.
+    """
+    found = _of_decided(case, load)
+    missing = set(range(load.records)) - {s.value.number for s in found}
+    if not load.compacted or not missing:
+        return missing
+    newest: dict[int, int] = {}
+    for value, _ in found:
+        place = value.number % load.keys
+        newest[place] = max(value.number, newest.get(place, -1))
+    return {number for number in missing if number > newest.get(number % load.keys, -1)}
+
+
+def _in_the_end(case: Case, load: LoadFact) -> int:
+    """How many records of a load are to be seen when all of it is."""
+    return len({s.value.number for s in _of_decided(case, load)}) if load.compacted else load.records
 
 
 def _of_decided(case: Case, load: LoadFact) -> list[Seen]:
@@ -285,7 +339,7 @@ def _of_decided(case: Case, load: LoadFact) -> list[Seen]:
 def _nobodys(case: Case) -> list[Record]:
     """Records whose writer did not exist, or did not write this, or not there."""
     topics = {
-        **{(LOAD, f.key): {f.topic} for f in case.seen.loads},
+        **{(LOAD, f.key): set(f.topics) for f in case.seen.loads},
         **{(PLAIN, f.producer): {f.topic} for f in case.seen.plain},
     }
     numbers: dict[tuple[str, str, int], int] = {}
@@ -316,7 +370,7 @@ def _out_of_order(found: Iterable[Seen]) -> str | None:
     newest: dict[tuple[str, int, str], int] = {}
     met = set()
     for value, record in sorted(found, key=lambda s: (s.record.topic, s.record.partition, s.record.offset)):
-        if value.number in met:
+        if value.number in met or not value.key:
             continue
         met.add(value.number)
         place = (record.topic, record.partition, value.key)
@@ -331,6 +385,8 @@ def _spread(found: Iterable[Seen]) -> str | None:
     """Readers have an order within a partition only."""
     places: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for value, record in found:
+        if not value.key:  # it may be anywhere
+            continue
         places[value.key].add((record.topic, record.partition))
     spread = {key: where for key, where in places.items() if len(where) > 1}
     if not spread:
@@ -339,13 +395,13 @@ def _spread(found: Iterable[Seen]) -> str | None:
     return f"{len(spread)} keys in several partitions, key {key} in {', '.join(f'{t}-{p}' for t, p in sorted(where))}"
 
 
-_Partitions = dict[tuple[str, int], list[tuple[int, bytes | None, bytes]]]
+_Partitions = dict[tuple[str, int], list[tuple[Any, ...]]]
 
 
 def _by_partition(records: Iterable[Record]) -> _Partitions:
     found: _Partitions = defaultdict(list)
     for r in records:
-        found[r.topic, r.partition].append((r.offset, r.key, r.value))
+        found[r.topic, r.partition].append((r.offset, r.key, r.value, r.headers, r.timestamp_ms))
     return found
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tests.faults.accounts import GAVE_UP
 from tests.faults.plan import Ended, Order, Plan
-from tests.faults.scenario import Role, Wish
+from tests.faults.scenario import LOSING_KINDS, Role, Wish
 from tests.faults.timeline import Timeline
 from tests.faults.zygote import ask
 
@@ -23,6 +23,8 @@ from tests.faults.zygote import ask
 RETRY_DELAY_S = 0.2
 #: a person clears the run so often, and no longer
 MOST_CLEARS = 12
+#: and where ledger or topic were lost, until it sees that clearing does not help
+CLEARS_OF_THE_LOST = 2
 PATIENCE_S = 240.0
 
 Start = Callable[[Order], Ended]
@@ -55,7 +57,8 @@ class Conductor:
     def play(self) -> bool:
         """Until the load is there and clean, or nobody wants it any more; whether it is, as the run was told."""
         fate = self.plan.scenario.loads[self.load].fate
-        clears = {Wish.LOAD: MOST_CLEARS, Wish.REFUSE: 1, Wish.ABANDON: 0}[fate]
+        loses = any(fault.kind in LOSING_KINDS for fault in self.plan.scenario.faults)
+        clears = {Wish.LOAD: CLEARS_OF_THE_LOST if loses else MOST_CLEARS, Wish.REFUSE: 1, Wish.ABANDON: 0}[fate]
         begun = time.monotonic()
         for number in range(clears + 1):
             if number:

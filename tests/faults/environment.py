@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from tests.conftest import NO_RETENTION_ROUNDS
 from tests.faults.guarding import guarded
 from tests.faults.ledger_server import lock_of
 from tests.faults.scenario import Scenario
@@ -24,6 +23,12 @@ from tests.postgresql import PostgreSQL, postgresql_server
 
 #: of one broker; three of them share a machine with all else
 HEAP = "384m"
+#: retention and cleaner come all the while, where a topic lets them take something
+_ROUNDS = {
+    "log.initial.task.delay.ms": "3000",
+    "log.retention.check.interval.ms": "3000",
+    "log.cleaner.backoff.ms": "300",
+}
 
 
 class Environment:
@@ -128,9 +133,12 @@ class Database:
 
 @contextmanager
 def cluster(kind: tuple[str, int]) -> Iterator[LocalKafka]:
-    """:param kind: version and number of brokers."""
-    version, brokers = kind
-    with LocalKafka(version=version, brokers=brokers, heap=HEAP, broker_settings=NO_RETENTION_ROUNDS) as running:
+    """:param kind: version, as a scenario has it, and number of brokers."""
+    (version, _, level), brokers = kind[0].partition("/"), kind[1]
+    wanted = int(level) if level else None
+    with LocalKafka(
+        version=version, brokers=brokers, heap=HEAP, broker_settings=_ROUNDS, transaction_version=wanted
+    ) as running:
         yield running
 
 

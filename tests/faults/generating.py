@@ -8,13 +8,14 @@ from dataclasses import replace
 from math import exp, log
 from typing import TypeVar
 
-from tests.faults.places import PLACES
+from tests.faults.places import PLACES, Place
 from tests.faults.scenario import (
     DATABASE_KINDS,
     DATABASE_NET_KINDS,
     END_TXN_KINDS,
     LEDGER_SIDE,
     LONG_HOLD_MS,
+    LOSING_KINDS,
     NET_KINDS,
     OPERATORS,
     SHORT_HOLD_MS,
@@ -22,6 +23,7 @@ from tests.faults.scenario import (
     WRITER_SIDE,
     WRITERS,
     Fault,
+    Keeps,
     Kind,
     LoadPlan,
     Moment,
@@ -38,9 +40,12 @@ MOST_FAULTS = 3
 LARGE = 2_000_000_000
 #: and from here on
 REAL = 3_000_000_000
+#: of runs that nobody has kept; of so many of them one is killed at a step, each step in its turn
+FRESH = range(1_000_000, 1_000_000_000)
+STEP_RUNS = 4
 #: what a real run is struck by: (kind, weight)
 _REAL_KINDS = {Kind.SIGKILL: 6, Kind.PAUSE: 2, Kind.CLEAR: 3, Kind.BROKER_KILL: 1}
-SUPERVISOR = "supervisor"
+SUPERVISOR, ADMIN = "supervisor", "administrator"
 #: in the names of the steps right behind what ends transactions
 ENDS = "answer"
 #: one that takes brokers down costs seconds, and has its cluster to itself
@@ -70,6 +75,18 @@ _WEIGHTS: dict[Kind, float] = {
     Kind.SECOND_RUN: 6,
     Kind.CLEANUP_BESIDE: 6,
 }
+#: what administrators do, by the dice of worlds: so often in a run, and what of it
+_ADMINS = 0.08
+_ADMIN_WEIGHTS = {Kind.PARTITIONS_GROW: 2, Kind.TOPIC_RECREATED: 1, Kind.LEDGER_RESTORED: 2, Kind.FEATURE_UPGRADED: 1}
+#: what an administrator waits for: behind the last of these a load changes nothing any more
+_AT_WORK = ("run", *(role.value for role in (*OPERATORS[:4], *WRITERS)))
+#: what stands for one of the kept seeds' versions in a fresh run; 4.0.0 raises epochs twice (KAFKA-19367)
+_KAFKAS: dict[str, dict[str, float]] = {
+    "3.9": {"3.9": 1},
+    "4.1": {"4.0": 2, "4.0.0": 1, "4.1": 2, "4.1/1": 1, "4.2": 2, "4.3": 2},
+    "4.4": {"4.4": 5, "4.4/0": 1, "4.4/1": 1},
+}
+_OF_2PC = ("4.1", "4.2", "4.3", "4.4")
 #: what an outside hand waits for: the begin of one of these, or of the run
 _EVENTS = ("run", *(role.value for role in (*OPERATORS, *WRITERS)))
 
@@ -124,9 +141,11 @@ def _large(seed: int) -> Scenario:
     dice = random.Random(f"faults {seed}")
     every = (_any(dice.randrange(LARGE)) for _ in range(10_000))
     found = next(s for s in every if s.brokers == 3 and s.is_alone and s.hold_ms == LONG_HOLD_MS)
-    load = LoadPlan(records=1_000_000, size=80, keys=50_000)
+    load = LoadPlan(records=1_000_000, size=80, keys=50_000)  # in one topic that keeps all
     faults = tuple(replace(fault, load=0) for fault in found.faults)
-    return replace(found, seed=seed, partitions=12, tasks=(8, 8), loads=(load,), faults=faults)
+    return replace(
+        found, seed=seed, partitions=12, tasks=(8, 8), loads=(load,), keeps=Keeps.ALL, faults=faults
+    )
 
 
 def _any(seed: int) -> Scenario:
@@ -156,11 +175,59 @@ def _any(seed: int) -> Scenario:
         retries=dice.randint(0, 2),
         loads=loads,
     )
-    faults = _faults(dice, bare)
+    if seed >= FRESH.start and seed % STEP_RUNS == 0:
+        bare, faults = _at_a_step(bare, PLACES[seed // STEP_RUNS % len(PLACES)])
+    else:
+        faults = _faults(dice, bare)
     if any(_needs_failure(fault) for fault in faults):
         bare = replace(bare, retries=0)
     hurries = any(fault.kind in TIMEOUT_KINDS for fault in faults)
-    return replace(bare, faults=faults, hold_ms=SHORT_HOLD_MS if hurries else LONG_HOLD_MS)
+    return _in_its_world(replace(bare, faults=faults, hold_ms=SHORT_HOLD_MS if hurries else LONG_HOLD_MS))
+
+
+def _at_a_step(scenario: Scenario, place: Place) -> tuple[Scenario, tuple[Fault, ...]]:
+    """A load that comes by the step, and is killed there: dice alone leave steps out that few loads come by."""
+    if not place.fits(scenario.scope, scenario.writer):
+        writer = place.step.writers[0] if Role.TASK in place.roles else scenario.writer
+        scopes = [scope.value for scope in place.step.scopes]
+        scope = scenario.scope if scenario.scope in scopes else scopes[0]
+        if scope == "load":
+            writer = "arrow"
+        scenario = replace(scenario, writer=writer, scope="task" if writer == "confluent" else scope)
+        scenario = replace(
+            scenario,
+            two_phase=scenario.two_phase and writer == "arrow",
+            speculates=scenario.speculates and scenario.scope == "task",
+        )
+    # some steps are between two transactions
+    scenario = replace(scenario, tasks=(max(2, scenario.tasks[0]), max(2, scenario.tasks[1])))
+    loads = tuple(replace(load, records=max(1000, load.records), fate=Wish.LOAD) for load in scenario.loads)
+    # decide ends what it has decided: commit has that to do only where decide was kept from it
+    fault = Fault(Kind.SIGKILL, place.roles[0].value, Moment(step=place.name))
+    return replace(scenario, loads=loads), tuple(_with_failure(fault))
+
+
+def _in_its_world(scenario: Scenario) -> Scenario:
+    """What topics keep, and what records have in them: by dice of their own, so that a kept seed's faults stay."""
+    dice = random.Random(f"worlds {scenario.seed}")
+    loads = tuple(
+        replace(load, rich=dice.random() < 0.4, topics=_weighted(dice, {1: 6, 2: 2, 3: 1})) for load in scenario.loads
+    )
+    keeps = _weighted(dice, {Keeps.ALL: 4, Keeps.NEWEST: 1, Keeps.HOUR: 1})
+    found = replace(scenario, loads=loads, keeps=keeps)
+    if scenario.seed < FRESH.start:
+        return found
+    # design.md: 4.0 has no two-phase commit, and who has 3.9's transaction version has none either
+    some = {k: w for k, w in _KAFKAS[found.kafka].items() if k in _OF_2PC or not found.two_phase}
+    found = replace(found, kafka=_weighted(dice, some))
+    if scenario.seed % STEP_RUNS == 0 or dice.random() >= _ADMINS:
+        return found
+    kind = _weighted(dice, {k: w for k, w in _ADMIN_WEIGHTS.items() if _can_be(k, found)})
+    fault = _from_outside(dice, found, kind, ADMIN, dice.choice([0.0, 0.2, 1.0]), _AT_WORK)
+    # alone: whatever else goes wrong, who has lost a ledger or a topic has nothing to be judged by
+    others = () if kind in LOSING_KINDS else found.faults[: MOST_FAULTS - 1]
+    kafka = "4.4/1" if kind is Kind.FEATURE_UPGRADED else found.kafka
+    return replace(found, kafka=kafka, faults=(*others, fault))
 
 
 def _loads(dice: random.Random) -> tuple[LoadPlan, ...]:
@@ -210,11 +277,11 @@ def _with_failure(fault: Fault) -> list[Fault]:
 
 
 def _can_be(kind: Kind, scenario: Scenario) -> bool:
-    if kind in (Kind.LEDGER_LOCKED, Kind.LEDGER_FULL):
+    if kind in (Kind.LEDGER_LOCKED, Kind.LEDGER_FULL, Kind.LEDGER_RESTORED):
         return scenario.ledger == "sqlite"
     if kind in (*DATABASE_NET_KINDS, *DATABASE_KINDS):
         return scenario.ledger == "postgresql"
-    if kind.value.startswith("timeout"):
+    if kind.value.startswith("timeout") or kind is Kind.FEATURE_UPGRADED:
         return not scenario.two_phase
     return True
 

@@ -58,8 +58,10 @@ def _records(topic: str, lines: Iterator[bytes]) -> Iterator[Record]:
             return
         if text.startswith("error:"):
             raise EOFError(text)
-        partition, offset, _stamp, key, value, *_headers = text.split(" ")
-        yield Record(topic, int(partition), int(offset), _bytes(key), _bytes(value) or b"")
+        partition, offset, stamp, key, value, *rest = text.split(" ")
+        names, values = ([_bytes(part) for part in some] for some in (rest[::2], rest[1::2]))
+        headers = tuple(((name or b"").decode(), value) for name, value in zip(names, values, strict=True))
+        yield Record(topic, int(partition), int(offset), _bytes(key), _bytes(value), headers, int(stamp))
     raise EOFError("it ended before its answer did")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from kafka.protocol.consumer import OffsetSpec
 from tests.faults.facts import ForeignFact, LoadFact, Observation, OpenTransaction, PlainFact, Record
 from tests.faults.java_reader import read_java
 from tests.faults.markers import CLOCK_ERROR_S, marker_looks, wall_ahead_s
-from tests.faults.tailing import POLL_RECORDS, Tail, consumer_of, reached
+from tests.faults.tailing import POLL_RECORDS, Tail, consumer_of, reached, record_of
 
 T = TypeVar("T")
 #: Of a transaction that holds readers back, or whose markers are not all written.
@@ -67,6 +67,7 @@ class Observers:
         self._servers = servers
         self._topics = dict(topics)
         self._data = data
+        self._recreated: set[str] = set()
         self._ahead_s = wall_ahead_s()
         self.tail = Tail(servers, topics)
         self.brokers: Brokers | None = None
@@ -79,6 +80,17 @@ class Observers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.tail.stop({}, within_s=0)
+
+    def follow(self, partitions: Mapping[str, int]) -> None:
+        """Topics that have more partitions by now."""
+        self._topics |= partitions
+        self.tail.follow(partitions)
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Topics that were deleted and created anew: who followed the old ones has seen others' records."""
+        for topic in topics:
+            self._recreated.add(topic)
+            self.tail.forget(topic)
 
     def observe(
         self,
@@ -97,7 +109,8 @@ class Observers:
         :raises AssertionError: the tailing reader did not come to the end.
         """
         self.brokers = at_rest(self._servers, self._topics, settle_s)
-        ended = self.tail.stop(self.brokers.stable)
+        kept = {place: end for place, end in self.brokers.stable.items() if place[0] not in self._recreated}
+        ended = self.tail.stop(kept)
         assert ended, f"the tailing reader did not reach {self.brokers.stable}; its troubles: {self.tail.troubles[-5:]}"
         final = read_librdkafka(self._servers, self.brokers.stable)
         looks, clock_error_s = tuple(self.tail.looks), None
@@ -109,7 +122,8 @@ class Observers:
             loads=tuple(loads),
             foreign=tuple(foreign),
             plain=tuple(plain),
-            tailed=tuple(self.tail.records),
+            tailed=tuple(r for r in self.tail.records if r.topic not in self._recreated)
+            + tuple(r for r in final if r.topic in self._recreated),
             final=final,
             open=self.brokers.open,
             stable_short=self.brokers.short,
@@ -120,12 +134,19 @@ class Observers:
         )
 
 
-def at_rest(servers: str, topics: Mapping[str, int], settle_s: float) -> Brokers:
-    """Wait until nothing is open on these topics and nothing is short, at most so long; what the brokers say then."""
+def at_rest(
+    servers: str, topics: Mapping[str, int], settle_s: float, of: Callable[[str], bool] | None = None
+) -> Brokers:
+    """Wait until nothing is open on these topics and nothing is short, at most so long; what the brokers say then.
+
+    :param of: look at transactional ids of this kind only, and at no last stable offset.
+    """
     until = time.monotonic() + settle_s
     with closing(_admin(servers)) as admin:
         while True:
             found = _look(admin, topics)
+            if of is not None:
+                found = Brokers(tuple(one for one in found.open if of(one.transactional_id)), found.stable, {})
             if not (found.open or found.short) or time.monotonic() > until:
                 return found
             time.sleep(_PAUSE_S)
@@ -167,7 +188,9 @@ def read_librdkafka(servers: str, ends: Mapping[tuple[str, int], int]) -> tuple[
                     # somebody may write on behind what is asked for
                     if offset < ends[topic, partition]:
                         key, value = _bytes(message.key()), _bytes(message.value())
-                        found.append(Record(topic, partition, offset, key, value or b""))
+                        headers = tuple((name, _bytes(data)) for name, data in message.headers() or ())
+                        stamp = message.timestamp()[1]
+                        found.append(Record(topic, partition, offset, key, value, headers, stamp))
                 elif offset >= ends[topic, partition]:
                     open_ends.discard((topic, partition))
     finally:
@@ -188,7 +211,7 @@ def read_kafka_python(servers: str, ends: Mapping[tuple[str, int], int]) -> tupl
             assert time.monotonic() < until, f"kafka-python's reader does not reach {ends}"
             for tp, records in got.items():
                 mine = (r for r in records if r.offset < wanted[tp])
-                found += (Record(tp.topic, tp.partition, r.offset, r.key, r.value or b"") for r in mine)
+                found += map(record_of, mine)
     return tuple(found)
 
 

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import KafkaEosError
@@ -30,11 +32,20 @@ from tests.faults.scenario import (
     OUTAGE_KINDS,
     TIMEOUT_KINDS,
     Fault,
+    Keeps,
     Kind,
 )
 from tests.faults.striking import asleep_file, held_file, outlasting_s, struck, take
 from tests.faults.timeline import Timeline
 
+#: segments are rolled all the while, so that cleaner and retention have something to come for
+_ROLLED = {"segment.ms": "300", "segment.bytes": "1048576"}
+TOPIC_CONFIGS: Mapping[Keeps, Mapping[str, str]] = {
+    Keeps.ALL: {},
+    Keeps.NEWEST: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", **_ROLLED},
+    Keeps.HOUR: {"retention.ms": "3600000", **_ROLLED},
+}
+_UPGRADE, _DOWNGRADE = 1, 3
 STATE_TOPIC = "__transaction_state"
 SLOW_S = 0.08
 POLL_S = 0.01
@@ -56,6 +67,11 @@ class Targets:
     proxies: Sequence[FaultProxy] = ()
     database: FaultProxy | None = None
     ended: threading.Event = field(default_factory=threading.Event)
+    #: topics that have another number of partitions by now
+    changed: dict[str, int] = field(default_factory=dict)
+    #: topics that were deleted, and when, monotonic seconds
+    recreated: dict[str, float] = field(default_factory=dict)
+    restored: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,7 @@ def nodes_of(strike: Strike) -> list[int]:
     if fault.target == "coordinator":
         chosen = _coordinator(strike)
     if fault.target in ("leader", "coordinator") and chosen is None:
-        topic = STATE_TOPIC if fault.target == "coordinator" else targets.plan.topics[fault.load]
+        topic = STATE_TOPIC if fault.target == "coordinator" else targets.plan.topics[fault.load][0]
         admin = AdminClient({"bootstrap.servers": targets.kafka.bootstrap_servers, "log_level": 0})
         leaders = [p.leader for p in admin.list_topics(topic, _ASK_S).topics[topic].partitions.values()]
         leaders = [leader for leader in leaders if leader in every]
@@ -236,6 +252,70 @@ def database_server(strike: Strike) -> None:
     server.start()
 
 
+def partitions_grow(strike: Strike) -> None:
+    plan, kafka = strike.targets.plan, strike.targets.kafka
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    count = plan.scenario.partitions + 2
+    for done in admin.create_partitions([NewPartitions(t, count) for t in plan.topics[strike.fault.load]]).values():
+        done.result(_ASK_S)
+    strike.targets.changed.update(dict.fromkeys(plan.topics[strike.fault.load], count))
+    strike.took()
+
+
+def topic_recreated(strike: Strike) -> None:
+    plan, kafka = strike.targets.plan, strike.targets.kafka
+    topic = plan.topics[strike.fault.load][0]
+    strike.targets.recreated[topic] = time.monotonic()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(_ASK_S)
+    strike.timeline.log("a topic is deleted", topic=topic)
+    config = dict(TOPIC_CONFIGS[plan.scenario.keeps])
+    wanted = NewTopic(topic, plan.scenario.partitions, min(3, kafka.brokers), config=config)
+    give_up = time.monotonic() + _ASK_S
+    while True:
+        try:
+            admin.create_topics([wanted])[topic].result(_ASK_S)
+            break
+        except KafkaException as e:  # the one of that name is still going
+            if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > give_up:
+                raise
+            time.sleep(POLL_S)
+    strike.took()
+
+
+def feature_upgraded(strike: Strike) -> None:
+    finalize(strike.targets.kafka.bootstrap_servers, 2)
+    strike.took()
+
+
+def finalize(servers: str, level: int) -> None:
+    """Set ``transaction.version`` of a cluster, upwards or downwards."""
+    update = UpdateFeaturesRequest.FeatureUpdateKey(
+        feature="transaction.version", max_version_level=level, upgrade_type=_UPGRADE if level > 1 else _DOWNGRADE
+    )
+    with Wire(KafkaSettings.from_mapping({"bootstrap.servers": servers}), timeout_s=_ASK_S) as wire:
+        request = UpdateFeaturesRequest(timeout_ms=30_000, feature_updates=[update], validate_only=False)
+        answer = wire.send_to_any(request)
+    assert answer.error_code == 0, answer
+
+
+def ledger_restored(strike: Strike) -> None:
+    """Saved now, and put back when something has been written since, and ``seconds`` later: that is gone then."""
+    file = strike.targets.plan.ledger_url.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(":memory:")) as backup:
+        with contextlib.closing(sqlite3.connect(file, timeout=30)) as live:
+            live.backup(backup)
+            strike.timeline.log("the ledger is saved")
+            saved = list(backup.iterdump())
+            if not strike.until(lambda: list(live.iterdump()) != saved):
+                return
+        strike.targets.ended.wait(strike.fault.seconds)
+        with contextlib.closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as live:
+            strike.targets.restored.set()
+            backup.backup(live)
+    strike.took()
+
+
 def user(strike: Strike) -> None:
     strike.targets.user(strike.fault)
     strike.took()
@@ -250,4 +330,8 @@ STRIKES: Mapping[Kind, Callable[[Strike], None]] = {
     Kind.LEDGER_LOCKED: locked,
     Kind.SECOND_RUN: user,
     Kind.CLEANUP_BESIDE: user,
+    Kind.PARTITIONS_GROW: partitions_grow,
+    Kind.TOPIC_RECREATED: topic_recreated,
+    Kind.LEDGER_RESTORED: ledger_restored,
+    Kind.FEATURE_UPGRADED: feature_upgraded,
 }

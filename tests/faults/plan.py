@@ -21,7 +21,8 @@ class Plan:
     """
     :param servers: the brokers' own addresses.
     :param redirects: by side (``ledger side``, ``writers``), by ``host:port`` of a broker, the proxy's ``host:port``.
-    :param topics: by number of load.
+    :param topics: by number of load, those that it writes to.
+    :param began_ms: the run's begin, milliseconds since the epoch: records' own times are counted from here.
     """
 
     scenario_json: str
@@ -29,7 +30,8 @@ class Plan:
     servers: str
     ledger_url: str
     namespace: str
-    topics: tuple[str, ...]
+    topics: tuple[tuple[str, ...], ...]
+    began_ms: int = 0
     redirects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @cached_property
@@ -52,7 +54,7 @@ class Plan:
     @classmethod
     def read(cls, folder: str) -> Plan:
         found: dict[str, Any] = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))
-        return cls(**found | {"topics": tuple(found["topics"])})
+        return cls(**found | {"topics": tuple(map(tuple, found["topics"]))})
 
 
 @dataclass(frozen=True)

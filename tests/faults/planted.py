@@ -25,7 +25,7 @@ def _changed(
     """One record of a writer says something else."""
     records = list(seen.final)
     n = rnd.choice(of(seen, party, writer))
-    value = change(Value.decode(records[n].value))
+    value = change(Value.decode(records[n].said))
     records[n] = dataclasses.replace(records[n], key=value.key.encode(), value=value.encode())
     return with_final(seen, rnd, records)
 
@@ -35,9 +35,9 @@ def _without(party: str, which: int = 0) -> Plant:
         writer = {LOAD: seen.loads[which].key, FOREIGN: "app", PLAIN: "clicks"}[party]
         places = of(seen, party, writer)
         if party == PLAIN:  # acknowledged ones
-            places = [n for n in places if Value.decode(seen.final[n].value).number in seen.plain[0].acked]
+            places = [n for n in places if Value.decode(seen.final[n].said).number in seen.plain[0].acked]
         if party == FOREIGN:  # fates are in order: transaction 0 is a committed one
-            places = [n for n in places if Value.decode(seen.final[n].value).unit == 0]
+            places = [n for n in places if Value.decode(seen.final[n].said).unit == 0]
         gone = rnd.choice(places)
         return with_final(seen, rnd, [r for n, r in enumerate(seen.final) if n != gone])
 
@@ -71,7 +71,7 @@ def _a_loser_beside(seen: Observation, rnd: random.Random) -> Observation:
     """A whole second attempt is there too."""
     load = seen.loads[0]
     mine = [seen.final[n] for n in of(seen, LOAD, load.key)]
-    values = [Value.decode(r.value) for r in mine]
+    values = [Value.decode(r.said) for r in mine]
     copies = [
         dataclasses.replace(r, value=dataclasses.replace(v, unit=v.unit + 1).encode())
         for r, v in zip(mine, values, strict=True)
@@ -96,7 +96,7 @@ def _of_the_aborted(seen: Observation, rnd: random.Random) -> Observation:
     return with_final(
         seen,
         rnd,
-        [*seen.final, Record(loads[2].topic, 0, 0, b"k0", Value(LOAD, loads[2].key, 1, "k0", 3).encode())],
+        [*seen.final, Record(loads[2].topics[0], 0, 0, b"k0", Value(LOAD, loads[2].key, 1, "k0", 3).encode())],
     )
 
 
@@ -110,6 +110,25 @@ def _of_the_undecided(seen: Observation, rnd: random.Random) -> Observation:
 def _nobodys(seen: Observation, rnd: random.Random) -> Observation:
     garbage = rnd.choice([b"", b"\xff\xff", b"load|x", b"load|x|1|k0|one|", Value(LOAD, "x", 1, "k0", 0).encode()])
     return with_final(seen, rnd, [*seen.final, Record(TOPICS[0], 0, 0, b"k0", garbage)])
+
+
+def _with_a_rich_one(spoil: Callable[[Record], Record]) -> Plant:
+    """One record of a load has a time, headers and no value, as it was written; then something of it is changed."""
+
+    def plant(seen: Observation, rnd: random.Random) -> Observation:
+        records = list(seen.final)
+        n = rnd.choice(of(seen, LOAD, seen.loads[0].key))
+        records[n] = spoil(rich(records[n]))
+        return with_final(seen, rnd, records)
+
+    return plant
+
+
+def rich(record: Record) -> Record:
+    """The same record, as it were with a time of its own."""
+    value = dataclasses.replace(Value.decode(record.said), at_ms=1_700_000_000_000)
+    data = value.encode() if value.has_value else None
+    return dataclasses.replace(record, value=data, headers=value.headers, timestamp_ms=value.at_ms)
 
 
 def _strayed(seen: Observation, rnd: random.Random) -> Observation:
@@ -132,7 +151,7 @@ def _swapped(party: str) -> Plant:
 
     def plant(seen: Observation, rnd: random.Random) -> Observation:
         writer = {LOAD: seen.loads[1].key, FOREIGN: "app", PLAIN: "clicks"}[party]
-        values = {n: Value.decode(seen.final[n].value) for n in of(seen, party, writer)}
+        values = {n: Value.decode(seen.final[n].said) for n in of(seen, party, writer)}
         first, second = (n for n, v in values.items() if v.number < 2 and (party != FOREIGN or v.unit == 0))
         records = list(seen.final)
         records[first], records[second] = records[second], records[first]
@@ -144,7 +163,7 @@ def _swapped(party: str) -> Plant:
 def _half_of_unknown(seen: Observation, rnd: random.Random) -> Observation:
     """Transaction 2 is one that its client could not tell: the first half of it is there."""
     fact = seen.foreign[2]
-    others = [r for r in seen.final if (v := Value.decode(r.value)).party != FOREIGN or v.unit != fact.unit]
+    others = [r for r in seen.final if (v := Value.decode(r.said)).party != FOREIGN or v.unit != fact.unit]
     half = [
         Record(fact.topic, 0, 0, b"k0", Value(FOREIGN, fact.producer, fact.unit, "k0", n).encode())
         for n in range(rnd.randint(1, fact.records - 1))
@@ -206,7 +225,7 @@ def _spread(seen: Observation, rnd: random.Random) -> Observation:
     """Of two records of one key the later one is in another partition."""
     records = list(seen.final)
     places = of(seen, LOAD, seen.loads[1].key)
-    (n,) = (n for n in places if Value.decode(records[n].value).number == 1)
+    (n,) = (n for n in places if Value.decode(records[n].said).number == 1)
     records[n] = dataclasses.replace(records[n], partition=(records[n].partition + 1) % PARTITIONS)
     return with_final(seen, rnd, records)
 
@@ -276,6 +295,19 @@ PLANTS: dict[str, tuple[Plant, str]] = {
     "a record beyond a transaction's end": (_extra(Value(FOREIGN, "app", 0, "k0", 9)), "undecided_visible"),
     "a record in another topic": (_strayed, "undecided_visible"),
     "another key": (_another_key, "undecided_visible"),
+    "a time is another": (
+        _with_a_rich_one(lambda r: dataclasses.replace(r, timestamp_ms=(r.timestamp_ms or 0) + 1)),
+        "changed",
+    ),
+    "a header is gone": (_with_a_rich_one(lambda r: dataclasses.replace(r, headers=r.headers[:1] * 2)), "changed"),
+    "a header that nobody wrote": (
+        _with_a_rich_one(lambda r: dataclasses.replace(r, headers=(*r.headers, ("x", None)))),
+        "changed",
+    ),
+    "null became something, or something null": (
+        _with_a_rich_one(lambda r: dataclasses.replace(r, value=r.said if r.value is None else None)),
+        "changed",
+    ),
     "a load's records change places": (_swapped(LOAD), "order"),
     "records of others change places": (_swapped(FOREIGN), "order"),
     "plain records change places": (_swapped(PLAIN), "order"),

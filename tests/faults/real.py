@@ -154,7 +154,7 @@ class _Run:
         hits = zip(self.scenario.faults, self.struck, strict=True)
         down = sum(f.seconds + 10 for f, hit in hits if hit and f.kind is Kind.BROKER_KILL)
         result.violations += judge(seen, TORN_S + down)
-        result.records = sum(1 for record in seen.final if record.value.startswith(b"load|"))
+        result.records = sum(1 for record in seen.final if record.said.startswith(b"load|"))
         identities = [self.identity(n) for n in range(len(loads))]
         result.attempts = sum(len(ledger.attempts(i)) for i in identities)
         result.repairs = sum(len(ledger.repairs(i)) for i in identities)
@@ -258,7 +258,7 @@ class _Run:
         moments = [datetime.fromisoformat(a.decided_at).timestamp() for a in decided if a.decided_at is not None]
         return LoadFact(
             key=self.key(number),
-            topic=self.topics[number],
+            topics=(self.topics[number],),
             scope=self.scenario.scope,
             records=self.scenario.loads[number].records,
             reported=None if row is None else row.state.value,

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.naming import name_prefix
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadState, TransactionNaming, Verdict
+from airflow_kafka_eos.naming import name_prefix, prefix
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.faults import accounts
 from tests.faults.checkers import TORN_S, judge, windows
@@ -24,7 +25,8 @@ from tests.faults.facts import ForeignFact, LoadFact, PlainFact
 from tests.faults.generating import LARGE
 from tests.faults.hands import Hands
 from tests.faults.injecting import Injector, Targets, first_begin, healthy
-from tests.faults.observing import Observers
+from tests.faults.observing import Observers, at_rest
+from tests.faults.outages import TOPIC_CONFIGS, finalize
 from tests.faults.plan import LOAD_NAME, Ended, Order, Plan
 from tests.faults.proxy import FaultProxy
 from tests.faults.result import Result
@@ -34,6 +36,7 @@ from tests.faults.scenario import (
     NET_KINDS,
     WRITER_SIDE,
     Fault,
+    Keeps,
     Kind,
     Role,
     Scenario,
@@ -41,11 +44,13 @@ from tests.faults.scenario import (
 )
 from tests.faults.striking import struck, take
 from tests.faults.timeline import Timeline, events
-from tests.faults.traffic import Applications, HeldTransaction, their_prefix
+from tests.faults.traffic import KEYS, Applications, HeldTransaction, their_prefix, transactional
 from tests.faults.zygote import ask, living
 
 #: a transaction of ours may be open so long after recovery
 SETTLE_S = 60.0
+#: and so long behind a cleanup that was to leave nothing: end markers are written behind EndTxn's answer
+CLEAN_S = 10.0
 #: longest pause of other applications: they are there all the while, and leave the machine to us
 TRAFFIC_PAUSE_S = 0.2
 #: of so many runs one is read by Java's consumer too, as the large ones are: it takes seconds
@@ -58,6 +63,8 @@ MOST_SWEEPS = 5
 HELD_RUNS = 5
 #: and so long behind that moment
 HELD_S = 1.0
+#: other applications' keys: where the newest of a key is kept, none of theirs comes twice
+MANY_KEYS = 2**40
 EXPECT = {Wish.LOAD: "committed", Wish.REFUSE: "absent", Wish.ABANDON: "either"}
 
 
@@ -88,17 +95,34 @@ class _Run:
         self.scenario, self.kafka, self.environment, self.stack = scenario, kafka, environment, stack
         self.timeline = Timeline(str(folder), "runner")
         count = len(scenario.loads)
-        self.topics = tuple(f"{name}-{0 if scenario.shares_topic else n}" for n in range(count))
-        self.partitions = dict.fromkeys(self.topics, scenario.partitions)
+        self.topics = tuple(
+            tuple(f"{name}-{0 if scenario.shares_topic else n}-{t}" for t in range(scenario.loads[n].topics))
+            for n in range(count)
+        )
+        self.partitions = {topic: scenario.partitions for topics in self.topics for topic in topics}
+        if any(fault.kind is Kind.FEATURE_UPGRADED for fault in scenario.faults):
+            finalize(kafka.bootstrap_servers, 1)  # a run before may have upgraded it
         for topic in self.partitions:
-            kafka.create_topic(topic, partitions=scenario.partitions)
+            kafka.create_topic(topic, partitions=scenario.partitions, config=TOPIC_CONFIGS[scenario.keeps])
+        self.their_topics = list(self.partitions)
+        if scenario.recreates_topics:
+            self.their_topics = [f"{name}-others"]
+            kafka.create_topic(self.their_topics[0], partitions=scenario.partitions)
+            self.partitions[self.their_topics[0]] = scenario.partitions
         stack.callback(delete_topics, kafka.bootstrap_servers, list(self.partitions), self.timeline)
         self.database = environment.ledger(scenario.ledger, name, folder)
         stack.callback(self.database.drop)
         proxy, url = self._database_proxy(self.database)
         proxies, redirects = self._broker_proxies()
         self.plan = Plan(
-            scenario.to_json(), str(folder), kafka.bootstrap_servers, url, name, self.topics, redirects
+            scenario.to_json(),
+            str(folder),
+            kafka.bootstrap_servers,
+            url,
+            name,
+            self.topics,
+            time.time_ns() // 10**6,
+            redirects,
         )
         self.plan.write()
         self.targets = Targets(self.plan, kafka, self._user, proxies, proxy)
@@ -110,11 +134,11 @@ class _Run:
         self._ended: dict[str, list[str]] = {}
 
     def play(self, result: Result) -> None:
-        settings = (self.kafka.bootstrap_servers, list(self.partitions))
+        settings = (self.kafka.bootstrap_servers, self.their_topics)
         with Ledger.open(self.database.url) as ledger:
             ours = name_prefix(self.plan.namespace, ledger.ledger_id, LOAD_NAME)
             theirs = their_prefix(ours, ledger.ledger_id, self.scenario.naming, self.plan.key(0))
-        applications = Applications(*settings, f"{theirs}1", self.scenario.seed, TRAFFIC_PAUSE_S)
+        applications = Applications(*settings, f"{theirs}1", self.scenario.seed, TRAFFIC_PAUSE_S, self._their_keys)
         data = [self.kafka.log_file(node).parent / "data" for node in self.kafka.node_ids]
         with Observers(self.kafka.bootstrap_servers, self.partitions, data) as observers:
             held = self._hold(f"{theirs}2")
@@ -132,6 +156,8 @@ class _Run:
                 for at, text in sorted(told_by):
                     self.timeline.log(f"application: {text}", at=at)
             result.judge_others(foreign, plain, seconds)
+            observers.follow(self.targets.changed)
+            observers.forget(self.targets.recreated)
             facts = list(foreign)
             if held is not None:  # a broker that dies may keep its client from ending it, too
                 was_ended = held.fact.was_ended and self._is_undisturbed()
@@ -143,7 +169,9 @@ class _Run:
         has waited a while."""
         if self.scenario.seed % HELD_RUNS:
             return None
-        held = HeldTransaction(self.kafka.bootstrap_servers, self.topics[0], transactional_id)
+        held = HeldTransaction(
+            self.kafka.bootstrap_servers, self.their_topics[0], transactional_id, keys=self._their_keys
+        )
 
         def hold() -> None:
             while not self._over.wait(0.1):
@@ -155,6 +183,10 @@ class _Run:
 
         self._hands.begin(hold)
         return held
+
+    @property
+    def _their_keys(self) -> int:
+        return MANY_KEYS if self.scenario.keeps is Keeps.NEWEST else KEYS
 
     def _let_loose(self) -> None:
         injector = Injector(self.targets)
@@ -217,12 +249,63 @@ class _Run:
             time.sleep(0.02)
         left = living(self.plan.folder)
         assert not left, f"gave up by the clock, after {ZOMBIES_S:.0f} s: processes that do not end: {left}"
+        if self._has_lost_something:
+            self._end_by_hand()
+            return
+        self._note_what_is_open()
         for _ in range(MOST_SWEEPS):
             ended = self._sweep(Order(Role.MAINTENANCE.value, 0, "maintenance", self.plan.folder))
             if ended.is_well and not ended.answer["errors"]:
                 return
             self._clear_commits()
         self._hands.failed(f"maintenance has failed {MOST_SWEEPS} times, the last time so: {ended}")
+
+    @property
+    def _has_lost_something(self) -> bool:
+        return bool(self.targets.recreated) or self.targets.restored.is_set()
+
+    def _end_by_hand(self) -> None:
+        """A ledger that was put back, or a load whose topic is another one, stops in doubt: nothing of ours ends what
+        is open, so a person does, by a client that takes over the id."""
+        ended = self._sweep(Order(Role.MAINTENANCE.value, 0, "maintenance", self.plan.folder))
+        self.timeline.log("maintenance, behind a loss", error=ended.error[:500], answer=str(ended.answer)[:500])
+        with Ledger.open(self.database.url) as ledger:
+            ours = name_prefix(self.plan.namespace, ledger.ledger_id, LOAD_NAME)
+        left = at_rest(self.kafka.bootstrap_servers, self.partitions, CLEAN_S, lambda i: i.startswith(ours))
+        for one in left.open:
+            self.timeline.log("ended by hand", transactional_id=one.transactional_id)
+            transactional(self.kafka.bootstrap_servers, one.transactional_id)
+
+    def _note_what_is_open(self) -> None:
+        """Of loads that are to be clean, before maintenance comes: what it would end, and what it would not see.
+
+        A pooled id does not tell its load: there all loads must be clean for one to be judged by it.
+        """
+        happened = events(self.plan.folder)
+        with Ledger.open(self.database.url) as ledger:
+            numbers = range(len(self.scenario.loads))
+            clean = {n for n in numbers if self._was_to_be_clean(ledger.attempts(self.plan.identity(n)), n, happened)}
+            pooled = self.scenario.naming == TransactionNaming.POOLING.value
+            if not clean or (pooled and len(clean) < len(self.scenario.loads)):
+                return
+            prefixes = {
+                self.plan.key(n): name_prefix(self.plan.namespace, ledger.ledger_id, LOAD_NAME)
+                if pooled
+                else prefix(self.plan.identity(n), ledger.ledger_id)
+                for n in clean
+            }
+        brokers = at_rest(
+            self.kafka.bootstrap_servers, self.partitions, CLEAN_S, lambda i: i.startswith(tuple(prefixes.values()))
+        )
+        for one in brokers.open:
+            owner = next(key for key, begin in prefixes.items() if one.transactional_id.startswith(begin))
+            self._ended.setdefault(owner, []).append(one.transactional_id)
+
+    def _was_to_be_clean(
+        self, attempts: Sequence[AttemptRow], load: int, happened: Sequence[accounts.Event]
+    ) -> bool:
+        newest = max((a.number for a in attempts), default=0)
+        return self._is_undisturbed() and accounts.was_to_clean_all(happened, load, newest)
 
     def _clear_commits(self) -> None:
         """What is lost behind its decision commit repairs, and maintenance only asks for it: a person does it."""
@@ -237,13 +320,13 @@ class _Run:
         self,
         result: Result,
         observers: Observers,
-        prefix: str,
+        ours: str,
         foreign: Sequence[ForeignFact],
         plain: Sequence[PlainFact],
     ) -> None:
         happened = events(self.plan.folder)
         with Ledger.open(self.database.url) as ledger:
-            loads = [self._fact(ledger, n, prefix, happened) for n in range(len(self.scenario.loads))]
+            loads = [self._fact(ledger, n, ours, happened) for n in range(len(self.scenario.loads))]
             identities = [self.plan.identity(n) for n in range(len(loads))]
             result.attempts = sum(len(ledger.attempts(i)) for i in identities)
             result.repairs = sum(len(ledger.repairs(i)) for i in identities)
@@ -252,32 +335,39 @@ class _Run:
         wrong = list(accounts.unexpected(happened))
         seen = observers.observe(loads, foreign, plain, SETTLE_S, java=result.read_by_java, errors=wrong)
         result.violations += judge(seen, self._torn_s())
-        result.records = sum(1 for record in seen.final if record.value.startswith(b"load|"))
+        result.records = sum(1 for record in seen.final if record.said.startswith(b"load|"))
         result.windows = list(windows(seen).values())
         self.timeline.log("is judged", violations=len(result.violations), windows=result.windows)
 
-    def _fact(self, ledger: Ledger, number: int, prefix: str, happened: Sequence[accounts.Event]) -> LoadFact:
+    def _fact(self, ledger: Ledger, number: int, ours: str, happened: Sequence[accounts.Event]) -> LoadFact:
         identity, load, key = self.plan.identity(number), self.scenario.loads[number], self.plan.key(number)
         row, attempts = ledger.load(identity), ledger.attempts(identity)
         decided = [a.number for a in attempts if a.verdict is Verdict.COMMIT]
-        was_to_be_clean = self._is_undisturbed() and accounts.was_to_clean_all(
-            happened, number, max((a.number for a in attempts), default=0)
-        )
+        was_to_be_clean = self._was_to_be_clean(attempts, number, happened)
         return LoadFact(
             key=key,
-            topic=self.topics[number],
+            topics=self.topics[number],
             scope=self.scenario.scope,
             records=load.records,
             reported=None if row is None else row.state.value,
             decided=decided[0] if decided else None,
             acked=number in self._acked,
-            expect=EXPECT[load.fate],
-            prefix=prefix,
+            expect="either" if self._has_lost_something else EXPECT[load.fate],
+            prefix=ours,
             deciding_at=accounts.deciding_at(happened, key, decided[0]) if decided else None,
             told_at=accounts.told_at(happened, number),
             gave_up_s=accounts.gave_up_s(happened, number),
             left_by_cleanup=tuple(self._ended.get(key, ())) if was_to_be_clean else (),
+            compacted=self.scenario.keeps is Keeps.NEWEST,
+            keys=load.keys,
+            lost_at=self._lost_at(number),
         )
+
+    def _lost_at(self, number: int) -> float | None:
+        if self.targets.restored.is_set():
+            return 0.0
+        moments = [at for topic, at in self.targets.recreated.items() if topic in self.topics[number]]
+        return min(moments, default=None)
 
     def _is_undisturbed(self) -> bool:
         """Whether brokers and the way to them were well: else what was sent before a cleanup may arrive behind it."""

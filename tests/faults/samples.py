@@ -41,7 +41,7 @@ def clean(rnd: random.Random) -> Observation:
     units: list[_Unit] = []
     for load in loads:
         if load.reported == "COMMITTED" and load.decided is not None:
-            units.append((load.topic, _values(rnd, LOAD, load.key, load.decided, load.records)))
+            units.append((load.topics[0], _values(rnd, LOAD, load.key, load.decided, load.records)))
     for fact in foreign:
         if fact.fate is Fate.COMMITTED or (fact.fate is Fate.UNKNOWN and rnd.random() < 0.5):
             units.append((fact.topic, _values(rnd, FOREIGN, fact.producer, fact.unit, fact.records)))
@@ -86,7 +86,7 @@ def with_final(seen: Observation, rnd: random.Random, records: Iterable[Record])
 
 def of(seen: Observation, party: str, writer: str) -> list[int]:
     """Places of a writer's records in ``final``."""
-    values = [Value.decode(r.value) for r in seen.final]
+    values = [Value.decode(r.said) for r in seen.final]
     return [n for n, v in enumerate(values) if (v.party, v.writer) == (party, writer)]
 
 
@@ -95,7 +95,7 @@ def _load(rnd: random.Random, number: int, expect: str) -> LoadFact:
     decided = rnd.randint(1, 3) if committed else None
     return LoadFact(
         key=f"2026-01-0{number + 1}",
-        topic=rnd.choice(TOPICS),
+        topics=(rnd.choice(TOPICS),),
         scope=rnd.choice(["task", "load"]),
         records=rnd.randint(2, 40) if committed else rnd.randint(0, 40),
         reported="COMMITTED" if committed else rnd.choice(["ABORTED", "GIVEN_UP", None]),

@@ -46,6 +46,15 @@ class Kind(str, Enum):
     CLEAR = "clear"
     SECOND_RUN = "second_run"
     CLEANUP_BESIDE = "cleanup_beside"
+    # --- what administrators do
+    #: the load's topics get two more partitions
+    PARTITIONS_GROW = "partitions_grow"
+    #: the load's first topic is deleted, and created under the same name
+    TOPIC_RECREATED = "topic_recreated"
+    #: the ledger is put back to what it was ``seconds`` ago
+    LEDGER_RESTORED = "ledger_restored"
+    #: ``transaction.version`` is raised from 1 to 2, as behind an upgrade of the cluster
+    FEATURE_UPGRADED = "feature_upgraded"
 
 
 class Role(str, Enum):
@@ -74,6 +83,9 @@ OUTAGE_KINDS = (Kind.NET_CUT, Kind.NET_DELAY, Kind.NET_ONE_WAY)
 END_TXN_KINDS = (Kind.END_TXN_TWICE, Kind.END_TXN_ANSWER_LOST)
 NET_KINDS = (*OUTAGE_KINDS, *END_TXN_KINDS)
 TIMEOUT_KINDS = (Kind.TIMEOUT_BEFORE_DECISION, Kind.TIMEOUT_AFTER_DECISION)
+ADMIN_KINDS = (Kind.PARTITIONS_GROW, Kind.TOPIC_RECREATED, Kind.LEDGER_RESTORED, Kind.FEATURE_UPGRADED)
+#: behind these a load may be nobody's to finish
+LOSING_KINDS = (Kind.TOPIC_RECREATED, Kind.LEDGER_RESTORED)
 #: targets of :data:`BROKER_KINDS`
 BROKERS = ("leader", "coordinator", "any", "all")
 #: targets of :data:`NET_KINDS`: whose connections
@@ -82,6 +94,17 @@ LEDGER_SIDE, WRITER_SIDE = "ledger side", "writers"
 
 #: hold times: with the first nothing times out by itself; the second can be waited for
 LONG_HOLD_MS, SHORT_HOLD_MS = 600_000, 8_000
+
+
+class Keeps(str, Enum):
+    """What the run's topics keep."""
+
+    #: all of it, as long as the run takes
+    ALL = "all"
+    #: ``cleanup.policy=compact``, with a cleaner that comes all the while
+    NEWEST = "newest"
+    #: an hour, with rounds of retention that come all the while; the records' own times are younger
+    HOUR = "hour"
 
 
 class Wish(str, Enum):
@@ -128,6 +151,8 @@ class LoadPlan:
     :param size: bytes of a value, at least.
     :param keys: how many different ones; several records share one.
     :param behind: it begins when all others have ended, under the same name: pooled ids are used again.
+    :param rich: its records have times and headers, and some neither key nor value.
+    :param topics: to how many topics it writes.
     """
 
     records: int
@@ -135,12 +160,14 @@ class LoadPlan:
     keys: int
     fate: Wish = Wish.LOAD
     behind: bool = False
+    rich: bool = False
+    topics: int = 1
 
 
 @dataclass(frozen=True)
 class Scenario:
     """
-    :param kafka: version, ``3.9``, ``4.1`` or ``4.4``.
+    :param kafka: version, ``3.9`` to ``4.4``; behind it may stand the cluster's ``transaction.version``, as ``4.4/1``.
     :param writer: ``arrow`` or ``confluent``.
     :param scope: ``task`` or ``load``.
     :param naming: ``pooling`` or ``incrementing``.
@@ -150,6 +177,7 @@ class Scenario:
     :param speculates: one task of each attempt runs twice at once (scope ``task``).
     :param hold_ms: the timeout of the first attempt's transactions, where there is one; that of later ones is long.
     :param retries: of each of Airflow's tasks, behind its first try.
+    :param keeps: what its topics keep.
     """
 
     seed: int
@@ -167,6 +195,7 @@ class Scenario:
     hold_ms: int
     retries: int
     loads: tuple[LoadPlan, ...]
+    keeps: Keeps = Keeps.ALL
     faults: tuple[Fault, ...] = field(default=())
 
     @property
@@ -181,8 +210,13 @@ class Scenario:
 
     @property
     def is_alone(self) -> bool:
-        """Whether its cluster must be its own: it takes brokers down."""
-        return any(fault.kind in BROKER_KINDS for fault in self.faults)
+        """Whether its cluster must be its own: it takes brokers down, or changes all of them."""
+        return any(fault.kind in (*BROKER_KINDS, Kind.FEATURE_UPGRADED) for fault in self.faults)
+
+    @property
+    def recreates_topics(self) -> bool:
+        """Whether other applications must write elsewhere: what they have in its topics is gone, too."""
+        return any(fault.kind is Kind.TOPIC_RECREATED for fault in self.faults)
 
     @property
     def takes_database_down(self) -> bool:
@@ -197,6 +231,7 @@ class Scenario:
         found: dict[str, Any] = json.loads(text)
         found["tasks"] = tuple(found["tasks"])
         found["loads"] = tuple(LoadPlan(**load | {"fate": Wish(load["fate"])}) for load in found["loads"])
+        found["keeps"] = Keeps(found.get("keeps", Keeps.ALL))
         found["faults"] = tuple(
             Fault(**fault | {"kind": Kind(fault["kind"]), "moment": Moment(**fault["moment"])})
             for fault in found["faults"]
@@ -218,5 +253,8 @@ def dimensions(scenario: Scenario) -> dict[str, str]:
         "tasks": str(scenario.tasks[0]),
         "tasks change": str(scenario.tasks[0] != scenario.tasks[1]).lower(),
         "loads": str(len(scenario.loads)),
+        "topics of a load": str(max(load.topics for load in scenario.loads)),
+        "times, headers, nulls": str(any(load.rich for load in scenario.loads)).lower(),
+        "topics keep": scenario.keeps.value,
         "faults": str(len(scenario.faults)),
     }

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from airflow_kafka_eos.kafka.producer_options import ProducerOptions
 from airflow_kafka_eos.kafka.settings import KafkaSettings
@@ -34,7 +42,7 @@ from airflow_kafka_eos.spark.owners import Owners, placed
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
 from tests.faults.facts import Value
 from tests.faults.plan import Ended, Order, Plan
-from tests.faults.scenario import LONG_HOLD_MS, Role
+from tests.faults.scenario import LONG_HOLD_MS, Keeps, Role
 from tests.faults.timeline import Timeline
 from tests.faults.zygote import ADDRESS, ask
 
@@ -43,6 +51,7 @@ MAX_FAILURES, MAX_FAILURES_OF_ONE = 4, 2
 CORES = 4
 ROWS_IN_A_BATCH = 4_000
 TASK_S = 100.0
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class SparkError(Exception):
@@ -57,10 +66,7 @@ def driver(plan: Plan, order: Order, timeline: Timeline) -> Any:
     store.claim(ref, claimant)
     options = _options(plan, order, ref, claimant)
     os.environ[SETTINGS_VARIABLE] = KafkaSettings.from_mapping({"bootstrap.servers": plan.servers}).to_json()
-    schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
-    if plan.scenario.scope == TransactionScope.LOAD.value:
-        schema = schema.add("partition", IntegerType())
-    writer = KafkaEosDataSource(options).writer(schema, False)
+    writer = KafkaEosDataSource(options).writer(_schema(plan, order), False)
     carried = Path(order.folder) / f"writer-{uuid.uuid4().hex}"
     carried.write_bytes(pickle.dumps(writer))
     tasks = _tasks(plan, order)
@@ -126,39 +132,72 @@ def _batches(plan: Plan, order: Order, task: int, writer: KafkaEosWriter) -> Ite
     """The task's rows. All of one key are one task's, in their order: it is what a job that cares for order does."""
     load = plan.scenario.loads[order.load]
     numbers = np.arange(load.records)
-    tasks = _tasks(plan, order)
+    chosen: Any = None
     if writer.shared is None:
-        numbers = numbers[numbers % load.keys % tasks == task]
-        chosen: Any = None
+        numbers = numbers[numbers % load.keys % _tasks(plan, order) == task]
     else:
         owners = Owners.of(writer.checked.partitions, writer.options.tasks)
-        keys = pa.record_batch({"key": pa.array([_key(n, load.keys) for n in numbers])})
-        codes, chosen = placed(keys, owners, writer.options, ProducerOptions.from_settings(writer.settings).partitioner)
+        columns = _columns(plan, order, [int(n) for n in numbers])
+        placing = pa.record_batch({name: columns[name] for name in ("key", "topic") if name in columns})
+        codes, chosen = placed(
+            placing, owners, writer.options, ProducerOptions.from_settings(writer.settings).partitioner
+        )
         mine = owners.owners(codes, chosen) == task
         numbers, chosen = numbers[mine], chosen[mine]
-    unit = int(order.details["attempt"])
     for begin in range(0, len(numbers), ROWS_IN_A_BATCH):
-        some = [int(n) for n in numbers[begin : begin + ROWS_IN_A_BATCH]]
-        keys = [_key(n, load.keys) for n in some]
-        who = plan.key(order.load)
-        values = [
-            Value("load", who, unit, key, n).encode(load.size).decode() for key, n in zip(keys, some, strict=True)
-        ]
-        columns = {"key": pa.array(keys), "value": pa.array(values)}
+        columns = _columns(plan, order, [int(n) for n in numbers[begin : begin + ROWS_IN_A_BATCH]])
         if chosen is not None:
             columns["partition"] = pa.array(chosen[begin : begin + ROWS_IN_A_BATCH], pa.int32())
         yield pa.record_batch(columns)
 
 
-def _key(number: int, keys: int) -> str:
-    return f"k{number % keys}"
+def value_of(plan: Plan, number: int, load: int, attempt: int) -> Value:
+    """What record ``number`` of a load's attempt says of itself."""
+    of = plan.scenario.loads[load]
+    place = number % of.keys
+    # one key in thirteen is null; a compacted topic takes none
+    has_key = not of.rich or place % 13 != 7 or plan.scenario.keeps is Keeps.NEWEST
+    # nobody else's records have these keys: what supersedes one is the load's own
+    own = f"{plan.key(load)}~" if plan.scenario.keeps is Keeps.NEWEST else ""
+    at_ms = plan.began_ms - number % 600_000 if of.rich else 0
+    return Value("load", plan.key(load), attempt, f"{own}k{place}" if has_key else "", number, at_ms)
+
+
+def _columns(plan: Plan, order: Order, numbers: list[int]) -> dict[str, pa.Array]:
+    load, attempt = plan.scenario.loads[order.load], int(order.details["attempt"])
+    values = [value_of(plan, number, order.load, attempt) for number in numbers]
+    columns = {
+        "key": pa.array([v.key or None for v in values], pa.string()),
+        "value": pa.array([v.encode(load.size).decode() if v.has_value else None for v in values], pa.string()),
+    }
+    topics = plan.topics[order.load]
+    if len(topics) > 1:
+        columns["topic"] = pa.array([topics[number % load.keys % len(topics)] for number in numbers])
+    if load.rich:
+        headers = [[{"key": name, "value": data} for name, data in v.headers] for v in values]
+        columns["headers"] = pa.array(headers, _HEADERS)
+        columns["timestamp"] = pa.array([v.at_ms * 1000 for v in values], pa.timestamp("us", tz="UTC"))
+    return columns
+
+
+def _schema(plan: Plan, order: Order) -> StructType:
+    schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
+    if len(plan.topics[order.load]) > 1:
+        schema = schema.add("topic", StringType())
+    if plan.scenario.loads[order.load].rich:
+        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        schema = schema.add("headers", ArrayType(header)).add("timestamp", TimestampType())
+    if plan.scenario.scope == TransactionScope.LOAD.value:
+        schema = schema.add("partition", IntegerType())
+    return schema
 
 
 def _tasks(plan: Plan, order: Order) -> int:
     first, later = plan.scenario.tasks
     tasks = first if order.details["attempt"] == 1 else later
     # no more than there are Kafka partitions to own
-    return min(tasks, plan.scenario.partitions) if plan.scenario.scope == TransactionScope.LOAD.value else tasks
+    owned = plan.scenario.partitions * len(plan.topics[order.load])
+    return min(tasks, owned) if plan.scenario.scope == TransactionScope.LOAD.value else tasks
 
 
 def _ref(plan: Plan, order: Order) -> AttemptRef:
@@ -171,7 +210,7 @@ def _options(plan: Plan, order: Order, ref: AttemptRef, claimant: str) -> dict[s
     spec = ApplicationSpec(
         attempt=ref,
         manifest_dir=plan.manifests,
-        topics=(plan.topics[order.load],),
+        topics=plan.topics[order.load],
         job="jobs/orders.py",
         transaction_timeout_ms=scenario.hold_ms if ref.attempt == 1 else LONG_HOLD_MS,
         deadline_ms=order.details["deadline_ms"],

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
@@ -42,6 +43,8 @@ class Tail:
         self.looks: list[Look] = []
         self.troubles: list[tuple[float, str]] = []
         self._seen: Counter[str] = Counter()
+        self._changing = threading.Lock()
+        self._changed = False
         self._ends: Mapping[TopicPartition, int] = {}
         self._stopping = threading.Event()
         self._stop_at = 0.0
@@ -51,6 +54,19 @@ class Tail:
 
     def start(self) -> None:
         self._thread.start()
+
+    def follow(self, partitions: Mapping[str, int]) -> None:
+        """Topics that have so many partitions by now."""
+        with self._changing:
+            for topic, count in partitions.items():
+                for partition in range(count):
+                    self._next.setdefault(TopicPartition(topic, partition), 0)
+            self._changed = True
+
+    def forget(self, topic: str) -> None:
+        with self._changing:
+            self._next = {place: offset for place, offset in self._next.items() if place.topic != topic}
+            self._changed = True
 
     def stop(self, ends: Mapping[tuple[str, int], int], within_s: float = 60) -> bool:
         """Read on up to these offsets, and end.
@@ -85,9 +101,11 @@ class Tail:
 
         :raises KafkaError: it cannot go on; the next one begins where this one was.
         """
-        consumer = consumer_of(self._servers, self._next)
+        with self._changing:
+            self._changed = False
+            consumer = consumer_of(self._servers, dict(self._next))
         try:
-            while not self._is_done():
+            while not (self._is_done() or self._changed):
                 got = consumer.poll(timeout_ms=FETCH_WAIT_MS, max_records=POLL_RECORDS)
                 self._take(got)
                 if self._stopping.is_set() and reached(consumer, self._ends):
@@ -96,13 +114,16 @@ class Tail:
             with contextlib.suppress(KafkaError, OSError):
                 consumer.close()
 
-    def _take(self, got: Mapping[TopicPartition, list[Record]]) -> None:
+    def _take(self, got: Mapping[TopicPartition, list[Any]]) -> None:
         for tp, records in got.items():
             for r in records:
-                self.records.append(Record(tp.topic, tp.partition, r.offset, r.key, r.value))
-                if r.value and r.value.startswith(_LOAD):
-                    self._seen[r.value[len(_LOAD) :].partition(b"|")[0].decode(errors="replace")] += 1
-            self._next[tp] = records[-1].offset + 1
+                record = record_of(r)
+                self.records.append(record)
+                if record.said.startswith(_LOAD):
+                    self._seen[record.said[len(_LOAD) :].partition(b"|")[0].decode(errors="replace")] += 1
+            with self._changing:
+                if tp in self._next:
+                    self._next[tp] = records[-1].offset + 1
         if got:
             self._look()
 
@@ -111,6 +132,12 @@ class Tail:
 
     def _is_done(self) -> bool:
         return self._reached or (self._stopping.is_set() and time.monotonic() > self._stop_at)
+
+
+def record_of(found: Any) -> Record:
+    """What kafka-python gives, as a value."""
+    headers = tuple((name, None if value is None else bytes(value)) for name, value in found.headers)
+    return Record(found.topic, found.partition, found.offset, found.key, found.value, headers, found.timestamp)
 
 
 def consumer_of(servers: str, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:
@@ -142,4 +169,4 @@ def consumer_of(servers: str, starts: Mapping[TopicPartition, int]) -> KafkaCons
 
 def reached(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int]) -> bool:
     """Whether its place is there, past the markers too."""
-    return all(consumer.position(tp) >= end for tp, end in ends.items())
+    return ends.keys() <= consumer.assignment() and all(consumer.position(tp) >= end for tp, end in ends.items())

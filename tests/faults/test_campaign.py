@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.__main__ import FRESH
 from tests.faults.campaign import Campaign
 from tests.faults.environment import Environment
-from tests.faults.generating import generate
+from tests.faults.generating import FRESH, generate
 from tests.faults.report import Tally, told_of
 from tests.faults.result import Result
 from tests.faults.scenario import Kind, Scenario

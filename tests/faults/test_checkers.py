@@ -167,6 +167,38 @@ def test_how_long_a_load_may_be_torn_is_said_by_the_caller() -> None:
     assert judge(seen, torn_s=9.5) == []
 
 
+def test_records_with_times_headers_and_nulls_as_they_were_written() -> None:
+    for seed in range(20):
+        rnd = random.Random(seed)
+        seen = samples.clean(rnd)
+        records = [planted.rich(r) if r.said.startswith(b"load|") else r for r in seen.final]
+        assert judge(samples.with_final(seen, rnd, records)) == []
+
+
+@pytest.mark.parametrize("scope", ["task", "load"])
+def test_a_compacted_topic_keeps_the_newest_of_a_key(scope: str) -> None:
+    """What a later record of its attempt has superseded is not missed; the last one of a key is."""
+    rnd = random.Random(4)
+    seen = samples.clean(rnd)
+    fact = dataclasses.replace(seen.loads[0], compacted=True, keys=3, records=9, scope=scope)
+    others = [r for r in seen.final if not r.said.startswith(f"load|{fact.key}|".encode())]
+    assert fact.decided is not None
+    values = [Value(visible.LOAD, fact.key, fact.decided, f"k{n % 3}", n) for n in range(9)]
+    mine = [facts.Record(fact.topics[0], v.number % 3, 0, v.key_bytes, v.encode()) for v in values]
+    looks = (Look(1.0, {}), Look(fact.told_at or 2.0, {fact.key: 3}))
+    seen = dataclasses.replace(seen, loads=(fact, *seen.loads[1:]), looks=(*looks, *seen.looks[1:]))
+
+    def judged(left: list[facts.Record]) -> list[str]:
+        return [v.text for v in judge(samples.with_final(seen, rnd, [*others, *left])) if fact.key in v.text]
+
+    assert judged(mine[6:]) == []
+    assert judged([mine[1], *mine[6:]]) == []
+    assert any("not visible 2 (5, 8)" in text for text in judged([mine[2], mine[6], mine[7]]))
+    plain = dataclasses.replace(fact, compacted=False)
+    seen = dataclasses.replace(seen, loads=(plain, *seen.loads[1:]))
+    assert any("not visible 6 " in text for text in judged(mine[6:]))
+
+
 def test_windows() -> None:
     seen = a_run()
     a, b, c, never = seen.loads

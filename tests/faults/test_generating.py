@@ -7,14 +7,16 @@ from collections import Counter
 import pytest
 
 from tests.faults import real
-from tests.faults.generating import ENDS, LARGE, REAL, SUPERVISOR, generate
+from tests.faults.generating import ENDS, FRESH, LARGE, MOST_FAULTS, REAL, STEP_RUNS, SUPERVISOR, generate
 from tests.faults.places import PLACES
 from tests.faults.scenario import (
+    ADMIN_KINDS,
     BROKER_KINDS,
     BROKERS,
     DATABASE_KINDS,
     DATABASE_NET_KINDS,
     LEDGER_SIDE,
+    LOSING_KINDS,
     OPERATORS,
     WRITER_SIDE,
     WRITERS,
@@ -57,6 +59,9 @@ def test_every_value_of_every_dimension_is_met(scenarios: list[Scenario]) -> Non
         "tasks": {str(n) for n in range(1, 9)},
         "tasks change": {"true", "false"},
         "loads": {"1", "2", "3", "4"},
+        "topics of a load": {"1", "2", "3"},
+        "times, headers, nulls": {"true", "false"},
+        "topics keep": {"all", "newest", "hour"},
         "faults": {"1", "2", "3"},
     }
     assert {load.fate for s in scenarios for load in s.loads} == set(Wish)
@@ -64,7 +69,7 @@ def test_every_value_of_every_dimension_is_met(scenarios: list[Scenario]) -> Non
 
 def test_every_fault_is_met_at_every_target(scenarios: list[Scenario]) -> None:
     faults = [fault for s in scenarios for fault in s.faults]
-    assert {f.kind for f in faults} == set(Kind)
+    assert {f.kind for f in faults} == set(Kind) - {*ADMIN_KINDS}
     processes = {role.value for role in (*OPERATORS, *WRITERS)}
     for kind in (Kind.SIGKILL, Kind.SIGTERM, Kind.PAUSE, Kind.CLOCK_JUMP):
         assert {f.target for f in faults if f.kind is kind} == processes
@@ -74,6 +79,42 @@ def test_every_fault_is_met_at_every_target(scenarios: list[Scenario]) -> None:
     assert {f.target for f in faults if f.kind is Kind.NET_ONE_WAY} == {LEDGER_SIDE, WRITER_SIDE}
     steps = Counter(f.moment.step for f in faults if f.moment.step)
     assert set(steps) == {place.name for place in PLACES}
+
+
+def test_fresh_runs_are_on_every_broker_line() -> None:
+    fresh = [generate(FRESH.start + n) for n in range(1000)]
+    assert {s.kafka for s in fresh} == {"3.9", "4.0.0", "4.0", "4.1", "4.1/1", "4.2", "4.3", "4.4", "4.4/0", "4.4/1"}
+    assert {s.kafka for s in fresh if s.two_phase} == {"4.1", "4.2", "4.3", "4.4"}
+    upgraded = [s for s in fresh if Kind.FEATURE_UPGRADED in {f.kind for f in s.faults}]
+    assert upgraded and all(s.is_alone and s.kafka == "4.4/1" and not s.two_phase for s in upgraded)
+
+
+def test_each_step_has_its_turn() -> None:
+    """Six steps were never struck in a campaign of a thousand runs: few loads come by there."""
+    begin = FRESH.start
+    fresh = [generate(begin + n) for n in range(STEP_RUNS * len(PLACES))]
+    at_steps = {f.moment.step for s in fresh if s.seed % STEP_RUNS == 0 for f in s.faults}
+    assert at_steps == {place.name for place in PLACES}
+    by_name = {place.name: place for place in PLACES}
+    for s in fresh:
+        if s.seed % STEP_RUNS == 0:
+            for fault in s.faults:
+                assert by_name[str(fault.moment.step)].fits(s.scope, s.writer)
+            assert not (s.writer == "confluent" and (s.scope == "load" or s.two_phase))
+            assert not (s.speculates and s.scope == "load")
+
+
+def test_administrators_do_what_they_do_in_fresh_runs() -> None:
+    """Kept seeds are older than they."""
+    fresh = [generate(FRESH.start + n) for n in range(1000)]
+    theirs = [s for s in fresh if any(f.kind in ADMIN_KINDS for f in s.faults)]
+    assert {f.kind for s in theirs for f in s.faults if f.kind in ADMIN_KINDS} == {*ADMIN_KINDS}
+    assert all(len(s.faults) <= MOST_FAULTS for s in theirs)
+    for s in theirs:
+        lost = [f for f in s.faults if f.kind in LOSING_KINDS]
+        assert not lost or len(s.faults) == 1
+        assert s.recreates_topics == (Kind.TOPIC_RECREATED in {f.kind for f in lost})
+        assert s.ledger == "sqlite" or Kind.LEDGER_RESTORED not in {f.kind for f in lost}
 
 
 def test_only_what_can_be_is_asked_for(scenarios: list[Scenario]) -> None:

@@ -37,7 +37,7 @@ def test_windows(kafka: LocalKafka, topic: Callable[..., str]) -> None:
     first, second = write(servers, name, "slow", range(0, 2)), write(servers, name, "slow", range(2, 4))
     once = write(servers, name, "once", range(0, 4))
     loads = [
-        LoadFact(key, name, "load", 20, "COMMITTED", 1, True, "committed", name) for key in ("slow", "once", "never")
+        LoadFact(key, (name,), "load", 20, "COMMITTED", 1, True, "committed", name) for key in ("slow", "once", "never")
     ]
     data = [kafka.log_file().parent / "data"]
     with Observers(servers, {name: PARTITIONS}, data) as observers:
@@ -71,7 +71,7 @@ def test_before_the_decision_and_after_the_word(kafka: LocalKafka, topic: Callab
         # a client is answered before the markers are written
         at_rest(servers, {name: PARTITIONS}, 10)
         told = time.monotonic()
-        load = LoadFact("load", name, "task", 20, "COMMITTED", 1, True, "committed", name, deciding, told)
+        load = LoadFact("load", (name,), "task", 20, "COMMITTED", 1, True, "committed", name, deciding, told)
         seen = observers.observe([load], [], [], settle_s=10)
     assert seen.clock_error_s is not None and seen.clock_error_s < 0.1
     assert judge(seen) == []
@@ -84,7 +84,7 @@ def test_before_the_decision_and_after_the_word(kafka: LocalKafka, topic: Callab
 def test_a_reader_that_is_held_back_does_not_tear_a_load(kafka: LocalKafka, topic: Callable[..., str]) -> None:
     """Another application's open transaction hides one partition of it: it is whole in the log all the same."""
     servers, name = kafka.bootstrap_servers, topic(partitions=PARTITIONS)
-    load = LoadFact("held", name, "load", 20, "COMMITTED", 1, True, "committed", name)
+    load = LoadFact("held", (name,), "load", 20, "COMMITTED", 1, True, "committed", name)
     seen: list[Observation] = []
     for data in ([], [kafka.log_file().parent / "data"]):
         with Observers(servers, {name: PARTITIONS}, data) as observers:

@@ -92,7 +92,7 @@ class FakeLedger:
         return SimpleNamespace(state=LoadState.REPAIRING if load.key.endswith("-0") else LoadState.COMMITTED)
 
     def attempts(self, load: LoadIdentity) -> list[SimpleNamespace]:
-        return [SimpleNamespace(verdict=Verdict.COMMIT)]
+        return [SimpleNamespace(verdict=Verdict.COMMIT, number=1)]
 
 
 @pytest.mark.parametrize("failing", [1, running.MOST_SWEEPS])
@@ -112,6 +112,7 @@ def test_what_maintenance_cannot_finish(failing: int, tmp_path: Path, monkeypatc
     run = object.__new__(running._Run)
     run.scenario, run.plan = scenario, Plan(scenario.to_json(), str(tmp_path), "", "", "n", ("t", "t"))
     run.environment, run.database = SimpleNamespace(zygote=""), SimpleNamespace(url="")  # type: ignore[assignment]
+    run.targets = SimpleNamespace(recreated={}, restored=threading.Event())  # type: ignore[assignment]
     run._hands, run._ended, run._lock = Hands(), {}, threading.Lock()
     run._settle()
     rounds = min(failing + 1, running.MOST_SWEEPS)

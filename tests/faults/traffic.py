@@ -48,13 +48,20 @@ class Applications:
     :param topics: what they write to.
     :param transactional_id: may look like ours, and must not be.
     :param pause_s: longest pause between two transactions, or two bursts of plain records.
+    :param keys: of how many keys their records are.
     """
 
     def __init__(
-        self, servers: str, topics: Sequence[str], transactional_id: str, seed: int, pause_s: float = 0.03
+        self,
+        servers: str,
+        topics: Sequence[str],
+        transactional_id: str,
+        seed: int,
+        pause_s: float = 0.03,
+        keys: int = KEYS,
     ) -> None:
-        self.transactional = TransactionalProducer(servers, topics, "app", transactional_id, seed, pause_s)
-        self.plain = PlainProducer(servers, topics, "clicks", seed, pause_s)
+        self.transactional = TransactionalProducer(servers, topics, "app", transactional_id, seed, pause_s, keys)
+        self.plain = PlainProducer(servers, topics, "clicks", seed, pause_s, keys)
 
     def start(self) -> None:
         self.transactional.start()
@@ -130,9 +137,17 @@ class TransactionalProducer(_Party):
     """One transaction after the other, 5 to 50 records each; every fifth or so it aborts itself."""
 
     def __init__(
-        self, servers: str, topics: Sequence[str], name: str, transactional_id: str, seed: int, pause_s: float = 0.03
+        self,
+        servers: str,
+        topics: Sequence[str],
+        name: str,
+        transactional_id: str,
+        seed: int,
+        pause_s: float = 0.03,
+        keys: int = KEYS,
     ) -> None:
         super().__init__(name, seed, pause_s)
+        self._keys = keys
         self._servers = servers
         self._topics = list(topics)
         self._id = transactional_id
@@ -177,7 +192,7 @@ class TransactionalProducer(_Party):
         committing = False
         try:
             self._producer.begin_transaction()
-            write(self._producer, self.name, unit, topic, records, self._rnd)
+            write(self._producer, self.name, unit, topic, records, self._rnd, self._keys)
             if wanted is Fate.COMMITTED:
                 committing = True
                 persist(self._producer.commit_transaction)
@@ -227,14 +242,20 @@ class HeldTransaction:
     """
 
     def __init__(
-        self, servers: str, topic: str, transactional_id: str, name: str = "holder", records: int = 12
+        self,
+        servers: str,
+        topic: str,
+        transactional_id: str,
+        name: str = "holder",
+        records: int = 12,
+        keys: int = KEYS,
     ) -> None:
         self.events: list[tuple[float, str]] = []
         #: what must be true of it
         self.fact = ForeignFact(name, 1, topic, records, Fate.COMMITTED, transactional_id)
         self._producer = transactional(servers, transactional_id)
         self._producer.begin_transaction()
-        write(self._producer, name, 1, topic, records, random.Random(name))
+        write(self._producer, name, 1, topic, records, random.Random(name), keys)
         left = self._producer.flush(PATIENCE_S)
         assert left == 0, f"{left} records of the transaction to be held were not written"
 
@@ -263,8 +284,11 @@ class PlainProducer(_Party):
     A client that failed for good is followed by another one, which counts anew under a name of its own.
     """
 
-    def __init__(self, servers: str, topics: Sequence[str], name: str, seed: int, pause_s: float = 0.03) -> None:
+    def __init__(
+        self, servers: str, topics: Sequence[str], name: str, seed: int, pause_s: float = 0.03, keys: int = KEYS
+    ) -> None:
         super().__init__(name, seed, pause_s)
+        self._keys = keys
         self._servers = servers
         self._topics = list(topics)
         self._acked: dict[tuple[str, str], list[int]] = {}
@@ -297,7 +321,7 @@ class PlainProducer(_Party):
             while not self._stopping.is_set():
                 topic = self._rnd.choice(self._topics)
                 for _ in range(self._rnd.randint(1, 20)):
-                    number, key = counts[topic], f"k{self._rnd.randrange(KEYS)}"
+                    number, key = counts[topic], f"k{self._rnd.randrange(self._keys)}"
                     counts[topic] += 1
                     value = Value(PLAIN, names[topic], 0, key, number).encode(VALUE_BYTES)
                     note = self._noting(self._acked[names[topic], topic], number)
@@ -338,9 +362,11 @@ def transactional(servers: str, transactional_id: str) -> Producer:
     return producer
 
 
-def write(producer: Producer, name: str, unit: int, topic: str, records: int, rnd: random.Random) -> None:
+def write(
+    producer: Producer, name: str, unit: int, topic: str, records: int, rnd: random.Random, keys: int = KEYS
+) -> None:
     for number in range(records):
-        key = f"k{rnd.randrange(KEYS)}"
+        key = f"k{rnd.randrange(keys)}"
         producer.produce(topic, Value(FOREIGN, name, unit, key, number).encode(VALUE_BYTES), key)
 
 

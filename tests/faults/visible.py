@@ -21,22 +21,26 @@ class Seen(NamedTuple):
 class Visible:
     """What one reader saw, in its order.
 
-    :ivar nobodys: records that no party of the run can have written so: their value cannot be read, or their key is
-        not the one that the value names.
+    :ivar nobodys: records that no party of the run can have written so: what they say of themselves cannot be read, or
+        their key is not the one that they name.
+    :ivar changed: records that are not as their writer wrote them: another time, other headers, a value for null.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.nobodys: list[Record] = []
+        self.changed: list[Record] = []
         self._writers: dict[tuple[str, str], dict[int, list[Seen]]] = defaultdict(lambda: defaultdict(list))
         for record in records:
             try:
-                value = Value.decode(record.value)
+                value = Value.decode(record.said)
             except ValueError:
                 self.nobodys.append(record)
                 continue
-            if record.key != value.key.encode():
+            if record.key != value.key_bytes:
                 self.nobodys.append(record)
             else:
+                if not value.is_as_written(record):
+                    self.changed.append(record)
                 self._writers[value.party, value.writer][value.unit].append(Seen(value, record))
 
     @property
