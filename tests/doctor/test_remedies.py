@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
@@ -25,7 +26,7 @@ from tests.doctor.patients import (
     of,
     settings_of,
 )
-from tests.doctor.test_access import ALL, CASES, PRINCIPAL, TOPIC
+from tests.doctor.test_access import ALL, CASES, PRINCIPAL, TOPIC, Case
 from tests.kafka_tools import Shell
 from tests.secured import Secured
 
@@ -57,9 +58,9 @@ def printed(out: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line.startswith(("kafka-", "airflow-kafka-eos"))))
 
 
-def about(out: str, ids: tuple[str, ...]) -> bool:
-    """Whether it has something against one of these."""
-    return any(f": {id}, " in out for id in ids)
+def about(out: str, case: Case) -> bool:
+    """Whether it says of one of the checks what the missing ACL makes it say."""
+    return any(f"\n{case.severity.value}: {id}, " in out for id in case.ids)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -69,7 +70,7 @@ def test_each_acl_that_is_missing_is_granted_by_what_is_printed(
     case = CASES[name]
     allow_exactly(secured.plain, PRINCIPAL, ALL - case.taken)
     _, out = said(at, capsys)
-    assert about(out, case.ids), out
+    assert about(out, case), out
     commands = printed(out)
     assert commands and f"{ADMIN_CONFIG} has the login of an administrator" in out
     for _ in range(3):  # what was hidden by the first may need another
@@ -80,7 +81,7 @@ def test_each_acl_that_is_missing_is_granted_by_what_is_printed(
         commands = [c for c in printed(out) if c.startswith("kafka-acls.sh")]
         if not commands:
             break
-    assert code == 0 and not about(out, case.ids), out
+    assert code == 0 and not about(out, case), out
 
 
 def test_whoever_has_not_all_is_helped_from_nothing(
@@ -119,7 +120,8 @@ def test_what_is_wrong_with_a_broker_and_its_topics_is_mended(shell: Shell, tmp_
 def test_more_replicas_are_made(shell: Shell, tmp_path: Path) -> None:
     url = new_ledger(tmp_path)
     with LocalKafka(brokers=3) as kafka:
-        kafka.create_topic("single", partitions=4)
+        new = NewTopic("single", num_partitions=4, replication_factor=1)
+        AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([new])["single"].result(30)
         settings = settings_of(kafka.bootstrap_servers)
         finding = of(examined(settings, url, asked("single")), "topic-replication", "single")
         assert finding.severity is Severity.ERROR
