@@ -263,7 +263,8 @@ def test_a_run_that_cannot_be_is_refused_in_words(site: Site, new_load: NewLoad,
         for route in ("loads", "transactions"):
             answer = admin.get(f"/kafka-eos/api/{route}", params=named)
             assert answer.status_code == 422 and "name one, or leave both out" in answer.text, (answer, answer.text)
-        world = new_load(f"cannot-be-{len(given)}-{next(iter(given))}")
+        ((name, value),) = given.items()
+        world = new_load(f"cannot-be-{name}-{len(value)}")
         assert admin.get("/kafka-eos/api/load", params=whose(world) | named).status_code == 422
         assert press(admin, world, "cleanup", **named).status_code == 422
         assert press(admin, world, "give-up", reason="a\x00b").status_code == 422
