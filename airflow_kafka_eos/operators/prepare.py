@@ -42,12 +42,6 @@ from airflow_kafka_eos.load import (
     WriterName,
     WriterText,
 )
-from airflow_kafka_eos.operators.arguments import (
-    asked_before,
-    asked_for_something_else,
-    digest_of,
-    follow_from_run,
-)
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,
@@ -55,6 +49,12 @@ from airflow_kafka_eos.operators.base import (
     refuse_siblings,
 )
 from airflow_kafka_eos.operators.deploy_mode import Deployment
+from airflow_kafka_eos.operators.job_arguments import (
+    asked_before,
+    asked_for_something_else,
+    digest_of,
+    follow_from_run,
+)
 from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files, reason_of
 from airflow_kafka_eos.spark.formats.settings import (
     REGISTRY_VARIABLE,
