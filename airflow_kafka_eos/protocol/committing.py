@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import (
@@ -172,6 +173,11 @@ def _first_of(uncopied: list[Uncopied]) -> Uncopied:
     return error
 
 
+def counted(ids: Sequence[str]) -> str:
+    """``3 (the-first, …)``: a load may have thousands."""
+    return f"{len(ids)} ({ids[0]}{', …' if len(ids) > 1 else ''})"
+
+
 def _unfinished(row: AttemptRow, result: CommitPass, deadline_s: float) -> NotFinishedError:
     waiting = [*result.open, *result.lost]
     return NotFinishedError(
@@ -211,8 +217,12 @@ def commit_pass(
     found, unread = evidence_of(session, todo, attempt)
     failed = failed or unread
     outcomes = {name: judge_decided(markers.values()) for name, markers in found.items()}
-    log.info("commit of %s attempt %d: %s", load, number, {n: o.value for n, o in outcomes.items()})
     if outcomes:
+        by_outcome: dict[Outcome, list[str]] = {}
+        for name, outcome in outcomes.items():
+            by_outcome.setdefault(outcome, []).append(name)
+        told = "; ".join(f"{outcome.value} {counted(names)}" for outcome, names in by_outcome.items())
+        log.info("load %s attempt %d, %d transactions: %s", load, number, len(outcomes), told)
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
         outcomes = session.ledger.record_outcomes(load, number, outcomes)
     result.open = [name for name, outcome in outcomes.items() if outcome is Outcome.OPEN]

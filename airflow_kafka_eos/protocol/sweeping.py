@@ -14,7 +14,7 @@ from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
-from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.committing import commit_pass, counted
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.leasing import may_have_begun
 from airflow_kafka_eos.protocol.probing import Describe, probe
@@ -56,6 +56,21 @@ class SweepReport:
     def is_quiet(self) -> bool:
         """Nothing was open that ends by itself or by another pass, and nothing had to be ended in this one."""
         return not (self.aborted or self.committed or self.still_open)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it saw or did anything. Most looks do not: somebody waits, and looks again."""
+        return bool(self.aborted or self.committed or self.still_open or self.left_alone)
+
+    def __str__(self) -> str:
+        """One line: how many of each kind, and the first id of it."""
+        kinds = {
+            "aborted": self.aborted,
+            "rolled forward": self.committed,
+            "still open": self.still_open,
+            "left alone": self.left_alone,
+        }
+        return "; ".join(f"{kind} {counted(ids)}" for kind, ids in kinds.items() if ids) or "nothing was open"
 
     def problem(self, load: LoadIdentity) -> InDoubtError | None:
         """What a person has to do before the load is clean: no pass ends it, however often it is repeated."""
@@ -114,11 +129,13 @@ def sweep(
     if any(PooledId.parse(t.transactional_id) for t in lingering):
         refuse_unknown_commits(session, load)  # a slot may have had holders since that the ledger has forgotten
     failed = _abort(session, lingering, report) or failed
-    log.info(
-        "sweep of load %s up to attempt %d: aborted %s, rolled forward %s, still open %s, left alone %s",
+    log.log(
+        # a look that finds nothing comes every second while somebody waits
+        logging.INFO if report.has_news else logging.DEBUG,
+        "sweep of load %s up to attempt %d: %s",
         load,
         up_to,
-        *(ids or "none" for ids in (report.aborted, report.committed, report.still_open, report.left_alone)),
+        report,
     )
     if failed is not None:
         raise failed  # after what could be swept is swept

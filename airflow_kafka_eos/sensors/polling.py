@@ -108,8 +108,11 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
         :raises AirflowSensorTimeout: past ``give_up``, on the monotonic clock.
         """
+        told = ""
         while (waiting_for := self._look(poll)) is not None:
-            self.log.info("%s", waiting_for)
+            if waiting_for != told:  # once: it may stay so for an hour
+                self.log.info("load %s waits: %s", self.load_identity, waiting_for)
+                told = waiting_for
             if may_defer and self._knows_its_ledger():
                 return False
             if time.monotonic() >= give_up:

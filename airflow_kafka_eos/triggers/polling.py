@@ -76,7 +76,7 @@ class PollingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         hook = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id)
-        poll = self.new_poll()
+        poll, told = self.new_poll(), ""
         while True:
             try:
                 waiting_for = await asyncio.to_thread(self._once, await hook.aresolve(), poll)
@@ -92,7 +92,9 @@ class PollingTrigger(BaseTrigger):
             if waiting_for is None:
                 yield TriggerEvent({"status": "done", "summary": poll.summary()})  # type: ignore[no-untyped-call]
                 return
-            self.log.info("%s", waiting_for)
+            if waiting_for != told:  # once: it may stay so for an hour
+                self.log.info("load %s waits: %s", self.load_identity, waiting_for)
+                told = waiting_for
             await asyncio.sleep(self.poll_s)
 
     def _once(self, resolved: Resolved, poll: Poll) -> str | None:
