@@ -1,12 +1,13 @@
 """Ctrl-C ends a command wherever it is.
 
-kafka-python keeps what is raised inside of its tasks as their result, KeyboardInterrupt too: Ctrl-C at such a moment
-(seen: while a connection is made) was lost, and the command went on to its deadline. It is held back until that step is
-over.
+kafka-python's event loop keeps what is raised inside of its steps as their result, or logs it; KeyboardInterrupt too:
+Ctrl-C at such a moment (seen: while a connection is made) was lost, and the command went on to its deadline. It is held
+back until the loop waits for the network.
 """
 
 from __future__ import annotations
 
+import selectors
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,8 +15,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_S = 0.05
-#: functions of kafka/net/selector.py that catch all that is raised below them
-_CATCHING = ("Task.__call__", "NetworkSelector._process_events")
 
 
 @contextmanager
@@ -35,11 +34,21 @@ def interruptible() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    while frame is not None:
-        if frame.f_code.co_qualname in _CATCHING and "kafka" in frame.f_code.co_filename:
-            later = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, number))
-            later.daemon = True
-            later.start()
-            return
-        frame = frame.f_back
+    if _would_be_lost(frame):
+        later = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, number))
+        later.daemon = True
+        later.start()
+        return
     raise KeyboardInterrupt
+
+
+def _would_be_lost(frame: FrameType | None) -> bool:
+    """Inside of the event loop, and not where it waits."""
+    # its other methods are called by steps
+    if frame is None or (frame.f_code.co_name, frame.f_code.co_filename) == ("select", selectors.__file__):
+        return False
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("kafka.net."):
+            return True
+        frame = frame.f_back
+    return False
