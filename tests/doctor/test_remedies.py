@@ -121,7 +121,8 @@ def test_more_replicas_are_made(shell: Shell, tmp_path: Path) -> None:
     url = new_ledger(tmp_path)
     with LocalKafka(brokers=3) as kafka:
         new = NewTopic("single", num_partitions=4, replication_factor=1)
-        AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([new])["single"].result(30)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.create_topics([new])["single"].result(30)
         settings = settings_of(kafka.bootstrap_servers)
         finding = of(examined(settings, url, asked("single")), "topic-replication", "single")
         assert finding.severity is Severity.ERROR

@@ -116,6 +116,7 @@ def seen_by_all(world: World, secured: Secured) -> World:
 
 
 def sweep_to_the_end(world: World) -> None:
-    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
+    newest = max(row.number for row in world.session.ledger.attempts(world.load))
+    poll = CleanPoll(world.load, up_to=newest, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
