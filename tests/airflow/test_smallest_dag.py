@@ -92,7 +92,7 @@ def test_each_day_is_loaded_once_by_schedule_backfill_api_ui_and_clear(place: Pl
         ("backfill", str(days[0]), "success"),
         ("scheduled", str(days[1]), "success"),
         ("scheduled", str(days[2]), "success"),
-    }
+    }, f"{states(place, DAG)}; {health(place.airflow)}"
     assert counted(place, days) == all_of(days)
     of_day = {date.fromisoformat(r["logical_date"][:10]): run_id for run_id, r in automatic.items()}
     scheduled = of_day[days[-1]]
@@ -119,6 +119,9 @@ def test_each_day_is_loaded_once_by_schedule_backfill_api_ui_and_clear(place: Pl
 
     # a run without a date names no day, so it loads none, and says what to do
     assert undated.wait() == "failed"
+    tasks = place.airflow.get(f"/dags/{DAG}/dagRuns/undated/taskInstances")["task_instances"]
+    begun = next(t for t in tasks if t["task_id"] == f"{GROUP}.begin")
+    assert (begun["state"], begun["try_number"]) == ("failed", 1), "no retry gives it a date"
     log = stored_log(place, "undated")
     assert "it was triggered without a logical date" in log and "Trigger it once more with a logical date" in log
 
