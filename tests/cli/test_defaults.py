@@ -30,6 +30,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]] | None] = {
     # of what only loads do
     "manifest_dir": None,
     "margin": None,
+    "paused_after": None,
     "writer_deadline": None,
     "transaction_naming": None,
     "deferrable": None,

@@ -33,7 +33,7 @@ def test_every_state_is_listed_as_kafka_transactions_lists_it(
     def ids(*arguments: str) -> dict[str, str]:
         answer = command("transactions", "list", *arguments, "--output", "json", *at)
         assert answer.code == 0, answer
-        return {row["transactional_id"]: row["state"] for row in json.loads(answer.out)}
+        return {row["transactional_id"]: row["state"] for row in json.loads(answer.out)["transactions"]}
 
     done = one(world.load_all(["a"])).transactional_id
     open_ = one(replace(world, load=replace(world.load, key="later")).prepare(["b"])).transactional_id
