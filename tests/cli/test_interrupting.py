@@ -7,12 +7,21 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 from kafka.future import Future
 from kafka.net.selector import NetworkSelector
 
 from airflow_kafka_eos.cli.interrupting import interruptible
+
+
+@pytest.fixture(autouse=True)
+def _as_at_a_terminal() -> Iterator[None]:
+    """SIGINT is ignored in a shell's background job, and stays so there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_inside_of_kafka_pythons_tasks_is_not_lost() -> None:
