@@ -1,8 +1,8 @@
 """Airflow connections for the command line: from the environment, a secrets backend, or Airflow's own database.
 
 Importing Airflow takes seconds. Where no secrets backend is set, a connection is in the environment or in that
-database, and both are read here as Airflow reads them; ``tests/cli/test_cli_connections.py`` holds both readings against
-each other. What is not as it should be, Airflow itself is asked for.
+database, and both are read here as Airflow reads them; ``tests/cli/test_cli_connections.py`` holds both readings
+against each other. What is not as it should be, Airflow itself is asked for.
 """
 
 from __future__ import annotations
