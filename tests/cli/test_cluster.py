@@ -97,7 +97,8 @@ def test_a_login_comes_from_the_file_and_is_never_printed(
     assert command("ledger", "upgrade").code == 0
     seen = command("transactions", "list", "--command-config", str(login))
     # alice may describe nothing: what she sees may not be all, and is said not to be
-    assert (seen.code, seen.out) == (USAGE, "no open transactions that may be seen from here\n") and "THIS MAY NOT BE ALL" in seen.err
+    assert (seen.code, seen.out) == (USAGE, "no open transactions that may be seen from here\n")
+    assert "THIS MAY NOT BE ALL" in seen.err
     login.write_text(login.read_text().replace(PASSWORD, "wr0ng-secret"))
     refused = command("transactions", "list", "--command-config", str(login), "--timeout", "5")
     assert refused.code == USAGE and "AccessError" in refused.err
