@@ -107,7 +107,7 @@ def test_the_ledger_is_upgraded_and_shown_by_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AIRFLOW_KAFKA_EOS_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    assert main(["loads", "list"]) == 3  # it may have been created a moment later
+    assert main(["loads", "list"]) == 2  # another one is meant, or nobody has made it
     assert "airflow-kafka-eos ledger upgrade" in capsys.readouterr().err
     assert main(["ledger", "upgrade"]) == 0
     assert "empty -> " in capsys.readouterr().out
