@@ -145,7 +145,8 @@ def test_a_ledger_without_tables_is_made_by_what_is_printed(
 ) -> None:
     connection = {"conn_type": "sqlite", "host": str(tmp_path / "ledger.db")}
     monkeypatch.setenv("AIRFLOW_CONN_MY_LEDGER", json.dumps(connection))
-    asked = ["doctor", "--conn-id", "my_ledger", "--bootstrap-server", kafka.bootstrap_servers]
+    where = ["--bootstrap-server", kafka.bootstrap_servers, "--namespace", tmp_path.name]
+    asked = ["doctor", "--conn-id", "my_ledger", *where]
     assert main(asked) == 1
     (command,) = (line for line in printed(capsys.readouterr().out) if line.startswith("airflow-kafka-eos ledger"))
     assert command == "airflow-kafka-eos ledger upgrade --conn-id my_ledger"

@@ -18,10 +18,13 @@ from tests.faults.report import Tally, told_of
 from tests.faults.result import Result
 from tests.faults.scenario import Kind, Scenario
 
-#: one kind of cluster, so that few are started
-CLUSTER = ("4.4", 1)
+#: few kinds of clusters, so that few are started; the second takes on transaction version 2 on the way
+CLUSTER, UPGRADED = ("4.4", 1), ("4.4/1", 1)
 #: chosen for what is in them, see the first test; a change of the generator wants others
-KEPT = (1394, 3120, 1924, 4486, 12283, 6044, 5815, 14996, 1527)
+KEPT = (
+    *(1394, 3120, 1924, 4486, 12283, 6044, 5815, 14996, 1527),
+    *(1000443, 1002211, 1000178, 1000495),  # what administrators do meanwhile
+)
 FRESH_ONES = 2
 
 
@@ -34,7 +37,7 @@ def scenarios() -> list[Scenario]:
 def test_the_kept_seeds_have_everything_in_them() -> None:
     kept = [generate(seed) for seed in KEPT]
     assert {f.kind for s in kept for f in s.faults} >= set(Kind) - {Kind.BROKER_PAUSE, Kind.BROKER_RESTART}
-    assert {s.cluster for s in kept} == {CLUSTER}
+    assert {s.cluster for s in kept} == {CLUSTER, UPGRADED}
     assert {s.scope for s in kept} == {"task", "load"} and {s.writer for s in kept} == {"arrow", "confluent"}
     assert {s.two_phase for s in kept} == {s.speculates for s in kept} == {True, False}
     assert {s.naming for s in kept} == {"pooling", "incrementing"}

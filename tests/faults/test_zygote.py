@@ -50,9 +50,9 @@ def until_struck(address: str, wanted: Order) -> tuple[float, Ended]:
 
 def test_what_a_party_raised_is_told(address: str, tmp_path: Path) -> None:
     ended = ask(address, order(tmp_path))
-    assert not ended.is_well and "LedgerUnavailableError" in ended.error and not ended.final
+    assert not ended.is_well and "LedgerNotReadyError" in ended.error and not ended.final
     assert [e["event"] for e in events(str(tmp_path))] == ["begins", "fails"]
-    assert "LedgerUnavailableError" in told(str(tmp_path))
+    assert "LedgerNotReadyError" in told(str(tmp_path))
     assert living(str(tmp_path)) == []
 
 
@@ -67,7 +67,7 @@ def test_a_party_that_is_stopped_goes_on(address: str, tmp_path: Path) -> None:
     wanted = order(tmp_path, at_once(Kind.PAUSE, 0.6))
     took, ended = until_struck(address, wanted)
     assert took > 0.6
-    assert "LedgerUnavailableError" in ended.error
+    assert "LedgerNotReadyError" in ended.error
 
 
 def test_a_party_that_takes_too_long_is_killed(address: str, tmp_path: Path) -> None:

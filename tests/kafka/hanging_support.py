@@ -72,6 +72,10 @@ class SharedTopic:
         producer = self.begin(name, partition)
         (open_,) = self.open(partition)
         producer.commit_transaction(60)
+        give_up = time.monotonic() + 60
+        while self.open(partition):  # the client is answered before the marker is written; it would end the late one
+            assert time.monotonic() < give_up, "no commit marker comes"
+            time.sleep(0.02)
         transaction = PreparedTransaction(name, open_.state)
         assert produce_late(self.everybody, transaction, self.partition(partition), "late", 1) == 0
         return transaction

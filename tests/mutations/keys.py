@@ -68,7 +68,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         9,
         "reload-told-of-as-a-double",
         "a reload asks for the same by name",
-        _OPERATORS + "arguments.py",
+        _OPERATORS + "job_arguments.py",
         "    others = [a for a in same if first_key(a.load.key) != first_key(row.load.key)]",
         "    others = [a for a in same if a.load.key != row.load.key]",
         ("tests/adapters/test_arguments.py",),
