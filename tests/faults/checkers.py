@@ -332,8 +332,11 @@ def _in_the_end(case: Case, load: LoadFact) -> int:
 
 
 def _of_decided(case: Case, load: LoadFact) -> list[Seen]:
-    """Visible records of the decided attempt. Where none was decided there can be no good ones."""
-    return [] if load.decided is None else case.final.unit(LOAD, load.key, load.decided)
+    """Visible records of the decided attempt. Where none was decided there can be no good ones; a ledger that was put
+    back may have known of one, and then all count: of two attempts each would be a duplicate."""
+    if load.decided is None:
+        return case.final.all_of(LOAD, load.key) if load.lost_at == 0 else []
+    return case.final.unit(LOAD, load.key, load.decided)
 
 
 def _nobodys(case: Case) -> list[Record]:

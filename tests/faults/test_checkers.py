@@ -249,3 +249,24 @@ def test_judges_know_nothing_of_our_package(module: object) -> None:
     }
     assert not [name for name in imported if name.startswith("airflow_kafka_eos")]
     assert imported
+
+
+def told_of_by_a_ledger_that_was_put_back(rnd: random.Random) -> tuple[Observation, facts.LoadFact]:
+    """A load that is visible and was told of, of whose attempts and decision its ledger knows nothing any more."""
+    seen = samples.clean(rnd)
+    told = next(f for f in seen.loads if f.told_at is not None or f.acked)
+    forgotten = dataclasses.replace(told, decided=None, reported=None, expect="either", lost_at=0.0)
+    loads = tuple(forgotten if f is told else f for f in seen.loads)
+    return dataclasses.replace(seen, loads=loads), forgotten
+
+
+def test_what_a_ledger_that_was_put_back_has_forgotten_is_neither_lost_nor_wrong() -> None:
+    seen, _ = told_of_by_a_ledger_that_was_put_back(random.Random(3))
+    assert judge(seen) == []
+
+
+def test_a_record_of_it_that_is_gone_is_lost() -> None:
+    seen, forgotten = told_of_by_a_ledger_that_was_put_back(random.Random(3))
+    gone = next(r for r in seen.final if r.said.startswith(f"load|{forgotten.key}|".encode()))
+    found = judge(dataclasses.replace(seen, final=[r for r in seen.final if r is not gone]))
+    assert "lost" in {v.kind for v in found}
