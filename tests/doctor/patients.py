@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import Producer
-from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 
 from airflow_kafka_eos.doctor.examining import Examination, examine
 from airflow_kafka_eos.doctor.finding import Finding
@@ -23,11 +22,11 @@ from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.secured import free_port
+from tests.transaction_version import finalize
 
 NAMESPACE = "clinic"
 OTHER_LEDGER = "0badc0ffee"
 HOUR_S = 3600.0
-_UNSAFE_DOWNGRADE = 3
 
 #: everything that one broker can suffer from at once
 BAD_SETTINGS = {
@@ -108,7 +107,7 @@ def broken_broker(folder: Path, ledger_id: str) -> Iterator[tuple[LocalKafka, st
         kafka.create_topic("sick", partitions=1, config=BAD_TOPIC)
         kafka.create_topic("fine", partitions=1)
         lost = _advertise_nobody(kafka)
-        _downgrade(kafka)
+        finalize(kafka.bootstrap_servers, 1)
         _use_ids(kafka, ledger_id, 4)
         stranger = _transaction_of_another_ledger(kafka)
         yield kafka, lost
@@ -127,15 +126,6 @@ def _advertise_nobody(kafka: LocalKafka) -> str:
     properties.write_text("\n".join(lines) + "\n")
     kafka.restart()
     return address
-
-
-def _downgrade(kafka: LocalKafka) -> None:
-    update = UpdateFeaturesRequest.FeatureUpdateKey(
-        feature="transaction.version", max_version_level=1, upgrade_type=_UNSAFE_DOWNGRADE
-    )
-    with Wire(settings_of(kafka.bootstrap_servers)) as wire:
-        request = UpdateFeaturesRequest(timeout_ms=30_000, feature_updates=[update], validate_only=False)
-        assert wire.send_to_any(request).error_code == 0
 
 
 def _use_ids(kafka: LocalKafka, ledger_id: str, count: int) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import KafkaEosError
@@ -37,6 +36,7 @@ from tests.faults.scenario import (
 )
 from tests.faults.striking import asleep_file, held_file, outlasting_s, struck, take
 from tests.faults.timeline import Timeline
+from tests.transaction_version import finalize
 
 #: segments are rolled all the while, so that cleaner and retention have something to come for
 _ROLLED = {"segment.ms": "300", "segment.bytes": "1048576"}
@@ -45,7 +45,6 @@ TOPIC_CONFIGS: Mapping[Keeps, Mapping[str, str]] = {
     Keeps.NEWEST: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", **_ROLLED},
     Keeps.HOUR: {"retention.ms": "3600000", **_ROLLED},
 }
-_UPGRADE, _DOWNGRADE = 1, 3
 STATE_TOPIC = "__transaction_state"
 SLOW_S = 0.08
 POLL_S = 0.01
@@ -286,17 +285,6 @@ def topic_recreated(strike: Strike) -> None:
 def feature_upgraded(strike: Strike) -> None:
     finalize(strike.targets.kafka.bootstrap_servers, 2)
     strike.took()
-
-
-def finalize(servers: str, level: int) -> None:
-    """Set ``transaction.version`` of a cluster, upwards or downwards."""
-    update = UpdateFeaturesRequest.FeatureUpdateKey(
-        feature="transaction.version", max_version_level=level, upgrade_type=_UPGRADE if level > 1 else _DOWNGRADE
-    )
-    with Wire(KafkaSettings.from_mapping({"bootstrap.servers": servers}), timeout_s=_ASK_S) as wire:
-        request = UpdateFeaturesRequest(timeout_ms=30_000, feature_updates=[update], validate_only=False)
-        answer = wire.send_to_any(request)
-    assert answer.error_code == 0, answer
 
 
 def ledger_restored(strike: Strike) -> None:

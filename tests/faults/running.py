@@ -26,7 +26,7 @@ from tests.faults.generating import LARGE
 from tests.faults.hands import Hands
 from tests.faults.injecting import Injector, Targets, first_begin, healthy
 from tests.faults.observing import Observers, at_rest
-from tests.faults.outages import TOPIC_CONFIGS, finalize
+from tests.faults.outages import TOPIC_CONFIGS
 from tests.faults.plan import LOAD_NAME, Ended, Order, Plan
 from tests.faults.proxy import FaultProxy
 from tests.faults.result import Result
@@ -46,6 +46,7 @@ from tests.faults.striking import struck, take
 from tests.faults.timeline import Timeline, events
 from tests.faults.traffic import KEYS, Applications, HeldTransaction, their_prefix, transactional
 from tests.faults.zygote import ask, living
+from tests.transaction_version import finalize
 
 #: a transaction of ours may be open so long after recovery
 SETTLE_S = 60.0

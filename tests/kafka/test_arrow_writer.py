@@ -7,18 +7,15 @@ from contextlib import closing
 
 import pytest
 from arrow_support import batch
-from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 from kafka.protocol.metadata import MetadataRequest
 from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError
 from airflow_kafka_eos.kafka.produce_wire import ProduceWire
-from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.transaction_version import finalize
 
 pytestmark = pytest.mark.broker
-
-_UNSAFE_DOWNGRADE = 3
 
 
 def test_transaction_version_1_on_a_broker_that_could_do_2():
@@ -26,12 +23,7 @@ def test_transaction_version_1_on_a_broker_that_could_do_2():
     with LocalKafka(version="4.4.0") as kafka:
         kafka.create_topic("old", partitions=2)
         settings = settings_of(kafka.bootstrap_servers)
-        update = UpdateFeaturesRequest.FeatureUpdateKey(
-            feature="transaction.version", max_version_level=1, upgrade_type=_UNSAFE_DOWNGRADE
-        )
-        with Wire(settings) as wire:
-            asked = UpdateFeaturesRequest(timeout_ms=30_000, feature_updates=[update], validate_only=False)
-            assert wire.send_to_any(asked).error_code == 0
+        finalize(kafka.bootstrap_servers, 1)
         with ProduceWire(settings, timeout_s=10, request_timeout_s=10) as wire:
             wait_until(lambda: wire.transaction_version() == 1, "transaction version 1")
         with opened("arrow", settings, target_of(name := an_id("old"), {"old": 2})) as writer:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
@@ -25,9 +24,9 @@ from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import RUN, World
+from tests.transaction_version import finalize
 
 Change = Callable[[World, Manifest], None]
-_UNSAFE_DOWNGRADE, _UPGRADE = 3, 1
 
 
 def _admin(world: World) -> AdminClient:
@@ -148,19 +147,10 @@ def old_world(tmp_path: Path) -> Iterator[World]:
     Ledger.open(url, upgrade=True).close()
     with LocalKafka(version="4.4") as kafka:
         settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
-        _finalize(settings, 1, _UNSAFE_DOWNGRADE)
+        finalize(kafka.bootstrap_servers, 1)
         kafka.create_topic("orders", partitions=2)
         with connect(settings, url, "test") as session:
             yield World(session, settings, "orders", LoadIdentity("test", "orders", "upgrade"))
-
-
-def _finalize(settings: KafkaSettings, version: int, upgrade_type: int) -> None:
-    update = UpdateFeaturesRequest.FeatureUpdateKey(
-        feature="transaction.version", max_version_level=version, upgrade_type=upgrade_type
-    )
-    with Wire(settings) as wire:
-        asked = UpdateFeaturesRequest(timeout_ms=30_000, feature_updates=[update], validate_only=False)
-        assert wire.send_to_any(asked).error_code == 0
 
 
 def test_an_upgrade_from_transaction_version_1_to_2_between_prepare_and_commit_loses_nothing(
@@ -168,7 +158,7 @@ def test_an_upgrade_from_transaction_version_1_to_2_between_prepare_and_commit_l
 ) -> None:
     """KIP-890: the version is finalized while transactions are open."""
     old_world.decide(old_world.prepare(["a", "b"], ["c"]))
-    _finalize(old_world.settings, 2, _UPGRADE)
+    finalize(old_world.settings.bootstrap_servers, 2)
     old_world.commit()
     assert (old_world.visible(), old_world.open_ids()) == (["a", "b", "c"], [])
     after = World(old_world.session, old_world.settings, "orders", LoadIdentity("test", "orders", "after"))
