@@ -71,6 +71,6 @@ OF_KEYS: tuple[Mutation, ...] = (
         _OPERATORS + "job_arguments.py",
         "    others = [a for a in same if first_key(a.load.key) != first_key(row.load.key)]",
         "    others = [a for a in same if a.load.key != row.load.key]",
-        ("tests/adapters/test_arguments.py",),
+        ("tests/adapters/test_job_arguments.py",),
     ),
 )  # fmt: skip
