@@ -66,7 +66,17 @@ def _run(argv: list[str], prog: str) -> int:
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """All commands."""
     from airflow_kafka_eos import __version__
-    from airflow_kafka_eos.cli import cleanup, demo, doctor, ids, ledger, loads, spark_archive, transactions
+    from airflow_kafka_eos.cli import (
+        broker,
+        cleanup,
+        demo,
+        doctor,
+        ids,
+        ledger,
+        loads,
+        spark_archive,
+        transactions,
+    )
     from airflow_kafka_eos.cli.exits import EXPLAINED
 
     every = argparse.ArgumentParser(
@@ -74,7 +84,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, transactions, cleanup, ids, ledger, doctor, spark_archive, demo):
+    for group in (loads, transactions, cleanup, ids, ledger, doctor, spark_archive, broker, demo):
         group.add_to(commands)
     return every
 

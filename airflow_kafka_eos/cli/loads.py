@@ -112,7 +112,7 @@ def unknown(ledger: Ledger, load: LoadIdentity) -> ConfigurationError:
         near, field = nearest(load.name, {row.load.name for row in every}), "name"
     return ConfigurationError(
         f"the ledger knows no load {load}",
-        remedy=f"Did you mean the {field} {near}?" if near else "Run `airflow-kafka-eos loads list` for what it knows",
+        remedy=f"Did you mean the {field} {near}" if near else "Run `airflow-kafka-eos loads list` for what it knows",
         load=str(load),
     )
 

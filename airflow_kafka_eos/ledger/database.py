@@ -42,6 +42,12 @@ T = TypeVar("T")
 #: SQLite URL overrides the former
 LOCK_TIMEOUT: float = 20
 CONNECT_TIMEOUT = 10
+#: Which of this package's extras brings the driver that a connection of that type asks for.
+_EXTRAS = {
+    "postgresql": " (`pip install 'airflow-kafka-eos[postgres]'` brings psycopg2)",
+    "mysql": " (`pip install 'airflow-kafka-eos[mysql]'` brings pymysql)",
+    "mariadb": " (`pip install 'airflow-kafka-eos[mysql]'` brings pymysql)",
+}
 #: how often an operation is tried before LedgerUnavailableError; the longest pause between tries in seconds
 TRIES = 4
 LONGEST_PAUSE = 1.0
@@ -212,7 +218,7 @@ def _make_engine(url: URL) -> Engine:
     if missing:
         raise ConfigurationError(
             f"the ledger {url.render_as_string()} needs the Python package {missing}, which is not installed",
-            remedy=f"Install {missing}, or name another driver in the URL",
+            remedy=f"Install {missing}{_EXTRAS.get(backend, '')}, or name another driver in the URL",
         )
     _set_up(engine, backend)
     return engine

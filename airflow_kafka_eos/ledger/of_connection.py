@@ -36,9 +36,12 @@ def ledger_url(connection: Any) -> str:
             )
     dialect = _DIALECTS.get(kind)
     if dialect is None:
+        types = ", ".join(sorted((*_DIALECTS, LEDGER_CONN_TYPE)))
+        # `airflow connections add --conn-type postgres` stores this one, with a warning, where no such provider is
+        generic = " (Airflow stores generic for a type whose provider is not installed)" if kind == "generic" else ""
         raise ConfigurationError(
-            f"connection {connection.conn_id!r} of type {connection.conn_type!r} cannot hold the ledger",
-            remedy=f"Use a connection of one of the types {', '.join(sorted((*_DIALECTS, LEDGER_CONN_TYPE)))}",
+            f"connection {connection.conn_id!r} of type {connection.conn_type!r} cannot hold the ledger{generic}",
+            remedy=f"Use a connection of one of the types {types}; {LEDGER_CONN_TYPE} comes with this package",
         )
     if dialect == "sqlite":
         path = connection.host or connection.schema

@@ -61,6 +61,7 @@ class LocalKafka(Running):
     :param jvm_options: replaces the options that favour a quick start over a high throughput.
     :param transaction_version: level of the feature ``transaction.version``, when the storage is formatted: 0, 1 or 2
         (KIP-890), 0 only before 4.0; None: the version's own default.
+    :param port: where the first broker listens, the same each time; None: any free one.
     :param start_again: a broker that ends by itself, not by :meth:`kill`, is named in the log and started again.
     """
 
@@ -74,6 +75,7 @@ class LocalKafka(Running):
         log: Callable[[str], None] | None = None,
         jvm_options: Sequence[str] = QUICK_JVM,
         transaction_version: int | None = None,
+        port: int | None = None,
         start_again: bool = False,
     ) -> None:
         if brokers not in (1, 3):
@@ -83,6 +85,7 @@ class LocalKafka(Running):
         self.broker_settings = dict(broker_settings or {})
         self.transaction_version = transaction_version
         self._data_dir = data_dir
+        self._port = port
         self._jvm_options = [f"-Xmx{heap}", *jvm_options]
         self._log = log or (lambda line: None)
         self._root: Path | None = None
@@ -121,6 +124,7 @@ class LocalKafka(Running):
         """Start all nodes and wait until transactions work.
 
         :raises ToolMissingError: no Java 17, or no Maven while the jars are not cached.
+        :raises ConfigurationError: somebody else listens on ``port``.
         :raises SandboxError: Maven failed, or a broker died; with the tail of its log.
         :raises BrokerUnavailableError: not ready within a minute.
         """
@@ -130,7 +134,7 @@ class LocalKafka(Running):
         jars = kafka_jars(self.version, self._log)
         self._command = java_command(java, jars, KAFKA_MAIN, self._jvm_options)
         self._root = self._data_dir or Path(tempfile.mkdtemp(prefix="airflow-kafka-eos-"))
-        self._nodes = _nodes(self._root, self.brokers)
+        self._nodes = _nodes(self._root, self.brokers, self._port)
         _running.add(self)
         try:
             nodes = list(self._nodes.values())
@@ -303,24 +307,33 @@ def _answer(missing: Callable[[], str | None]) -> str | None:
         return f"a broker does not answer ({error})"
 
 
-def _nodes(root: Path, brokers: int) -> dict[int, Node]:
-    ports = iter(_free_ports(2 * brokers))
+def _nodes(root: Path, brokers: int, port: int | None) -> dict[int, Node]:
+    if port is not None and not _is_free(port):
+        raise ConfigurationError(
+            f"somebody listens on {HOST}:{port} already", remedy="End that one, or pass another port"
+        )
+    ports = iter(([] if port is None else [port]) + _free_ports(2 * brokers))
     return {one: Node(one, next(ports), next(ports), root / f"node-{one}") for one in range(1, brokers + 1)}
 
 
 def _free_ports(count: int) -> list[int]:
     free: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probing:
-            probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probing.bind((HOST, port))
-            except OSError:
-                continue
-        free.append(port)
+        if _is_free(port):
+            free.append(port)
         if len(free) == count:
             break
     return free
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probing:
+        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probing.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def _any_settings(nodes: Mapping[int, Node], overrides: Mapping[str, str]) -> dict[str, str]:

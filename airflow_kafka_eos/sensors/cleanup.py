@@ -121,10 +121,15 @@ def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Co
     untold = not set(skipped).isdisjoint(leaves)
     if not skipped or (load == LoadState.COMMITTED.value and not failed and not untold):
         return None
-    aim = "so that its readers are woken" if load == LoadState.COMMITTED.value else "to go on"
+    if load == LoadState.COMMITTED.value:
+        remedy = "Clear what was skipped, and cleanup, so that its readers are woken"
+    elif load in (None, LoadState.ABORTED.value):
+        remedy = "Nothing of it is visible. To load it after all, clear prepare with what is downstream of it"
+    else:
+        remedy = "It is decided. Clear commit with what is downstream of it, and cleanup, to finish it"
     return (
-        f"it is {load}, {', '.join(skipped)} skipped and {', '.join(failed) or 'none'} failed. Airflow would show the "
-        f"run as successful. Clear what was skipped, and cleanup, {aim}"
+        f"it is {load or 'not begun'}, {', '.join(skipped)} skipped and {', '.join(failed) or 'none'} failed. Airflow "
+        f"would show the run as successful. {remedy}"
     )
 
 

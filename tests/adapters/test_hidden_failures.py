@@ -40,8 +40,15 @@ def test_a_leaf_that_was_skipped_hides_a_failure(load: str | None, tasks: dict[s
     assert (hidden_failure(load, tasks, {"loaded"}) is not None) == hidden
 
 
-@pytest.mark.parametrize("state", ["ABORTED", "COMMITTED"])
-def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good(state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        ("ABORTED", "clear prepare with what is downstream of it"),
+        ("COMMITTED", "Clear what was skipped, and cleanup"),
+        ("IN_DOUBT", "Clear commit with what is downstream of it, and cleanup"),
+    ],
+)
+def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good(state: str, remedy: str) -> None:
     asked: dict[str, Any] = {}
 
     def get_task_states(**arguments: Any) -> dict[str, dict[str, str]]:
@@ -60,6 +67,6 @@ def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good(state: 
         BaseOperator(task_id="x")
     context: Any = {"ti": ti, "dag": dag}
     done = {"status": "done", "summary": {"load": "airflow/l/k", "aborted": [], "problem": None, "state": state}}
-    with pytest.raises(AirflowFailException, match=r"load\.seen_1 skipped.* Clear what was skipped, and cleanup"):
+    with pytest.raises(AirflowFailException, match=rf"load\.seen_1 skipped.* {remedy}"):
         sensor.execute_complete(context, done)
     assert asked == {"dag_id": "dag", "run_ids": ["run"], "task_ids": ["load.seen"], "map_index": 1}

@@ -154,8 +154,8 @@ def test_what_is_gone_is_shown_with_what_to_do(ledger: Ledger, run: Run) -> None
 @pytest.mark.parametrize(
     ("name", "key", "remedy"),
     [
-        ("load_orders", "2026-01-01T00:00:00", f"Did you mean the key {LOAD.key}?"),
-        ("load_ordres", LOAD.key, "Did you mean the name load_orders?"),
+        ("load_orders", "2026-01-01T00:00:00", f"Did you mean the key {LOAD.key}."),
+        ("load_ordres", LOAD.key, "Did you mean the name load_orders."),
         ("flights", "1", "Run `airflow-kafka-eos loads list` for what it knows"),
     ],
 )

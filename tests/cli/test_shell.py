@@ -33,7 +33,7 @@ def home(tmp_path: Path) -> Path:
         (("transactions", "list", *NOBODY, "--running-longer-than", "999999999999d"), "is more than 36500 days"),
         (("cleanup", *NOBODY, "--abandoned-after", "999999999999d"), "is more than 36500 days"),
         (("ids", "settle", "a", "9" * 5000), "is no whole number from 0 to"),
-        (("demo", "--days", "9" * 5000), "is no whole number from 1 to 365"),
+        (("demo", "--days", "9" * 5000), "is no whole number from 5 to 365"),
         (("doctor", *NOBODY, "--max-transactional-ids", "9" * 5000), "is no whole number from 1 to"),
         (("transactions", "list", *NOBODY, "--transactional-id-pattern", "("), "is no regular expression"),
         (("loads", "show", b"\xff", "b"), "argument 3, '\\udcff', is not UTF-8"),

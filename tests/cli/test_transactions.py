@@ -262,7 +262,7 @@ def test_a_decided_load_is_recovered(world: World, command: Command, at: Cluster
     answer = command("loads", "recover", world.load.name, world.load.key, "--output", "json", *at)
     assert (answer.code, json.loads(answer.out)["state"]) == (0, "COMMITTED")
     assert world.visible() == ["a"]
-    refused(command("loads", "recover", "ordres", "1", *at), 2, "Did you mean the name orders?")
+    refused(command("loads", "recover", "ordres", "1", *at), 2, "Did you mean the name orders.")
 
 
 def test_nothing_hangs_here_and_that_is_said(world: World, command: Command, at: Cluster) -> None:

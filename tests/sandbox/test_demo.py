@@ -75,8 +75,9 @@ def test_a_late_day_is_written_in_part_and_whole_later(tmp_path: Path) -> None:
 def test_the_demo_refuses_a_number_of_days_without_room_for_its_mishaps(
     days: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["demo", "--days", days, "--folder", str(tmp_path / "demo")]) == 2
-    assert f"--days {days}" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--days", days, "--folder", str(tmp_path / "demo")])
+    assert (ended.value.code, f"--days: '{days}' is no whole number" in capsys.readouterr().err) == (2, True)
 
 
 def test_the_demo_empties_no_folder_that_is_not_its_own(

@@ -6,14 +6,11 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from urllib.parse import quote
 
 from airflow_kafka_eos.errors import ConfigurationError, SandboxError
@@ -30,6 +27,7 @@ from airflow_kafka_eos.sandbox.demo import audit, source
 from airflow_kafka_eos.sandbox.demo.backfill import Backfill
 from airflow_kafka_eos.sandbox.demo.mishaps import Killer, must_have_happened
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.running import sigterm_as_ctrl_c
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
@@ -203,7 +201,7 @@ def main(folder: Path, *, days: int, keep_running: bool) -> int:
         sys.stdout.flush()
 
     code = INTERRUPTED
-    with _sigterm_as_ctrl_c():
+    with sigterm_as_ctrl_c():
         try:
             with closing(Demo(folder, days, log)) as demo, demo.kafka() as kafka:
                 kafka.create_topic(TOPIC, partitions=PARTITIONS)
@@ -266,23 +264,6 @@ def _stay(kafka: LocalKafka, airflow: LocalAirflow) -> None:
         time.sleep(0.5)
         kafka.check()
         airflow.check()
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends everything in order, too: Airflow's tasks and their Spark are in sessions of their own."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _emptied(folder: Path) -> int:
