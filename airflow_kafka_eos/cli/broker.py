@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
     broker = commands.add_parser(
         "broker",
         help="run a real Kafka on this machine, to try things on",
-        description="Run one real Kafka broker, on loopback, until Ctrl-C; Java 17 and, the first time, Maven are needed. "
+        description="Run one real Kafka broker, on loopback, until Ctrl-C. It needs Java 17, and Maven the first time. "
         "It grants two-phase commit. Not for data that anybody needs.",
     )
     broker.add_argument("--port", type=whole(1024, 65535), default=9092, help="where it listens; default 9092")

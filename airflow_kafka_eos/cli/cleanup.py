@@ -45,7 +45,9 @@ def add_to(commands: Any) -> None:
     cleanup.add_argument(
         "--deadline", type=seconds, default=600.0, metavar="SECONDS", help="how long to try; default 600"
     )
-    cleanup.add_argument("--dry-run", action="store_true", help="only say which loads, and up to which attempt")
+    cleanup.add_argument(
+        "--dry-run", action="store_true", help="only say which loads, up to which attempt, and what of them is open"
+    )
     add_yes(cleanup)
     add_cluster(cleanup)
     add_output(cleanup)
@@ -64,11 +66,13 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 def _cleanup(arguments: argparse.Namespace) -> int:
     if (arguments.name is None) != (arguments.key is None):
         raise ConfigurationError("cleanup NAME has no KEY", remedy="Name both, or neither for the whole namespace")
-    from airflow_kafka_eos.protocol.leftovers import clean
+    from airflow_kafka_eos.protocol.leftovers import clean, open_of
 
     with open_session(arguments) as session:
         left = _chosen(arguments, session)
         loads = dict(left.loads)
+        before = open_of(session, loads) if arguments.dry_run else {}
+        states = {load: row.state.value for load in before if (row := session.ledger.load(load)) is not None}
         swept: list[Swept] = []
         if loads and not arguments.dry_run:
             confirm(arguments, _question(arguments, session, loads))
@@ -79,13 +83,19 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     codes = [code_of(s.error) for s in swept if s.error is not None]
     codes += [FOUND] if left.unknown or left.elsewhere else []
     codes.append(say_hidden(left.hidden))
-    shown = [_row(s.load, s.up_to, s) for s in swept] if swept else [_row(*item) for item in loads.items()]
+    if arguments.dry_run:
+        shown = [_found(load, up_to, states.get(load), before[load]) for load, up_to in loads.items()]
+    else:
+        shown = [_swept(s) for s in swept]
     if arguments.output == "json":
         why = None if left.hidden is None else str(left.hidden)
         elsewhere = [_of_another_cluster(row) for row in left.elsewhere]
         print(as_json({"loads": shown, "unknown": list(left.unknown), "elsewhere": elsewhere, "hidden": why}))
     else:
-        print(as_table([r | {"aborted": len(r["aborted"])} for r in shown]) or "nothing to clean up")
+        print(as_table([_counted(row) for row in shown]) or "nothing to clean up")
+        if any(before.values()):
+            print("\nopen now; a sweep ends what is not decided, and commits what is decided:")
+            print("\n".join(name for names in before.values() for name in names))
         if left.unknown:
             print("\nopen, of this ledger, and unknown to it (restored from a backup?); left alone:")
             print("\n".join(left.unknown))
@@ -133,13 +143,21 @@ def _of_another_cluster(row: AttemptRow) -> dict[str, Any]:
     }
 
 
-def _row(load: LoadIdentity, up_to: int, swept: Swept | None = None) -> dict[str, Any]:
+def _named(load: LoadIdentity, up_to: int) -> dict[str, Any]:
+    return {"namespace": load.namespace, "name": load.name, "key": load.key, "up_to_attempt": up_to}
+
+
+def _found(load: LoadIdentity, up_to: int, state: str | None, open_ids: list[str]) -> dict[str, Any]:
+    return {**_named(load, up_to), "state": state, "open": open_ids}
+
+
+def _swept(swept: Swept) -> dict[str, Any]:
+    error = None if swept.error is None else str(swept.error)
     return {
-        "namespace": load.namespace,
-        "name": load.name,
-        "key": load.key,
-        "up_to_attempt": up_to,
-        "aborted": list(swept.aborted) if swept else [],
-        "clean": None if swept is None else swept.error is None,
-        "error": None if swept is None or swept.error is None else str(swept.error),
-    }
+        **_named(swept.load, swept.up_to), "aborted": list(swept.aborted), "clean": error is None, "error": error
+    }  # fmt: skip
+
+
+def _counted(row: dict[str, Any]) -> dict[str, Any]:
+    """For a table."""
+    return {name: len(value) if isinstance(value, list) else value for name, value in row.items()}

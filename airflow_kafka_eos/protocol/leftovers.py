@@ -74,10 +74,7 @@ def find(
     :param is_stopped: of an undecided attempt that is younger: whether nobody is at work on it, and nobody will be for
         as long as a person does nothing (docs/adr/0024). Then it is swept like an old one.
     """
-    prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
-    open_ids = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
-    described = session.coordinator.describe(open_ids)
-    open_ = [PreparedTransaction(name, seen.state) for name, seen in described.items() if seen.is_open]
+    open_ = _open(session)
     holders = holders_of(session, open_)
     unknown = sorted(t.transactional_id for t in open_ if t not in holders)
     # asked behind the listing: an attempt that was opened since then must not look like an old one
@@ -99,6 +96,23 @@ def find(
     )
     stopped = tuple(row for row in stopped if row.number <= loads.get(row.load, 0))
     return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there, stopped)
+
+
+def open_of(session: Session, loads: Mapping[LoadIdentity, int]) -> dict[LoadIdentity, list[str]]:
+    """Transactional ids that are open now, of each load's attempts up to that number. Ends nothing."""
+    found: dict[LoadIdentity, list[str]] = {load: [] for load in loads}
+    for transaction, holder in holders_of(session, _open(session)).items():
+        if holder.number <= loads.get(holder.load, 0):
+            found[holder.load].append(transaction.transactional_id)
+    return {load: sorted(ids) for load, ids in found.items()}
+
+
+def _open(session: Session) -> list[PreparedTransaction]:
+    """What is open under the ids of this ledger in the session's namespace."""
+    prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
+    open_ids = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
+    described = session.coordinator.describe(open_ids)
+    return [PreparedTransaction(name, seen.state) for name, seen in described.items() if seen.is_open]
 
 
 def _is_in_doubt(session: Session, load: LoadIdentity) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -44,23 +45,34 @@ def configured(
         )
 
 
-def shipped(name: str) -> Any:
+def shipped(name: str, folder: Path = DAGS) -> Any:
     """The DAG of a file in dags/, parsed as Airflow does."""
     from airflow.dag_processing.dagbag import DagBag
 
-    bag = DagBag(DAGS / f"{name}.py", bundle_name="dags-folder")
+    bag = DagBag(folder / f"{name}.py", bundle_name="dags-folder")
     assert not bag.import_errors
     return bag.dags[name]
 
 
+def printed(name: str, folder: Path) -> Any:
+    """The DAG of that name in the quick start, as a reader of it copies it."""
+    page = (DAGS.parent / "docs" / "quick-start.md").read_text(encoding="utf-8")
+    (source,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if f'DAG("{name}"' in block)
+    (folder / f"{name}.py").write_text(source)
+    return shipped(name, folder)
+
+
+@pytest.mark.parametrize("where", ["dags", "quick-start"])
 def test_the_shipped_maintenance_sweeps_the_loads_and_takes_none_for_a_strangers(
-    configured: Callable[[str], World],
+    configured: Callable[[str], World], where: str, tmp_path: Path
 ) -> None:
     """Rule 6: in another ledger all that is prepared would be called a stranger's, and a person told to end it."""
     left, decided = configured("left"), configured("decided")
     gone = left.prepare(["never"]).transactions[0].transactional_id
     decided.decide(decided.prepare(["decided"]))
-    sweep = shipped("kafka_eos_maintenance").get_task("sweep")
+    name = "kafka_eos_maintenance"
+    dag = shipped(name) if where == "dags" else printed(name, tmp_path)
+    sweep = dag.get_task("sweep")
     sweep.abandoned_after = timedelta(milliseconds=1)
     found = sweep.execute({"ti": TaskInstance()})[left.load.namespace]
     assert (found["strangers"], found["unknown"], found["problems"]) == ([], [], [])

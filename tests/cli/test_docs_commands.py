@@ -148,7 +148,7 @@ def test_what_only_looks_works_as_it_is_written(world: World, command: Command, 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """With an authorizer, and transaction version 1."""
-    from tests.doctor.patients import _downgrade
+    from tests.transaction_version import finalize
 
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -156,7 +156,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     }
     with LocalKafka(broker_settings=settings, data_dir=tmp_path_factory.mktemp("broker")) as running:
         running.create_topic("orders", partitions=1)
-        _downgrade(running)
+        finalize(running.bootstrap_servers, 1)
         yield running
 
 

@@ -280,7 +280,9 @@ def test_cleanup_says_what_it_would_do_asks_and_does_it(world: World, command: C
     assert (nothing.code, nothing.out) == (0, "nothing to clean up\n")  # a run may be at work
     dry = command("cleanup", "--abandoned-after", "0s", "--dry-run", "--output", "json", *at)
     (row,) = json.loads(dry.out)["loads"]
-    assert (dry.code, row["key"], row["up_to_attempt"], row["clean"]) == (0, world.load.key, 1, None)
+    assert (dry.code, row["key"], row["up_to_attempt"], row["open"]) == (0, world.load.key, 1, world.open_ids())
+    told = command("cleanup", world.load.name, world.load.key, "--dry-run", *at)
+    assert (told.code, told.out.count(world.open_ids()[0])) == (0, 1) and row["state"] in told.out
     refused(command("cleanup", world.load.name, world.load.key, *at), 2, "a run may be at work on it", "--yes")
     refused(command("cleanup", world.load.name, *at), 2, "has no KEY")
     assert len(world.open_ids()) == 1
