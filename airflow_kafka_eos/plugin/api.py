@@ -109,7 +109,8 @@ def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
         def work() -> dict[str, Any]:
             found = looking.find_loads(_access(user, chosen), chosen)
             ledger_conn_id = dags.configured().ledger_conn_id if chosen.run_id is None else None
-            shown = views.loads(((f.row, f.newest, f.note) for f in found), dags.paused_dags())
+            rows = ((f.row, f.newest, f.note) for f in found)
+            shown = views.loads(rows, dags.paused_dags(), looking.runs_of(found))
             return shown | {"ledger_conn_id": ledger_conn_id}
 
         return await ledger.run(work)

@@ -154,7 +154,7 @@ def decide(
     else:
         _warn_of_timeouts(manifest)
         row = decide_beside(session.ledger, manifest, also, decided_by=owner, not_after=not_after)
-    log.info(
+    log.debug(
         "%s is decided: commit %d records in %s",
         ref,
         manifest.records,

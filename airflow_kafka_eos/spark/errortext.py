@@ -16,6 +16,8 @@ _NOT_THERE = re.compile(r"ModuleNotFoundError: No module named '(airflow_kafka_e
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+): (.+)")
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = "Caused by: "
+#: How the application prints the lines of an error that is not ours.
+FAILED = "airflow-kafka-eos: failed: "
 _MAX_LINES = 6
 _MAX_LENGTH = 500
 
@@ -40,6 +42,11 @@ def printed_error(text: str) -> tuple[type[errors.KafkaEosError], str] | None:
     """Class and message of our error that the packaged application printed on a line of its own; the last one."""
     found = [(name, message) for name, message in _PRINTED.findall(text) if name in errors.__all__]
     return (getattr(errors, found[-1][0]), found[-1][1].strip()) if found else None
+
+
+def printed_cause(text: str) -> list[str]:
+    """The lines of :func:`cause` that the packaged application printed."""
+    return [line.partition(FAILED)[2].strip() for line in text.splitlines() if FAILED in line]
 
 
 def cause(exception: BaseException) -> list[str]:
