@@ -77,7 +77,7 @@ def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[N
 
     :param word: asks for what the application has left as its reason, where its output does not reach this process.
     """
-    from airflow_kafka_eos.spark.errortext import printed_cause, printed_error
+    from airflow_kafka_eos.spark.errortext import gist, printed_cause, printed_error
 
     try:
         yield
@@ -91,7 +91,7 @@ def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[N
             final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
             raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
         if lines:
-            raise AirflowException(f"the Spark application failed: {' '.join(lines[:2])}") from e
+            raise AirflowException(f"the Spark application failed: {gist(lines)}") from e
         if isinstance(e, AirflowFailException) or not printed.startswith(_SUBMIT_FAILED):
             raise
         code = _ERROR_CODE.search(printed)

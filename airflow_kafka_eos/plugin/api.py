@@ -120,7 +120,9 @@ def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
         def work() -> dict[str, Any] | None:
             access = _access(user, chosen)
             found = looking.find_load(access, chosen, LoadIdentity(namespace, name, key))
-            return None if found is None else looking.show(access, found, dags.paused_dags())
+            if found is None:
+                return None
+            return looking.show(access, found, dags.paused_dags(), looking.runs_of([found]))
 
         return _found(await ledger.run(work))
 

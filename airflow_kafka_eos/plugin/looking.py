@@ -148,10 +148,13 @@ def runs_of(found: Iterable[Found]) -> views.Runs:
     )
 
 
-def show(access: Access, found: Found, paused: Container[str] = ()) -> dict[str, Any]:
+def show(
+    access: Access, found: Found, paused: Container[str] = (), runs: views.Runs | None = None
+) -> dict[str, Any]:
     """All that the ledger knows of one load, as far as the user may see its attempts.
 
     :param paused: DAGs.
+    :param runs: the load's.
     """
     load = found.row.load
     with open_ledger(found.ledger_conn_id) as ledger:
@@ -169,7 +172,7 @@ def show(access: Access, found: Found, paused: Container[str] = ()) -> dict[str,
         hidden=len(attempts) - len(visible),
         may_act=access.may_act(attempts),
         paused=paused,
-        runs=runs_of([Found(row, visible[-1] if visible else None, found.ledger_conn_id)]),
+        runs=runs,
         note=found.note,
     )
 

@@ -195,7 +195,7 @@ def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
             load=str(ref.load),
             attempt=ref.attempt,
         )
-    log.warning("%s is decided: abort (%s)", ref, reason)
+    log.debug("%s is decided: abort (%s)", ref, reason)  # what is raised says it
 
 
 def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:

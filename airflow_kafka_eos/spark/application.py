@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     :returns: the exit code. Errors that are not ours, the author's among them, are printed with their traceback.
     """
     from airflow_kafka_eos.spark.airflow_here import prepare_for_airflow
-    from airflow_kafka_eos.spark.errortext import FAILED, cause, own_error
+    from airflow_kafka_eos.spark.errortext import FAILED, cause, gist, own_error
     from airflow_kafka_eos.spark.orphan import end_with_parent
 
     end_with_parent(os.environ)
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
             return 1
         traceback.print_exception(e)
         lines = cause(e)
-        _leave_word(spec, FAILED + " ".join(lines[:2]))
+        _leave_word(spec, FAILED + gist(lines))
         # Airflow shows the last lines only, and Spark's errors end with a stack of the JVM's; none may look like ours
         for line in lines:
             print(f"{FAILED}{line}", file=sys.stderr, flush=True)

@@ -71,6 +71,18 @@ def cause(exception: BaseException) -> list[str]:
     return [_cut(line.strip()) for line in found]
 
 
+def gist(lines: list[str]) -> str:
+    """The most telling of :func:`cause`'s lines: what Python code of the executors raised last, where it did; else the
+    error itself, by Java's word where it is Java's, and the innermost of its causes. No I/O.
+    """
+    causes = [line for line in lines[1:] if line.startswith(_CAUSED_BY)]
+    java = [line.removeprefix(": ") for line in lines[1:] if line.startswith(": ")]
+    raised = [line for line in lines[1:] if not line.startswith((_CAUSED_BY, ": "))]
+    if raised:
+        return raised[-1]
+    return " ".join([*(java or lines[:1]), *causes[-1:]])
+
+
 def _raised(lines: list[str]) -> list[str]:
     """The line behind the frames of each Python traceback, each once."""
     found: dict[str, None] = {}

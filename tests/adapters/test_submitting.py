@@ -21,9 +21,18 @@ def told(text: str, word: str | None = None) -> Exception:
     [
         (f"{SUBMIT.format(1)}\nTopicError: there is none. Make it.", None, "TopicError: there is none. Make it.", True),
         (
-            f"{SUBMIT.format(1)}\nairflow-kafka-eos: failed: ValueError: no table\nairflow-kafka-eos: failed: line 7\n"
-            "airflow-kafka-eos: failed: Caused by: x",
-            None, "the Spark application failed: ValueError: no table line 7", False,
+            f"{SUBMIT.format(1)}\nairflow-kafka-eos: failed: Py4JJavaError: An error occurred while calling o7.x.\n"
+            "airflow-kafka-eos: failed: : org.apache.spark.SparkException: Job aborted\n"
+            "airflow-kafka-eos: failed: Caused by: java.io.IOException: disk full",
+            None,
+            "the Spark application failed: org.apache.spark.SparkException: Job aborted Caused by: "
+            "java.io.IOException: disk full",
+            False,
+        ),
+        (
+            f"{SUBMIT.format(1)}\nairflow-kafka-eos: failed: PythonException: An exception was thrown\n"
+            "airflow-kafka-eos: failed: ValueError: row 7\nairflow-kafka-eos: failed: Caused by: x",
+            None, "the Spark application failed: ValueError: row 7", False,
         ),
         # its output is elsewhere, on a node of the cluster
         (SUBMIT.format(1), "TopicError: there is none.", "TopicError: there is none.", True),

@@ -91,7 +91,7 @@ def test_a_job_that_fails_says_why_in_its_log_the_ledger_the_page_and_the_comman
     assert re.fullmatch(rf"load {named} attempt 1: prepare failed after .+ s: {re.escape(why)}", last["event"])
 
     # nobody goes on: what was noted becomes the reason of the abort
-    run.mark_run("failed")
+    run.mark("prepare", "failed")
     assert run.wait() == "failed"
     (attempt,) = place.ledger.attempts(load)
     assert (attempt.verdict, attempt.reason) == (Verdict.ABORT, f"cleanup: prepare failed: {why}")
@@ -124,6 +124,7 @@ def test_the_page_tells_a_run_at_work_from_one_that_stands_still(place: Place) -
     run.hold("writing")
     run.start()
     run.reached("writing")
+    wait_for(run.held_back, lambda: f"an open transaction of {run.id}: {run.tasks()}")
 
     def now() -> tuple[str, str, set[str]]:
         found = shown(place, "at_once", run.id)
