@@ -92,6 +92,8 @@ class CleanupLoadSensor(PollingLoadSensor):
         problem = summary.get("problem")
         hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
         if hidden is not None:
+            if problem:  # what is raised says something else
+                self.log.warning("NOT CLEAN, and no sweep will make it so: %s", problem)
             raise AirflowFailException(f"load {summary['load']}, cleaned up: {hidden}")
         step.attempt = self._up_to or None
         if problem:
