@@ -25,6 +25,7 @@ attempt as a whole and to no Spark partition.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote_to_bytes
@@ -314,3 +315,8 @@ def check_length(load: LoadIdentity, ledger_id: str) -> None:
             remedy=f"Shorten namespace, load name or load_key by {longest - MAX_LENGTH} characters",
             load=str(load),
         )
+
+
+def counted(ids: Sequence[str]) -> str:
+    """``3 (the-first, …)``, for people: a load may have thousands."""
+    return f"{len(ids)} ({ids[0]}{', …' if len(ids) > 1 else ''})"

@@ -119,6 +119,8 @@ def unknown(ledger: Ledger, load: LoadIdentity) -> ConfigurationError:
 
 def as_row(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
     """A load as commands show it."""
+    from airflow_kafka_eos.ledger.rows import reason_of_load  # SQLAlchemy: --help does without
+
     return {
         "namespace": row.load.namespace,
         "name": row.load.name,
@@ -127,7 +129,7 @@ def as_row(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
         "attempt": row.newest_attempt,
         "records": None if newest is None else newest.records,
         "how": newest.how if newest is not None else "",
-        "reason": row.reason,
+        "reason": reason_of_load(row, newest),
         "unverified_ms": _unverified_ms(row, newest),
         "created_at": row.created_at,
         "updated_at": row.updated_at,

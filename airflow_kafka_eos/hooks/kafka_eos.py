@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
-
-#: libraries that tell task logs of every connection they open
-_CHATTY = ("kafka", "alembic")
-
 
 @dataclass(frozen=True, repr=False)
 class Resolved:
@@ -51,6 +46,13 @@ class Resolved:
 
         return Database(self.ledger_url).is_missing
 
+    @property
+    def secrets(self) -> list[str]:
+        """What of both must not stand in a text for people."""
+        from airflow_kafka_eos.ledger.location import parse, secrets_of
+
+        return [*self.settings.secrets, *secrets_of(parse(self.ledger_url))]
+
     @contextmanager
     def session(
         self, namespace: str, *, timeout_s: float = 60, existing: bool = False, ledger_id: str | None = None
@@ -64,9 +66,6 @@ class Resolved:
         from airflow_kafka_eos.ledger.ledger import Ledger
         from airflow_kafka_eos.protocol.session import connect
 
-        for name in _CHATTY:
-            if logging.getLogger(name).level == logging.NOTSET:
-                logging.getLogger(name).setLevel(logging.WARNING)
         open_ledger = partial(Ledger.open_existing, ledger_id=ledger_id) if existing else Ledger.open
         with connect(
             self.settings, self.ledger_url, namespace, timeout_s=timeout_s, open_ledger=open_ledger

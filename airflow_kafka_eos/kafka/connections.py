@@ -6,7 +6,6 @@ what is private in kafka-python.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import kafka.errors as kafka_errors
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from airflow_kafka_eos.errors import (
@@ -23,6 +23,7 @@ from airflow_kafka_eos.errors import (
     KafkaEosError,
     TerminalError,
 )
+from airflow_kafka_eos.kafka.client_logs import at_debug
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
@@ -41,15 +42,16 @@ _AUTHENTICATION = (
 )
 
 
-class _NoRequests(logging.Filter):
-    """kafka-python logs requests and their bytes at DEBUG; those of a login are the password (seen)."""
+class Loop(NetworkSelector):  # type: ignore[misc]
+    """kafka-python's I/O, which logs at DEBUG only what it does for us."""
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno > logging.DEBUG
+    @at_debug
+    def _poll_once(self, *args: Any, **options: Any) -> Any:
+        return super()._poll_once(*args, **options)
 
-
-for _name in ("kafka.net.connection", "kafka.protocol.parser"):
-    logging.getLogger(_name).addFilter(_NoRequests())
+    @at_debug
+    def close(self) -> None:
+        super().close()
 
 
 class Manager(KafkaConnectionManager):  # type: ignore[misc]
@@ -64,6 +66,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     #: the cluster's feature of that name, as a broker showed it when it was connected to last
     transaction_version: int = 0
 
+    @at_debug
     def get_connection(self, node_id: Any, **options: Any) -> Any:
         connection = super().get_connection(node_id, **options)
         if not connection.init_future.is_done:
@@ -72,6 +75,15 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             connection._send_request = self._reading_features(connection._send_request)
         return connection
 
+    @at_debug
+    def bootstrap_async(self, *args: Any, **options: Any) -> Any:
+        return super().bootstrap_async(*args, **options)
+
+    @at_debug
+    def close(self, *args: Any, **options: Any) -> Any:
+        return super().close(*args, **options)
+
+    @at_debug
     def another_connection(self, node_id: int) -> Any:
         """One more connection to a broker, with a login of its own. The caller closes it."""
         node = self.cluster.broker_metadata(node_id)

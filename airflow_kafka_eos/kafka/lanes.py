@@ -15,9 +15,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka.errors import KafkaError, NodeNotReadyError, UnknownBrokerIdError
 from kafka.future import Future
-from kafka.net.selector import NetworkSelector
 
-from airflow_kafka_eos.kafka.connections import Manager, translate
+from airflow_kafka_eos.kafka.connections import Loop, Manager, translate
 from airflow_kafka_eos.kafka.pipe import Framed, Pipe
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 
@@ -76,7 +75,7 @@ def connections_for(requests: int) -> int:
 class Lanes(Generic[T]):
     """See the module. Made by :meth:`Wire.lanes <airflow_kafka_eos.kafka.wire.Wire.lanes>`, used from its thread."""
 
-    def __init__(self, net: NetworkSelector, manager: Manager, settings: KafkaSettings) -> None:
+    def __init__(self, net: Loop, manager: Manager, settings: KafkaSettings) -> None:
         self._net = net
         self._manager = manager
         self._settings = settings

@@ -163,11 +163,25 @@ class KafkaSettings:
         """
         return kafka_python_arguments(dict(self._items))
 
+    @property
+    def secrets(self) -> list[str]:
+        """Values to mask in texts of others. Of a key that is not known, too, but for a plain word or a number: they
+        occur in any text."""
+        return [value for key, value in self._items if _is_secret(key, value)]
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value if key in _SHOWN else '***'}" for key, value in self._items)
         return f"KafkaSettings({shown})"
 
     __str__ = __repr__
+
+
+def _is_secret(key: str, value: str) -> bool:
+    if any(word in key for word in ("password", "secret", "token", "jaas", "user.info", "pem")):
+        return True
+    if key in _SHOWN or key.endswith((".location", ".username")):
+        return False
+    return len(value) >= 8 and not value.isalpha() and not value.replace(".", "").isdigit()
 
 
 def json_object(text: str) -> dict[str, Any] | None:

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any
 
 import kafka.errors as kafka_errors
-from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, KafkaEosError
 from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.connections import Manager, translate
+from airflow_kafka_eos.kafka.client_logs import at_debug
+from airflow_kafka_eos.kafka.connections import Loop, Manager, translate
 from airflow_kafka_eos.kafka.lanes import Lanes
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.transaction import TopicPartition
@@ -47,7 +47,7 @@ class Wire:
         self.settings = settings
         self.timeout_s = timeout_s
         self._request_timeout_s: float = arguments["request_timeout_ms"] / 1000
-        self._net = NetworkSelector(client_id=arguments.get("client_id", "airflow-kafka-eos"))
+        self._net = Loop(client_id=arguments.get("client_id", "airflow-kafka-eos"))
         self._manager = Manager(self._net, **({"client_id": "airflow-kafka-eos"} | arguments))
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -151,7 +151,7 @@ class Wire:
         topic = MetadataRequest.MetadataRequestTopic
         request = MetadataRequest(topics=[topic(name=t) for t in topics], allow_auto_topic_creation=False)
         response = self.send_to_any(request)
-        self._manager.cluster.update_metadata(response)
+        at_debug(self._manager.cluster.update_metadata)(response)
         for t in response.topics:
             for p in t.partitions:
                 tp = TopicPartition(t.name, p.partition_index)

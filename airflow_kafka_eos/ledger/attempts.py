@@ -106,7 +106,7 @@ def mark_prepared(
     if not problem and ref.slot != attempt.slot:
         problem = f"it has leased {_slot(attempt.slot)}, its manifest is of {_slot(ref.slot)}"
     if not problem:
-        move(connection, locked, LoadState.PREPARED)
+        move(connection, locked, LoadState.PREPARED, reason="")
         try:
             _insert_transactions(connection, locked.attempt_id(ref.attempt), manifest)
         except IntegrityError:
@@ -153,7 +153,7 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
     if (attempt.verdict is Verdict.COMMIT and not given_up) or attempt.closed_at is not None:
         return attempt
     if not given_up and locked.newest == attempt:
-        move(connection, locked, LoadState.ABORTED)
+        move(connection, locked, LoadState.ABORTED, reason="")
     # an application that never said how it ended may have writers anywhere, and ids that nobody knows
     quarantine = given_up or not attempt.is_prepared or attempt.writers_left is not False
     release(connection, locked.attempt_id(number), quarantine=quarantine)
@@ -247,7 +247,7 @@ def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool
             submitted_by=attempt.submitted_by,
         )
     )
-    move(connection, locked, LoadState.PREPARING, newest_attempt=number)
+    move(connection, locked, LoadState.PREPARING, newest_attempt=number, reason="")
     return attempt
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.failures import with_failure
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.ledger.text import for_people, for_reason
@@ -56,7 +57,7 @@ def decide_commit(
         raise _undecidable(
             ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
         )
-    move(connection, locked, LoadState.COMMITTING)
+    move(connection, locked, LoadState.COMMITTING, reason="")
     if also is not None:
         also(connection)
         _refuse_too_late(ref, not_after, "the end of the author's SQL")
@@ -70,7 +71,7 @@ def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reaso
     if attempt.is_undecided:
         _decide(connection, locked, attempt, Verdict.ABORT, decided_by, reason)
         if locked.newest == attempt:
-            move(connection, locked, LoadState.ABORTING)
+            move(connection, locked, LoadState.ABORTING, reason="")
         return True
     return attempt.verdict is Verdict.ABORT
 
@@ -84,16 +85,21 @@ def make_undecidable(
         return []
     done = abort_undecided(connection, locked, up_to=up_to, decided_by=decided_by, reason=reason)
     if locked.newest is not None and locked.newest.number in done:
-        move(connection, locked, LoadState.ABORTING)
+        move(connection, locked, LoadState.ABORTING, reason="")
     return [done.get(a.number, a) for a in locked.attempts if a.number <= up_to]
 
 
 def abort_undecided(
     connection: Connection, locked: Locked, *, up_to: int, decided_by: str, reason: str
 ) -> dict[int, AttemptRow]:
-    """Abort every undecided attempt up to a number; the load's state is left to the caller."""
+    """Abort every undecided attempt up to a number; the load's state is left to the caller.
+
+    What had gone wrong with the newest becomes part of its reason.
+    """
     return {
-        a.number: _decide(connection, locked, a, Verdict.ABORT, decided_by, reason)
+        a.number: _decide(
+            connection, locked, a, Verdict.ABORT, decided_by, with_failure(locked, a.number, reason)
+        )
         for a in locked.attempts
         if a.is_undecided and a.number <= up_to
     }

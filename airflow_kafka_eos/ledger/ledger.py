@@ -18,6 +18,7 @@ from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import (
     attempts,
     decisions,
+    failures,
     outcomes,
     queries,
     renewing,
@@ -165,6 +166,20 @@ class Ledger(OpenLedger):
         Returns all attempts up to there as they are then; none for a load that the ledger does not know.
         """
         return self._write(lambda c: decisions.make_undecidable(c, load, up_to, decided_by, reason))
+
+    def note_failure(
+        self, load: LoadIdentity, *, by: str, reason: str, number: int | None = None, sweeping: bool = False
+    ) -> bool:
+        """Note why a step has failed, in the load's ``reason``, until the load goes on. Decides nothing.
+
+        With the abort of its newest attempt it becomes part of that decision's reason.
+
+        :param by: who has failed: whoever answers for the newest attempt; a failure of others says nothing of it.
+        :param number: the attempt that it failed with; None: whichever is the newest.
+        :param sweeping: it was to end what an aborted attempt has open.
+        :returns: False, and nothing is noted, where the load has gone on without it.
+        """
+        return self._write(lambda c: failures.note_failure(c, load, by, reason, number, sweeping))
 
     # --- outcomes
 

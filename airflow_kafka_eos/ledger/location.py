@@ -72,12 +72,18 @@ def redacted(url: str) -> str:
     return parsed.set(query=query).render_as_string(hide_password=True)
 
 
-def scrub(text: str, url: URL) -> str:
-    """Take the URL's secrets out of a driver's message."""
-    secrets = [url.password or ""]
+def secrets_of(url: URL) -> list[str]:
+    """Passwords and their like in a URL."""
+    secrets = [str(url.password or "")]
     for key, value in url.query.items():
         if _is_secret(key):
             secrets += [value] if isinstance(value, str) else list(value)
+    return secrets
+
+
+def scrub(text: str, url: URL) -> str:
+    """Take the URL's secrets out of a driver's message."""
+    secrets = secrets_of(url)
     for secret in sorted(
         {f(s) for s in secrets if s for f in (str, quote, quote_plus)}, key=len, reverse=True
     ):

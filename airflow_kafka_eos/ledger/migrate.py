@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -64,10 +67,25 @@ def _upgrade(connection: Connection) -> None:
         refuse_newer(revision)
         config = _config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        with _silent_alembic():
+            command.upgrade(config, "head")
     finally:
         if mysql:
             connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _MYSQL_LOCK})
+
+
+@contextmanager
+def _silent_alembic() -> Iterator[None]:
+    """It tells of its context and of each step at INFO; a level that somebody has set stays."""
+    logger = logging.getLogger("alembic")
+    if logger.level != logging.NOTSET:
+        yield
+        return
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
 
 
 def refuse_newer(revision: str | None) -> None:

@@ -82,7 +82,10 @@ class AttemptRow:
 
 @dataclass(frozen=True)
 class LoadRow:
-    """A load. ``newest_attempt`` is its number, 0 for none; ``reason`` says why it is in doubt."""
+    """A load. ``newest_attempt`` is its number, 0 for none.
+
+    ``reason`` says why it is in doubt, is repaired, or was given up; of others what went wrong last, until they go on.
+    """
 
     load: LoadIdentity
     state: LoadState
@@ -91,6 +94,11 @@ class LoadRow:
     data_interval: tuple[str, str] | None
     created_at: str
     updated_at: str
+
+
+def reason_of_load(row: LoadRow, newest: AttemptRow | None) -> str:
+    """Why a load stands where it stands: its own reason, and why its newest attempt was aborted."""
+    return "; ".join(text for text in (row.reason, "" if newest is None else newest.reason) if text)
 
 
 #: A slot that is quarantined until then is retired: its ids are never used again.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseOperator, BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_kafka_eos.arguments import a_text
 from airflow_kafka_eos.config import optional, setting
@@ -16,11 +20,14 @@ from airflow_kafka_eos.errors import (
     ConfigurationError,
     InDoubtError,
     KafkaEosError,
+    LedgerUnavailableError,
+    OtherLedgerError,
     TerminalError,
     UndecidableError,
 )
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.reasons import reason_of
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -58,6 +65,8 @@ class LoadOperator(BaseOperator):
 
     # the connections stand among them so that Airflow's serialized DAG names them: the plugin's page finds them there
     template_fields: Sequence[str] = ("load_name", "load_key", "namespace", "kafka_conn_id", "ledger_conn_id")
+    #: what logs, the ledger's reasons and the page call it
+    step_name: ClassVar[str] = "a step"
 
     def __init__(
         self,
@@ -132,6 +141,21 @@ class LoadOperator(BaseOperator):
                 )
 
     @contextmanager
+    def as_step(self, context: Any) -> Iterator[Step]:
+        """Around all that the task does: it ends with one line that says what was done, or why not.
+
+        Why not is noted in the ledger too, for the page and the command line.
+        """
+        step = Step(self, context)
+        try:
+            yield step
+        except (TaskDeferred, AirflowSkipException):
+            raise
+        except BaseException as e:
+            step.failed(e)
+            raise
+
+    @contextmanager
     def open_session(self, final: Final = (TerminalError,)) -> Iterator[Session]:
         """Ledger and cluster of this load's connections; errors that are ``final`` end the task without retries."""
         with no_retry_of_terminal_errors(final), self._resolve().session(self.namespace) as session:
@@ -139,6 +163,76 @@ class LoadOperator(BaseOperator):
 
     def _resolve(self) -> Resolved:
         return KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
+
+
+class Step:
+    """What one try of a task tells of itself.
+
+    :param attempt: its number, once it is known.
+    """
+
+    def __init__(self, task: LoadOperator, context: Any) -> None:
+        self._task = task
+        self._context = context
+        self._began = time.monotonic()
+        self.attempt: int | None = None
+
+    def done(self, load: LoadIdentity | str, text: str, *, warns: bool = False) -> None:
+        """The step's last line.
+
+        :param warns: a person should know.
+        """
+        level = logging.WARNING if warns else logging.INFO
+        self._task.log.log(level, "%s: %s, in %s", self._of(load), text, duration_text(self._seconds()))
+
+    def failed(self, error: BaseException) -> None:
+        """The same line of a step that failed, and a note in the ledger. Raises nothing."""
+        task = self._task
+        with suppress(Exception):
+            place = None
+            with suppress(Exception):  # what is wrong may be the connections
+                place = task._resolve()
+            secrets = [] if place is None else place.secrets
+            why = str(redact(reason_of(error, secrets)))
+            took = duration_text(self._seconds())
+            task.log.error("%s: %s failed after %s: %s", self._of(task.load_identity), task.step_name, took, why)
+            if place is None or _is_of_ledger(error):
+                return  # waiting for it once more would tell nobody
+            with place.ledger(existing=True) as ledger:
+                ledger.note_failure(
+                    task.load_identity,
+                    by=owner_of(self._context),
+                    reason=f"{task.step_name} failed: {why}",
+                    number=self.attempt,
+                    sweeping=task.step_name == "cleanup",
+                )
+
+    def _of(self, load: LoadIdentity | str) -> str:
+        return f"load {load}" if self.attempt is None else f"load {load} attempt {self.attempt}"
+
+    def _seconds(self) -> float:
+        """Of a task that was deferred: since it began, not since it was resumed."""
+        here = time.monotonic() - self._began
+        started = getattr(self._context["ti"], "start_date", None)
+        if not isinstance(self._task, BaseSensorOperator) or started is None:
+            return here
+        return max(here, float((datetime.now(UTC) - started).total_seconds()))
+
+
+def duration_text(seconds: float) -> str:
+    """``3.2 s``, ``4 min 12 s``, ``2 h 5 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _is_of_ledger(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, (LedgerUnavailableError, OtherLedgerError)):
+            return True
+        error = error.__cause__
+    return False
 
 
 @contextmanager
@@ -197,6 +291,12 @@ def dag_of(owner: str) -> str | None:
 def group_of(owner: str) -> str:
     """The task group that an owner names, as :func:`group_of_task` writes it."""
     return owner.partition(_GROUP)[2].partition(_MAPPED)[0]
+
+
+def index_of(owner: str) -> int | None:
+    """The map index that an owner names; None where it names none."""
+    index = owner.partition(_GROUP)[2].partition(_MAPPED)[2]
+    return int(index) if index.isdecimal() else None
 
 
 def group_of_task(task_id: str) -> str:

@@ -52,6 +52,7 @@ class BeginLoadOperator(LoadOperator):
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "on_committed", "item", "topics")
     operator_extra_links = (AlreadyCommittedLink(),)
+    step_name = "begin"
 
     def __init__(
         self,
@@ -90,25 +91,24 @@ class BeginLoadOperator(LoadOperator):
         from airflow_kafka_eos.protocol.reloading import reload
 
         owner = owner_of(context)
-        with self.open_session() as session:
-            mode = OnCommitted.read("on_committed", self.on_committed)
-            load = self.load_identity
-            refuse_reserved(load)
-            topic_names(self.topics, rendered=True, some=False)
-            if mode is OnCommitted.RELOAD:
-                load = reload(session, load, owner=owner, whole=self._whole_group_runs(context))
-            interval = _data_interval(context)
-            row = begin(session, load, owner=owner, data_interval=interval)
-            refuse_siblings(row, context)
-            if mode is OnCommitted.FAIL:
-                refuse_loads_of_others(row, owner)
-            if row.verdict is Verdict.COMMIT:
-                notes = [_committed_by(row, owner), *_other_topics(session, row, self.topics)]
-                self.note = ". ".join([*notes, *_other_interval(session, row, interval)])
-        if self.note:
-            self.log.warning("load %s: %s", row.load, self.note)
-        else:
-            self.log.info("load %s: attempt %d", row.load, row.number)
+        with self.as_step(context) as step:
+            with self.open_session() as session:
+                mode = OnCommitted.read("on_committed", self.on_committed)
+                load = self.load_identity
+                refuse_reserved(load)
+                topic_names(self.topics, rendered=True, some=False)
+                if mode is OnCommitted.RELOAD:
+                    load = reload(session, load, owner=owner, whole=self._whole_group_runs(context))
+                interval = _data_interval(context)
+                row = begin(session, load, owner=owner, data_interval=interval)
+                refuse_siblings(row, context)
+                if mode is OnCommitted.FAIL:
+                    refuse_loads_of_others(row, owner)
+                if row.verdict is Verdict.COMMIT:
+                    notes = [_committed_by(row, owner), *_other_topics(session, row, self.topics)]
+                    self.note = ". ".join([*notes, *_other_interval(session, row, interval)])
+            step.attempt = row.number
+            step.done(row.load, self.note or _begun(row, owner), warns=bool(self.note))
         return {
             "load": str(row.load),
             "load_key": row.load.key,
@@ -165,6 +165,12 @@ def refuse_loads_of_others(row: AttemptRow, owner: str) -> None:
             load=str(row.load),
             attempt=row.number,
         )
+
+
+def _begun(row: AttemptRow, owner: str) -> str:
+    if row.is_prepared:
+        return f"is prepared already, by {row.responsible}: it is kept"
+    return "opened" if row.responsible == owner else f"opened before, by {row.responsible}: it is kept"
 
 
 def _committed_by(row: AttemptRow, owner: str) -> str:

@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.arguments import Duration, duration
+from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
     LoadOperator,
     no_retry_of_terminal_errors,
     refuse_siblings,
 )
+from airflow_kafka_eos.operators.decide import counts_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,6 +30,8 @@ class CommitLoadOperator(LoadOperator):
         where it stopped.
     """
 
+    step_name = "commit"
+
     def __init__(self, *, commit_timeout: Duration = timedelta(minutes=5), **kwargs: Any) -> None:
         wanted = duration("commit_timeout", commit_timeout)
         super().__init__(**kwargs)
@@ -37,9 +41,17 @@ class CommitLoadOperator(LoadOperator):
         """Commit; returns what was committed."""
         from airflow_kafka_eos.protocol.committing import commit, decided_attempt
 
-        with self.open_session(FINAL_WHEN_DECIDED) as session:
-            with no_retry_of_terminal_errors():
-                refuse_siblings(decided_attempt(session, self.load_identity), context)
-            row = commit(session, self.load_identity, deadline_s=self.commit_timeout.total_seconds())
-        self.log.info("load %s is COMMITTED by attempt %d: %s records", row.load, row.number, row.records)
+        with self.as_step(context) as step:
+            with self.open_session(FINAL_WHEN_DECIDED) as session:
+                with no_retry_of_terminal_errors():
+                    decided = decided_attempt(session, self.load_identity)
+                    step.attempt = decided.number
+                    refuse_siblings(decided, context)
+                row = commit(session, self.load_identity, deadline_s=self.commit_timeout.total_seconds())
+                rows = session.ledger.transactions(row.load, row.number)
+            replaced = sum(t.outcome is Outcome.SUPERSEDED for t in rows)
+            repaired = f", {replaced} of them lost and repaired" if replaced else ""
+            before = "" if decided.closed_at is None else " already, before this task"
+            counts = counts_of(row, len(rows) - replaced)
+            step.done(row.load, f"the load is COMMITTED{before}: {counts}{repaired}")
         return {"load": str(row.load), "attempt": row.number, "records": row.records}

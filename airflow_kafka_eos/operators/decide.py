@@ -55,6 +55,7 @@ class DecideLoadOperator(LoadOperator):
     """
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir", "also_sql")
+    step_name = "decide"
 
     def __init__(
         self,
@@ -98,13 +99,20 @@ class DecideLoadOperator(LoadOperator):
         from airflow_kafka_eos.protocol.opening import reference
 
         owner = owner_of(context)
-        with self.open_session() as session:
+        with self.as_step(context) as step, self.open_session() as session:
             row = undecided_attempt(session, self.load_identity, owner=owner)
+            step.attempt = row.number
+            by = f"was decided before, by {row.decided_by} at {row.decided_at}: commit"
             if row.verdict is not Verdict.COMMIT:
                 row = self.decide(session, manifest_store(self.manifest_dir).read(reference(session, row)), owner)
+                by = "decided: commit"
             refuse_siblings(row, context)
             self.roll_forward(session, row)
-            return _summary(session, row)
+            summary = _summary(session, row)
+            known = session.ledger.load(row.load)
+            state = "" if known is None else f"; the load is {known.state.value}"
+            step.done(row.load, f"{by} {counts_of(row, summary['transactions'])}{state}")
+            return summary
 
     def decide(self, session: Session, manifest: Manifest, owner: str) -> AttemptRow:
         """Check, then record the decision for what the manifest names. What is refused is ended at once.
@@ -144,6 +152,11 @@ class DecideLoadOperator(LoadOperator):
             raise
         except KafkaEosError as e:
             self.log.warning("the decision is recorded, commit will finish it: %s", e)
+
+
+def counts_of(row: AttemptRow, transactions: int) -> str:
+    """How much it is, for people."""
+    return f"{row.records or 0:,} records, {row.bytes or 0:,} bytes, {transactions:,} transactions"
 
 
 def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:

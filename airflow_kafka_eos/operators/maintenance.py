@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.lineage.metrics import count, send_gauges
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.operators.base import no_retry_of_terminal_errors
+from airflow_kafka_eos.naming import counted
+from airflow_kafka_eos.operators.base import duration_text, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.paused import PausedDags
 
 if TYPE_CHECKING:
@@ -115,7 +117,10 @@ class SweepLeftoversOperator(BaseOperator):
         found: dict[str, Any] = {}
         passing: list[str] = []
         for namespace in self.namespaces:
+            began = time.monotonic()
             found[namespace] = self._namespace(resolved, namespace, by, passing, paused.hold_up)
+            took = duration_text(time.monotonic() - began)
+            self.log.info("namespace %s: %s, in %s", namespace, said_of(found[namespace]), took)
         problems = [text for of in found.values() for text in of["problems"]]
         for text in problems:
             self.log.warning("NEEDS A PERSON: %s", text)
@@ -188,7 +193,8 @@ class SweepLeftoversOperator(BaseOperator):
         problems = found["problems"]
         for one in swept:
             found["swept"].append(_row(one))
-            self.log.info("swept %s", found["swept"][-1])
+            if one.aborted:
+                self.log.info("load %s up to attempt %d: aborted %s", one.load, one.up_to, counted(one.aborted))
             if isinstance(one.error, TransientError):
                 passing.append(str(one.error))
             elif one.error is not None:
@@ -249,6 +255,25 @@ class SweepLeftoversOperator(BaseOperator):
         measured = measure(session).numbers()
         send_gauges(session.namespace, measured)
         found["numbers"] = numbers | measured
+
+
+def said_of(found: Mapping[str, Any]) -> str:
+    """One namespace in a line: what was swept, and what else was found. No I/O."""
+    swept = found["swept"]
+    ended = sum(len(one["aborted"]) for one in swept)
+    parts = [f"{len(swept)} loads were swept, {ended} transactions aborted" if swept else "nothing to sweep"]
+    unclean = sum(one["error"] is not None for one in swept)
+    parts += [f"{unclean} of these loads are not clean"] if unclean else []
+    names = {
+        "paused": "attempts of paused DAGs ended",
+        "hanging": "hanging transactions ended",
+        "in_doubt": "loads in doubt",
+        "unknown": "open ids that the ledger does not know",
+        "strangers": "open ids of another ledger",
+        "elsewhere": "attempts of another cluster",
+        "problems": "things need a person",
+    }
+    return "; ".join([*parts, *(f"{len(found[key])} {what}" for key, what in names.items() if found[key])])
 
 
 def _row(swept: Swept) -> dict[str, Any]:

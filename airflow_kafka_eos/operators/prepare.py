@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_kafka_eos.arguments import (
     Duration,
@@ -44,6 +45,7 @@ from airflow_kafka_eos.load import (
 )
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
+    Step,
     no_retry_of_terminal_errors,
     owner_of,
     refuse_siblings,
@@ -55,7 +57,8 @@ from airflow_kafka_eos.operators.job_arguments import (
     digest_of,
     follow_from_run,
 )
-from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files, reason_of
+from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files
+from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.formats.settings import (
     REGISTRY_VARIABLE,
     FormatText,
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.hooks.kafka_eos import Resolved
     from airflow_kafka_eos.kafka.settings import KafkaSettings
     from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.naming import AttemptRef
     from airflow_kafka_eos.protocol.repreparing import Repreparation
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -80,6 +84,12 @@ if TYPE_CHECKING:
 LONGEST_HOLD_TIME = timedelta(milliseconds=TWO_PHASE_TIMEOUT_MS)
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
+#: How the step's last line ends, by what was decided at once.
+_DECIDED = {
+    Verdict.COMMIT: "decided: commit",
+    Verdict.ABORT: "refused, so it is aborted, and the task decide fails with the reason",
+    None: "the task decide decides it",
+}
 #: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
 CONNECTION_SCHEMES = ("s3", "s3a", "gs", "gcs")
 
@@ -129,6 +139,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         load is decided by the task decide alone.
     """
 
+    step_name = "prepare"
     template_fields: Sequence[str] = tuple(
         dict.fromkeys(
             (
@@ -213,6 +224,10 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         Of a decided load nothing is written again (rule 9), but for what was lost since and is gone from the log
         (docs/adr/0014): then the job runs again, and only the lost Spark partitions are written.
         """
+        with self.as_step(context) as step:
+            return self._execute(context, step)
+
+    def _execute(self, context: Context, step: Step) -> dict[str, Any]:
         from airflow_kafka_eos.manifest import AttemptRef
         from airflow_kafka_eos.operators.at_once import decide_at_once
         from airflow_kafka_eos.protocol.ids import Caps
@@ -242,6 +257,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     caps=caps,
                     arguments_sha256=asked,
                 )
+                step.attempt = row.number
                 refuse_siblings(row, context)
                 decided = row.verdict is Verdict.COMMIT
                 warned = self._warned(session, row, asked, owner_of(context))
@@ -250,16 +266,23 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     again = open_repreparation(session, row, by=owner_of(context), hold_time_ms=self._hold_time_ms)
                 ref = reference(session, row)
 
-            def run_spark(spec_text: str) -> None:
-                with self._handed_over(deployment, resolved.settings, registry), own_error_first():
+            def run_spark(spec_text: str, ref: AttemptRef) -> None:
+                handed_over = self._handed_over(deployment, resolved.settings, registry)
+                with handed_over, own_error_first(lambda: store.failure(ref)):
                     self._application(spec_text)
                     SparkSubmitOperator.execute(self, context)
 
             if decided:
                 done = {"load": str(row.load), "attempt": row.number, "verdict": Verdict.COMMIT.value} | warned
-                return done if again is None else done | self._prepare_again(again, resolved, store, spec, run_spark)
+                if again is None:
+                    by = f"decided to be committed before, by {row.decided_by} at {row.decided_at}"
+                    step.done(row.load, f"{by}: nothing is written again")
+                    return done
+                wrote = self._prepare_again(again, resolved, store, spec, run_spark)
+                step.done(row.load, f"Spark partitions {wrote['prepared_again']} are prepared again, and decided")
+                return done | wrote
             self.log.info("load %s attempt %d: submitting to Spark", row.load, row.number)
-            run_spark(spec(ref))
+            run_spark(spec(ref), ref)
             manifest = store.read(ref)
             result = {
                 "load": str(ref.load),
@@ -276,6 +299,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             with resolved.session(self.namespace) as session:
                 prepared(session, manifest, writers_left=store.writers_left(manifest))
                 verdict = decide_at_once(self, context, session, manifest, result | warned)
+            made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"
+            step.done(ref.load, f"prepared {made}; {_DECIDED[verdict]}", warns=verdict is Verdict.ABORT)
         return result | warned | ({} if verdict is None else {"verdict": verdict.value})
 
     def _prepare_again(
@@ -284,7 +309,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         resolved: Resolved,
         store: ManifestStore,
         spec: Callable[..., str],
-        run_spark: Callable[[str], None],
+        run_spark: Callable[[str, AttemptRef], None],
     ) -> dict[str, Any]:
         """Write the lost Spark partitions once more: they enter the decision, or nothing of them stays open."""
         from airflow_kafka_eos.protocol.repreparing import give_back, let_in
@@ -300,14 +325,15 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     transaction_timeout_ms=again.timeout_ms,
                     two_phase_commit=TwoPhaseCommit.OFF.value,
                     writer=wrote if wrote in known else self.writer,
-                )
+                ),
+                again.ref,
             )
             manifest = store.read(again.ref)
         except BaseException as e:
             # the ledger first, then Kafka; without a manifest nobody can decide it
             try:
                 with resolved.session(self.namespace) as session:
-                    give_back(session, again, reason_of(e))
+                    give_back(session, again, str(redact(reason_of(e, resolved.secrets))))
             except KafkaEosError as left:
                 self.log.warning("what %s has open is left to cleanup: %s", again.ref, left)
             raise

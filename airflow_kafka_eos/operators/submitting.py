@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,9 +16,14 @@ from airflow_kafka_eos.errors import (
     AccessError,
     BrokerTooOldError,
     ConfigurationError,
-    KafkaEosError,
     RecordError,
 )
+
+log = logging.getLogger(__name__)
+
+#: How SparkSubmitHook's error begins; a command line of a kilobyte follows.
+_SUBMIT_FAILED = "Cannot execute: "
+_ERROR_CODE = re.compile(r"Error code is: (-?\d+)")
 
 
 @contextmanager
@@ -63,34 +70,40 @@ def environment(texts: Mapping[str, str], local: bool) -> Iterator[None]:
 
 
 @contextmanager
-def own_error_first() -> Iterator[None]:
+def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[None]:
     """Say what the application said, before spark-submit's command line and the tail of its output.
 
     An error that the next attempt would meet too ends the task without retries.
+
+    :param word: asks for what the application has left as its reason, where its output does not reach this process.
     """
-    from airflow_kafka_eos.spark.errortext import printed_error
+    from airflow_kafka_eos.spark.errortext import gist, printed_cause, printed_error
 
     try:
         yield
     except AirflowException as e:
-        found = printed_error(str(e))
-        if found is None:
+        printed = str(e)
+        found, lines = printed_error(printed), printed_cause(printed)
+        if found is None and not lines and (left := _asked(word)):
+            found, lines = printed_error(left), printed_cause(left)
+        if found is not None:
+            kind, message = found
+            final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
+            raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
+        if lines:
+            raise AirflowException(f"the Spark application failed: {gist(lines)}") from e
+        if isinstance(e, AirflowFailException) or not printed.startswith(_SUBMIT_FAILED):
             raise
-        kind, message = found
-        final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
-        raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
+        code = _ERROR_CODE.search(printed)
+        raise AirflowException(
+            f"spark-submit ended with exit code {code[1] if code else 'unknown'}, and the application has left no word "
+            "why: it did not begin, or was killed. The lines above say more"
+        ) from e
 
 
-def reason_of(error: BaseException) -> str:
-    """Why prepare failed, for the ledger, which more people read than prepare's log.
-
-    What spark-submit's error repeats of the command and the driver's output stays in that log: of our own error among
-    it, only the class is kept, for an author's may look like one.
-    """
-    from airflow_kafka_eos.spark.errortext import printed_error
-
-    if isinstance(error, KafkaEosError):
-        return f"{type(error).__name__}: {error}"
-    printed = printed_error(str(error))
-    kind = type(error).__name__ if printed is None else f"{type(error).__name__} ({printed[0].__name__})"
-    return f"{kind}: see prepare's log"
+def _asked(word: Callable[[], str | None]) -> str | None:
+    try:
+        return word()
+    except Exception as e:  # a store that is away must not hide the error
+        log.debug("whether the application has left a word is not known: %s", e)
+        return None

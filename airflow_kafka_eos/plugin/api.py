@@ -109,7 +109,8 @@ def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
         def work() -> dict[str, Any]:
             found = looking.find_loads(_access(user, chosen), chosen)
             ledger_conn_id = dags.configured().ledger_conn_id if chosen.run_id is None else None
-            shown = views.loads(((f.row, f.newest, f.note) for f in found), dags.paused_dags())
+            rows = ((f.row, f.newest, f.note) for f in found)
+            shown = views.loads(rows, dags.paused_dags(), looking.runs_of(found))
             return shown | {"ledger_conn_id": ledger_conn_id}
 
         return await ledger.run(work)
@@ -119,7 +120,9 @@ def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
         def work() -> dict[str, Any] | None:
             access = _access(user, chosen)
             found = looking.find_load(access, chosen, LoadIdentity(namespace, name, key))
-            return None if found is None else looking.show(access, found, dags.paused_dags())
+            if found is None:
+                return None
+            return looking.show(access, found, dags.paused_dags(), looking.runs_of([found]))
 
         return _found(await ledger.run(work))
 

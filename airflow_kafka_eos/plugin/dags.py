@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,12 +13,23 @@ from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance as TI
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
+from sqlalchemy import select
 
-from airflow_kafka_eos.operators.base import dag_and_run_of, group_of, group_of_task
+from airflow_kafka_eos.operators.base import (
+    MAX_OWNER_PART,
+    dag_and_run_of,
+    group_of,
+    group_of_task,
+    index_of,
+)
+from airflow_kafka_eos.plugin.prospects import RunSeen, Try
 
 _SECTION = "kafka_eos"
+#: Runs in one query: databases have a limit of values.
+_AT_ONCE = 200
 _FIELDS = ("load_name", "load_key", "namespace", "kafka_conn_id", "ledger_conn_id")
 
 
@@ -108,6 +119,61 @@ def paused_dags() -> set[str]:
     """All that are paused now: of them, no run goes on with what it has prepared."""
     with create_session() as session:
         return {dag_id for (dag_id,) in session.query(DagModel.dag_id).filter(DagModel.is_paused)}
+
+
+def runs_seen(owners: Iterable[str]) -> dict[str, RunSeen | None]:
+    """What Airflow has of the runs that owners of attempts name, and of the tasks of their groups.
+
+    None for an owner that names no run, or whose run's id was cut off: another run might begin like it.
+    """
+    named: dict[str, tuple[str, str]] = {}
+    found: dict[str, RunSeen | None] = {}
+    for owner in owners:
+        found[owner] = None
+        of = dag_and_run_of(owner)
+        if of is not None and len(owner.partition("#")[0]) < MAX_OWNER_PART:
+            named[owner] = of
+    pairs = sorted(set(named.values()))
+    with create_session() as session:
+        for at in range(0, len(pairs), _AT_ONCE):
+            _look_up(session, named, set(pairs[at : at + _AT_ONCE]), found)
+    return found
+
+
+def _look_up(
+    session: Any, named: Mapping[str, tuple[str, str]], pairs: set[tuple[str, str]], found: dict[str, RunSeen | None]
+) -> None:
+    """Of these (DAG, run) pairs. The two lists of a query may meet other pairs too: scheduled runs share their ids."""
+    dag_ids, run_ids = {dag_id for dag_id, _ in pairs}, {run_id for _, run_id in pairs}
+    of_dags = select(DagModel.dag_id, DagModel.is_paused, DagModel.is_stale).where(DagModel.dag_id.in_(dag_ids))
+    dags = {row.dag_id: row for row in session.execute(of_dags)}
+    of_runs = select(DagRun.dag_id, DagRun.run_id, DagRun._state.label("state"))
+    of_runs = of_runs.where(DagRun.dag_id.in_(dag_ids), DagRun.run_id.in_(run_ids))
+    runs = {(row.dag_id, row.run_id): row.state for row in session.execute(of_runs)}
+    of_tries = select(TI.dag_id, TI.run_id, TI.task_id, TI.map_index, TI.state, TI.try_number, TI.max_tries)
+    tries: dict[tuple[str, str], list[Any]] = {}
+    for row in session.execute(of_tries.where(TI.dag_id.in_(dag_ids), TI.run_id.in_(run_ids))):
+        tries.setdefault((row.dag_id, row.run_id), []).append(row)
+    for owner, of in named.items():
+        if of not in pairs:
+            continue
+        dag, group, index = dags.get(of[0]), group_of(owner), index_of(owner)
+        mine = [
+            row
+            for row in tries.get(of, ())
+            if group_of_task(row.task_id) == group and (index is None or row.map_index == index)
+        ]
+        found[owner] = RunSeen(
+            *of,
+            has_dag=dag is not None,
+            is_paused=dag is not None and bool(dag.is_paused),
+            is_stale=dag is not None and bool(dag.is_stale),
+            state=runs.get(of),
+            tries=tuple(
+                Try(row.task_id, None if row.state is None else str(row.state), row.try_number, row.max_tries + 1)
+                for row in sorted(mine, key=lambda row: (row.task_id, row.map_index))
+            ),
+        )
 
 
 def note_action(event: str, *, by: str, owner: str, extra: dict[str, Any]) -> None:

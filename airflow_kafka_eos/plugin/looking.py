@@ -141,10 +141,20 @@ def _overview(
     return [pair for name in sorted(names) for pair in ledger.overview(None, name)]
 
 
-def show(access: Access, found: Found, paused: Container[str] = ()) -> dict[str, Any]:
+def runs_of(found: Iterable[Found]) -> views.Runs:
+    """What Airflow has of the runs that the unfinished ones of these loads are of."""
+    return dags.runs_seen(
+        {f.newest.responsible for f in found if f.newest is not None and views.is_unfinished(f.row)}
+    )
+
+
+def show(
+    access: Access, found: Found, paused: Container[str] = (), runs: views.Runs | None = None
+) -> dict[str, Any]:
     """All that the ledger knows of one load, as far as the user may see its attempts.
 
     :param paused: DAGs.
+    :param runs: the load's.
     """
     load = found.row.load
     with open_ledger(found.ledger_conn_id) as ledger:
@@ -162,6 +172,7 @@ def show(access: Access, found: Found, paused: Container[str] = ()) -> dict[str,
         hidden=len(attempts) - len(visible),
         may_act=access.may_act(attempts),
         paused=paused,
+        runs=runs,
         note=found.note,
     )
 
@@ -246,11 +257,14 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
                 if (everything or (attempt is not None and attempt.load in wanted)) and access.may_see(attempt)
             ]
             decided = _decided(one.ledger, [d for d, _ in mine])
+            runs = dags.runs_seen({a.responsible for _, a in mine if a is not None and a.is_undecided})
             for d, attempt in mine:
                 is_decided = PreparedTransaction(d.transactional_id, d.state) in decided
                 row = None if attempt is None else one.ledger.load(attempt.load)
                 shown.append(
-                    views.open_transaction(d, attempt, row, is_decided=is_decided, now_ms=now_ms, paused=paused)
+                    views.open_transaction(
+                        d, attempt, row, is_decided=is_decided, now_ms=now_ms, paused=paused, runs=runs
+                    )
                 )
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}

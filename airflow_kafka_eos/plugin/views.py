@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any
 
 from airflow_kafka_eos.generation import first_key
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow, reason_of_load
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
+from airflow_kafka_eos.plugin.prospects import DEAD, Prospect, RunSeen, prospect_of
 from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, what_to_do
 from airflow_kafka_eos.protocol.ids import IdsReport, NameIds
 from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
@@ -56,6 +57,8 @@ class Standing(str, Enum):
     UNDECIDED = "undecided"
     #: the same, and nothing of its run goes on until a person unpauses the DAG
     PAUSED = "undecided, DAG paused"
+    #: the same, and nobody is left to decide it: its run or its DAG is deleted, or has ended
+    ABANDONED = "undecided, nobody at work"
     DECIDED = "to be committed"
     #: no longer decidable (FLIP-511's word): cleanup ends it
     LINGERING = "lingering"
@@ -63,13 +66,16 @@ class Standing(str, Enum):
     UNKNOWN = "unknown to the ledger"
 
 
-def actions(row: LoadRow, attempts: Sequence[AttemptRow]) -> list[Action]:
-    """What may be done for a load as it is now; that it is allowed to a user is another question."""
+def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = None) -> list[Action]:
+    """What may be done for a load as it is now; that it is allowed to a user is another question.
+
+    :param outlook: see :func:`outlook_of`.
+    """
     found = []
     if row.state in _UNFINISHED:
         found.append(Action(ActionName.RECOVER, "Recover"))
     if attempts:
-        found.append(_cleanup(attempts))
+        found.append(_cleanup(attempts, outlook))
     if row.state in _UNFINISHED:
         warning = (
             "It is decided to be committed. Readers keep what is committed of it, nobody completes the rest, and "
@@ -79,29 +85,49 @@ def actions(row: LoadRow, attempts: Sequence[AttemptRow]) -> list[Action]:
     return found
 
 
-def _cleanup(attempts: Sequence[AttemptRow]) -> Action:
+def _cleanup(attempts: Sequence[AttemptRow], outlook: Outlook) -> Action:
     newest = attempts[-1]
     if newest.is_undecided:
-        warning = (
-            f"Attempt {newest.number} is undecided, a run may be at work on it. It is aborted, and cannot be "
-            "committed then."
-        )
+        work = "a run may be at work on it." if outlook is None else outlook[1]
+        warning = f"Attempt {newest.number} is undecided: {work} It is aborted, and cannot be committed then."
         return Action(ActionName.CLEANUP, "Clean up", warning, wants_name=True)
     return Action(ActionName.CLEANUP, "Clean up", if_open=all(a.closed_at for a in attempts))
+
+
+Outlook = tuple[Prospect, str] | None
+#: By the owner that answers for an attempt; None where it names no run.
+Runs = Mapping[str, RunSeen | None]
+
+
+def is_unfinished(row: LoadRow) -> bool:
+    """Whether somebody, or nobody, goes on with it: only then it is asked who."""
+    return row.state not in AT_REST and row.state is not LoadState.IN_DOUBT
+
+
+def outlook_of(row: LoadRow | None, newest: AttemptRow | None, runs: Runs | None) -> Outlook:
+    """What will become of a load that is not through; None where it is, or where nobody has looked.
+
+    :param runs: None: nobody has looked.
+    """
+    if row is None or newest is None or runs is None or newest.responsible not in runs:
+        return None
+    return prospect_of(row, newest, runs[newest.responsible])
 
 
 def loads(
     rows: Iterable[tuple[LoadRow, AttemptRow | None] | tuple[LoadRow, AttemptRow | None, str]],
     paused: Container[str] = (),
+    runs: Runs | None = None,
 ) -> dict[str, Any]:
     """The list, what changed last first.
 
     :param rows: each load with its newest attempt, and its :func:`note`.
     :param paused: DAGs.
+    :param runs: those of the unfinished ones.
     """
     every = sorted(rows, key=lambda of: of[0].updated_at, reverse=True)
     return {
-        "loads": [load(*of, paused=paused) for of in every[:MOST_LOADS]],
+        "loads": [load(*of, paused=paused, runs=runs) for of in every[:MOST_LOADS]],
         "left_off": max(0, len(every) - MOST_LOADS),
     }
 
@@ -131,9 +157,15 @@ def note(newest: AttemptRow | None, same: Sequence[AttemptRow], run: str | None)
 
 
 def load(
-    row: LoadRow, newest: AttemptRow | None, note: str = "", *, paused: Container[str] = ()
+    row: LoadRow,
+    newest: AttemptRow | None,
+    note: str = "",
+    *,
+    paused: Container[str] = (),
+    runs: Runs | None = None,
 ) -> dict[str, Any]:
     """A load in the list."""
+    outlook = outlook_of(row, newest, runs)
     named = None if newest is None else dag_and_run_of(newest.responsible)
     return {
         "namespace": row.load.namespace,
@@ -147,12 +179,14 @@ def load(
         "note": note,
         "records": None if newest is None else newest.records,
         "how": "" if newest is None else newest.how,
-        "reason": row.reason or ("" if newest is None else newest.reason),
+        "reason": reason_of_load(row, newest),
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "dag_id": None if named is None else named[0],
         "run_id": None if named is None else named[1],
         "waits_for_paused_dag": waits_for_paused_dag(newest, paused),
+        "prospect": None if outlook is None else outlook[0].value,
+        "outlook": "" if outlook is None else outlook[1],
     }
 
 
@@ -172,6 +206,7 @@ def load_in_full(
     hidden: int,
     may_act: bool,
     paused: Container[str] = (),
+    runs: Runs | None = None,
     note: str = "",
 ) -> dict[str, Any]:
     """One load with all that the ledger knows.
@@ -180,9 +215,10 @@ def load_in_full(
     :param hidden: how many others there are.
     :param note: see :func:`note`.
     """
-    allowed = actions(row, attempts) if may_act else []
+    newest = attempts[-1] if attempts else None
+    allowed = actions(row, attempts, outlook_of(row, newest, runs)) if may_act else []
     return {
-        "load": load(row, attempts[-1] if attempts else None, note, paused=paused),
+        "load": load(row, newest, note, paused=paused, runs=runs),
         "attempts": [_attempt(a) for a in attempts],
         "hidden_attempts": hidden,
         "transactions": [_transaction(a, t) for a, t in transactions[:MOST_TRANSACTIONS]],
@@ -251,6 +287,7 @@ def open_transaction(
     is_decided: bool,
     now_ms: int,
     paused: Container[str] = (),
+    runs: Runs | None = None,
 ) -> dict[str, Any]:
     """One that is open at its coordinator.
 
@@ -262,7 +299,7 @@ def open_transaction(
         "transactional_id": seen.transactional_id,
         "prepared_txn_state": str(seen.state),
         "coordinator_state": seen.coordinator_state.value,
-        "standing": standing(attempt, row, is_decided=is_decided, paused=paused).value,
+        "standing": standing(attempt, row, is_decided=is_decided, paused=paused, runs=runs).value,
         "running_ms": max(0, now_ms - seen.start_time_ms) if seen.start_time_ms >= 0 else None,
         "two_phase_commit": seen.is_two_phase,
         "time_left_ms": None if seen.is_two_phase else seen.time_left_ms(now_ms),
@@ -275,12 +312,20 @@ def open_transaction(
 
 
 def standing(
-    attempt: AttemptRow | None, row: LoadRow | None, *, is_decided: bool, paused: Container[str] = ()
+    attempt: AttemptRow | None,
+    row: LoadRow | None,
+    *,
+    is_decided: bool,
+    paused: Container[str] = (),
+    runs: Runs | None = None,
 ) -> Standing:
     """What an open transaction of ours waits for."""
     if attempt is None:
         return Standing.UNKNOWN
     if attempt.verdict is None:
+        outlook = outlook_of(row, attempt, runs)
+        if outlook is not None and outlook[0] in DEAD:
+            return Standing.ABANDONED
         return Standing.PAUSED if waits_for_paused_dag(attempt, paused) else Standing.UNDECIDED
     if is_decided and row is not None and row.state in _UNFINISHED:
         return Standing.DECIDED

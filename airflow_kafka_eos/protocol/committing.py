@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import (
@@ -27,6 +26,7 @@ from airflow_kafka_eos.kafka.copy_cost import is_small
 from airflow_kafka_eos.kafka.end_txn import EndAnswer
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.protocol.doubts import doubt
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.forgotten import end_forgotten
@@ -107,7 +107,7 @@ def commit(
     began = time.monotonic()
     give_up = began + deadline_s
     wait = poll_s
-    first, may_repair = True, False
+    first, may_repair, told = True, False, ""
     uncopied: dict[str, Uncopied] = {}
     while True:
         try:
@@ -140,7 +140,9 @@ def commit(
             problem = e
         if time.monotonic() >= give_up:
             raise problem
-        log.info("commit of %s goes on: %s", load, problem.message)
+        if problem.message != told:  # once: it may stay so for minutes
+            log.info("commit of %s goes on: %s", load, problem.message)
+            told = problem.message
         time.sleep(wait)
         wait = min(wait * 1.5, 2.0)
 
@@ -171,11 +173,6 @@ def _first_of(uncopied: list[Uncopied]) -> Uncopied:
         others = ", ".join(str(e.transactional_id) for e in uncopied[1:6])
         error.message += f"; and {len(uncopied) - 1} more cannot be copied: {others}"
     return error
-
-
-def counted(ids: Sequence[str]) -> str:
-    """``3 (the-first, …)``: a load may have thousands."""
-    return f"{len(ids)} ({ids[0]}{', …' if len(ids) > 1 else ''})"
 
 
 def _unfinished(row: AttemptRow, result: CommitPass, deadline_s: float) -> NotFinishedError:
@@ -222,7 +219,7 @@ def commit_pass(
         for name, outcome in outcomes.items():
             by_outcome.setdefault(outcome, []).append(name)
         told = "; ".join(f"{outcome.value} {counted(names)}" for outcome, names in by_outcome.items())
-        log.info("load %s attempt %d, %d transactions: %s", load, number, len(outcomes), told)
+        log.debug("load %s attempt %d, %d transactions: %s", load, number, len(outcomes), told)
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
         outcomes = session.ledger.record_outcomes(load, number, outcomes)
     result.open = [name for name, outcome in outcomes.items() if outcome is Outcome.OPEN]

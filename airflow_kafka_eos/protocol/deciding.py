@@ -154,7 +154,7 @@ def decide(
     else:
         _warn_of_timeouts(manifest)
         row = decide_beside(session.ledger, manifest, also, decided_by=owner, not_after=not_after)
-    log.info(
+    log.debug(
         "%s is decided: commit %d records in %s",
         ref,
         manifest.records,
@@ -195,7 +195,7 @@ def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
             load=str(ref.load),
             attempt=ref.attempt,
         )
-    log.warning("%s is decided: abort (%s)", ref, reason)
+    log.debug("%s is decided: abort (%s)", ref, reason)  # what is raised says it
 
 
 def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:

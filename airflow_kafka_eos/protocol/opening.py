@@ -95,7 +95,7 @@ def prepared(session: Session, manifest: Manifest, *, writers_left: bool = True)
         with another manifest before.
     """
     row = session.ledger.mark_prepared(manifest, writers_left=writers_left)
-    log.info(
+    log.debug(
         "%s is prepared: %d records, %d bytes in %s",
         manifest.attempt,
         manifest.records,
@@ -133,6 +133,6 @@ def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
 
 def _sweep_older(session: Session, row: AttemptRow) -> None:
     if row.verdict is Verdict.COMMIT:
-        log.info("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
+        log.debug("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
     elif row.number > 1:
         sweep(session, row.load, up_to=row.number - 1, by=row.owner)

@@ -46,6 +46,7 @@ class CleanPoll:
     where anything was aborted, the leaders of its partitions are asked as well, and what hangs there is ended.
 
     :param places: of a poll that this one goes on with, see :attr:`places`.
+    :param aborted: the ids that it has ended.
     :param reason: why undecided attempts are aborted, for the ledger.
     """
 
@@ -57,6 +58,7 @@ class CleanPoll:
         by: str,
         quiet_s: float,
         places: Iterable[Sequence[Any]] = (),
+        aborted: Iterable[str] = (),
         reason: str = CLEANUP,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -70,7 +72,9 @@ class CleanPoll:
         self._pause = pause
         self._quiet_since: float | None = None
         self._looks = 0
-        self._aborted: set[str] = set()
+        self._aborted = set(aborted)
+        #: warnings that were given: each look meets the same
+        self._told: set[str] = set()
         self._places = {TopicPartition(*place) for place in places}
         #: once it is done: what no further sweep would end; None for a load that is clean
         self.problem: KafkaEosError | None = None
@@ -93,7 +97,7 @@ class CleanPoll:
             quiet_s = max(quiet_s, APART_S)
         # a thousand ids a look, with a slot; no load is called clean by a look without them
         probes = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
-        report = SweepReport()
+        report = SweepReport(told=self._told)
         try:
             sweep(
                 session,
@@ -110,15 +114,16 @@ class CleanPoll:
         now = self._clock()
         if not report.is_quiet:
             self._quiet_since, self._looks = None, 0
-            ended, still = report.aborted or "none", report.still_open or "none"
-            return f"load {self.load}: ended {ended}, still open {still}", -1
+            return f"load {self.load}: {report}", -1
         if not report.is_complete:
             return f"load {self.load}: a transaction coordinator is moving or away, its listing counts for nothing", -1
         self._looks += 1
         self._quiet_since = now if self._quiet_since is None else self._quiet_since
         quiet = now - self._quiet_since
         if quiet < quiet_s or self._looks < looks or not probes:
-            return f"load {self.load}: nothing open since {quiet:.1f} of {quiet_s:g} s", max(0.0, quiet_s - quiet)
+            # the same text at each look: it is told once
+            waits = f"load {self.load}: nothing is open, until it has been so for {quiet_s:g} s"
+            return waits, max(0.0, quiet_s - quiet)
         refused = self._end_hanging(session)
         if refused is None:
             finish(session, self.load, up_to=self.up_to)
@@ -144,10 +149,14 @@ class CleanPoll:
         """Where it has aborted something: topics and partitions, JSON values. Coordinators tell it only once."""
         return [list(place) for place in sorted(self._places)]
 
+    @property
+    def aborted(self) -> list[str]:
+        """The ids that it has ended, sorted."""
+        return sorted(self._aborted)
+
     def summary(self) -> dict[str, Any]:
         problem = None if self.problem is None else str(self.problem)
-        aborted = sorted(self._aborted)
-        return {"load": str(self.load), "aborted": aborted, "problem": problem, "state": self._state}
+        return {"load": str(self.load), "aborted": self.aborted, "problem": problem, "state": self._state}
 
 
 class VisiblePoll:

@@ -13,8 +13,17 @@ from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
 from airflow_kafka_eos.kafka.listing_rights import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, TransactionalId, parse, prefix, slot_prefix
-from airflow_kafka_eos.protocol.committing import commit_pass, counted
+from airflow_kafka_eos.naming import (
+    AnyId,
+    AttemptRef,
+    PooledId,
+    TransactionalId,
+    counted,
+    parse,
+    prefix,
+    slot_prefix,
+)
+from airflow_kafka_eos.protocol.committing import commit_pass
 from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
 from airflow_kafka_eos.protocol.leasing import may_have_begun
 from airflow_kafka_eos.protocol.probing import Describe, probe
@@ -49,6 +58,8 @@ class SweepReport:
     given_up: list[str] = field(default_factory=list)
     #: where aborted transactions had records: of those that attempts have reported, and of those that were open
     places: set[TopicPartition] = field(default_factory=set)
+    #: warnings that were given before: whoever waits looks again and again
+    told: set[str] = field(default_factory=set)
     #: no coordinator moved, or was away, while the listing was made: it hid nothing
     is_complete: bool = True
 
@@ -58,9 +69,15 @@ class SweepReport:
         return not (self.aborted or self.committed or self.still_open)
 
     @property
-    def has_news(self) -> bool:
-        """Whether it saw or did anything. Most looks do not: somebody waits, and looks again."""
-        return bool(self.aborted or self.committed or self.still_open or self.left_alone)
+    def has_done(self) -> bool:
+        """Whether it ended anything. Most looks do not: somebody waits, and looks again."""
+        return bool(self.aborted or self.committed)
+
+    def warn(self, text: str) -> None:
+        """Once for all looks that share :attr:`told`."""
+        if text not in self.told:
+            self.told.add(text)
+            log.warning(text)
 
     def __str__(self) -> str:
         """One line: how many of each kind, and the first id of it."""
@@ -130,8 +147,8 @@ def sweep(
         refuse_unknown_commits(session, load)  # a slot may have had holders since that the ledger has forgotten
     failed = _abort(session, lingering, report) or failed
     log.log(
-        # a look that finds nothing comes every second while somebody waits
-        logging.INFO if report.has_news else logging.DEBUG,
+        # a look that ends nothing comes every second while somebody waits, and says itself what for
+        logging.INFO if report.has_done else logging.DEBUG,
         "sweep of load %s up to attempt %d: %s",
         load,
         up_to,
@@ -154,7 +171,7 @@ def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport)
             if result.lost:
                 # copying takes its time, and commit's retry or a person has it
                 report.lost += result.lost
-                log.warning("load %s lost %s after its decision: run commit again", row.load, result.lost)
+                report.warn(f"load {row.load} lost {counted(result.lost)} after its decision: run commit again")
             if result.refused is not None:
                 return result.refused
     return None
@@ -278,13 +295,13 @@ def _if_ours(
         return None
     # asked after the Describe, never before: in between the decision could have been recorded, and a pooled id have
     # gone to another load (rule 11)
-    number = _holder(session, load, parsed, found)
+    number = _holder(session, load, parsed, found, report)
     if number is None or number > up_to:
         return None  # rule 11: a newer attempt is none of this cleanup's business
     identity = PreparedTransaction(name, found.state)
     holder = session.ledger.attempt(load, number)
     if holder is None or holder.is_undecided:
-        log.warning("transaction %s is open, and the ledger does not know its attempt as aborted", identity)
+        report.warn(f"transaction {identity} is open, and the ledger does not know its attempt as aborted")
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
         # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
@@ -293,7 +310,7 @@ def _if_ours(
         if _is_given_up(session, load):
             (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
     elif found.coordinator_state is CoordinatorState.ONGOING:
-        log.info("aborting %s of %s attempt %d", identity, load, number)
+        log.debug("aborting %s of %s attempt %d", identity, load, number)  # there may be thousands
         return identity
     else:
         report.still_open.append(name)  # the broker is ending it by itself
@@ -301,7 +318,9 @@ def _if_ours(
     return None
 
 
-def _holder(session: Session, load: LoadIdentity, parsed: AnyId, found: TransactionDescription) -> int | None:
+def _holder(
+    session: Session, load: LoadIdentity, parsed: AnyId, found: TransactionDescription, report: SweepReport
+) -> int | None:
     """The attempt of this load that answers for an id; None when none does."""
     if isinstance(parsed, TransactionalId):
         return parsed.attempt
@@ -312,7 +331,7 @@ def _holder(session: Session, load: LoadIdentity, parsed: AnyId, found: Transact
     # forgotten: nothing of it is ended by program
     if slot.checked_at is not None and may_have_begun(session, slot, found):
         return slot.attempt
-    log.warning("%s is open, and attempt %d of %s has not begun it: left alone", parsed, slot.attempt, load)
+    report.warn(f"{parsed} is open, and attempt {slot.attempt} of {load} has not begun it: left alone")
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -11,7 +11,8 @@ from airflow_kafka_eos.arguments import Duration, duration
 from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.operators.base import are_siblings, no_retry_of_terminal_errors, owner_index
+from airflow_kafka_eos.naming import counted
+from airflow_kafka_eos.operators.base import Step, are_siblings, no_retry_of_terminal_errors, owner_index
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
@@ -40,6 +41,7 @@ class CleanupLoadSensor(PollingLoadSensor):
     """
 
     trigger_class = CleanupTrigger
+    step_name = "cleanup"
 
     def __init__(self, *, quiet_period: Duration | None = None, **kwargs: Any) -> None:
         wanted = duration("quiet_period", setting("quiet_period", quiet_period), zero=True)
@@ -83,15 +85,21 @@ class CleanupLoadSensor(PollingLoadSensor):
         )
         return self._poll
 
-    def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
+    def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
         """
         :raises AirflowFailException: see :func:`hidden_failure`.
         """
-        if summary.get("problem"):
-            self.log.warning("NOT CLEAN, and no sweep will make it so: %s", summary["problem"])
+        problem = summary.get("problem")
         hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
         if hidden is not None:
+            if problem:  # what is raised says something else
+                self.log.warning("NOT CLEAN, and no sweep will make it so: %s", problem)
             raise AirflowFailException(f"load {summary['load']}, cleaned up: {hidden}")
+        step.attempt = self._up_to or None
+        if problem:
+            step.done(summary["load"], f"NOT CLEAN, and no sweep will make it so: {problem}", warns=True)
+        else:
+            step.done(summary["load"], swept_text(summary["aborted"], summary.get("state")))
         return summary
 
     def new_trigger(self, owner: str) -> CleanupTrigger:
@@ -101,7 +109,14 @@ class CleanupLoadSensor(PollingLoadSensor):
             up_to=self._up_to,
             quiet_s=self.quiet_period.total_seconds(),
             places=() if self._poll is None else self._poll.places,
+            aborted=() if self._poll is None else self._poll.aborted,
         )
+
+
+def swept_text(aborted: Sequence[str], state: str | None) -> str:
+    """What a sweep did, for people. No I/O."""
+    what = f"aborted {counted(aborted)}" if aborted else "nothing was open"
+    return f"clean: {what}" + ("" if state is None else f"; the load is {state}")
 
 
 def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Collection[str]) -> str | None:

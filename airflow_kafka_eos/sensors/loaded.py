@@ -13,6 +13,7 @@ from airflow_kafka_eos.lineage.first_event import A_TURN
 from airflow_kafka_eos.lineage.metrics import count_arrival
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
+    Step,
     no_retry_of_terminal_errors,
     owner_of,
     task_of,
@@ -40,6 +41,7 @@ class LoadedSensor(PollingLoadSensor):
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "topics")
     trigger_class = LoadedTrigger
+    step_name = "loaded"
 
     def __init__(
         self,
@@ -82,10 +84,11 @@ class LoadedSensor(PollingLoadSensor):
     def new_trigger(self, owner: str) -> LoadedTrigger:
         return LoadedTrigger(**self.trigger_fields())
 
-    def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
+    def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
         self._arrival = summary
         self._wrote = summary["by"] == owner_of(context)
         before: list[str] = []
+        news = ""
         if self.outlets:
             place, turn_of = cache(self._resolve), task_of(context)
 
@@ -104,10 +107,12 @@ class LoadedSensor(PollingLoadSensor):
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
-            news = ", ".join(told.events) or "nobody: it was told of before"
-            self.log.info("load %s is told of to %s", summary["load"], news)
+            news = f"; asset events: {', '.join(told.events) or 'none, it was told of before'}"
         if self._wrote and not before:  # a cleared loaded counts no load twice
             count_arrival(self.load_identity, summary, datetime.now(UTC))
+        step.attempt = summary["attempt"]
+        topics = ", ".join(self._topics(summary)) or "no topic"
+        step.done(summary["load"], f"readers see {summary['records'] or 0:,} records in {topics}{news}")
         return summary
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:

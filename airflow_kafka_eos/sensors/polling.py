@@ -18,6 +18,7 @@ from airflow_kafka_eos.errors import KafkaEosError, TransientError
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
     LoadOperator,
+    Step,
     owner_of,
 )
 from airflow_kafka_eos.triggers.polling import OTHER_LEDGER
@@ -71,9 +72,9 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def new_trigger(self, owner: str) -> PollingTrigger:
         """The trigger that repeats the same poll in the triggerer."""
 
-    def done(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
+    @abstractmethod
+    def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
         """What the task returns, of what the poll found."""
-        return summary
 
     def trigger_fields(self) -> dict[str, Any]:
         """What every trigger of ours needs: rendered names, connection ids, and which ledger was looked into."""
@@ -83,6 +84,10 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Look once; done, or wait."""
+        with self.as_step(context) as step:
+            return self._execute(context, step)
+
+    def _execute(self, context: Context, step: Step) -> Any:
         owner = owner_of(context)
         give_up = time.monotonic() + self.timeout
         while True:
@@ -101,7 +106,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                 method_name="execute_complete",
                 timeout=timedelta(seconds=self.timeout),
             )
-        return self.done(poll.summary(), context)
+        return self.done(poll.summary(), context, step)
 
     def _wait(self, poll: Poll, give_up: float, *, may_defer: bool) -> bool:
         """True once there is nothing to wait for; False where the triggerer is to wait on.
@@ -111,7 +116,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         told = ""
         while (waiting_for := self._look(poll)) is not None:
             if waiting_for != told:  # once: it may stay so for an hour
-                self.log.info("load %s waits: %s", self.load_identity, waiting_for)
+                self.log.info("%s waits: %s", self.step_name, waiting_for)
                 told = waiting_for
             if may_defer and self._knows_its_ledger():
                 return False
@@ -137,13 +142,17 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """What the trigger found."""
+        with self.as_step(context) as step:
+            return self._complete(context, event, step)
+
+    def _complete(self, context: Context, event: dict[str, Any] | None, step: Step) -> Any:
         if event and event.get("status") == "done":
-            return self.done(event["summary"], context)
+            return self.done(event["summary"], context, step)
         if event and event.get("status") == OTHER_LEDGER:
             self.log.warning("THE TRIGGERER CANNOT WAIT, this worker does: %s", event["error"])
             poll = self.trigger_class(**event["fields"]).new_poll()
             self._wait(poll, time.monotonic() + self.timeout, may_defer=False)
-            return self.done(poll.summary(), context)
+            return self.done(poll.summary(), context, step)
         error = str((event or {}).get("error", "the trigger ended without an event"))
         raise AirflowFailException(error) if event and event.get("final") else AirflowException(error)
 
@@ -152,13 +161,14 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowSensorTimeout as e:
-            owner = owner_of(context)
-            try:
-                self.before_polling(owner)
-                poll = self.new_poll(owner)
-                waiting_for = self._look(poll)
-            except (KafkaEosError, AirflowFailException) as look:
-                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {look}") from e
-            if waiting_for is None:
-                return self.done(poll.summary(), context)
-            raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e
+            with self.as_step(context) as step:
+                owner = owner_of(context)
+                try:
+                    self.before_polling(owner)
+                    poll = self.new_poll(owner)
+                    waiting_for = self._look(poll)
+                except (KafkaEosError, AirflowFailException) as look:
+                    raise AirflowSensorTimeout(f"after {self.timeout:g} s: {look}") from e
+                if waiting_for is None:
+                    return self.done(poll.summary(), context, step)
+                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e

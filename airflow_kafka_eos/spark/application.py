@@ -11,6 +11,7 @@ traceback (spark-submit sends both of a Python driver's streams to its own stdou
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
     :returns: the exit code. Errors that are not ours, the author's among them, are printed with their traceback.
     """
     from airflow_kafka_eos.spark.airflow_here import prepare_for_airflow
-    from airflow_kafka_eos.spark.errortext import cause, own_error
+    from airflow_kafka_eos.spark.errortext import FAILED, cause, gist, own_error
     from airflow_kafka_eos.spark.orphan import end_with_parent
 
     end_with_parent(os.environ)
@@ -45,19 +46,32 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="airflow_kafka_eos application")
     parser.add_argument("--spec", required=True, help="ApplicationSpec as JSON, or @file")
     spec = parser.parse_args(arguments).spec
+    if spec.startswith("@"):
+        spec = Path(spec[1:]).read_text(encoding="utf-8")
     try:
-        prepare(Path(spec[1:]).read_text(encoding="utf-8") if spec.startswith("@") else spec)
+        prepare(spec)
     except Exception as e:
         ours = own_error(e)
         if ours is not None:
+            _leave_word(spec, ours)
             print(ours, file=sys.stderr, flush=True)
             return 1
         traceback.print_exception(e)
+        lines = cause(e)
+        _leave_word(spec, FAILED + gist(lines))
         # Airflow shows the last lines only, and Spark's errors end with a stack of the JVM's; none may look like ours
-        for line in cause(e):
-            print(f"airflow-kafka-eos: failed: {line}", file=sys.stderr, flush=True)
+        for line in lines:
+            print(f"{FAILED}{line}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _leave_word(spec_text: str, text: str) -> None:
+    """For the ledger's reason. The error itself is printed, whatever becomes of this."""
+    from airflow_kafka_eos.spark.last_words import leave
+
+    with contextlib.suppress(Exception):
+        leave(spec_text, text, os.environ)
 
 
 def prepare(spec_text: str) -> None:

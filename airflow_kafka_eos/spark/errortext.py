@@ -16,6 +16,8 @@ _NOT_THERE = re.compile(r"ModuleNotFoundError: No module named '(airflow_kafka_e
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+): (.+)")
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = "Caused by: "
+#: How the application prints the lines of an error that is not ours.
+FAILED = "airflow-kafka-eos: failed: "
 _MAX_LINES = 6
 _MAX_LENGTH = 500
 
@@ -42,6 +44,11 @@ def printed_error(text: str) -> tuple[type[errors.KafkaEosError], str] | None:
     return (getattr(errors, found[-1][0]), found[-1][1].strip()) if found else None
 
 
+def printed_cause(text: str) -> list[str]:
+    """The lines of :func:`cause` that the packaged application printed."""
+    return [line.partition(FAILED)[2].strip() for line in text.splitlines() if FAILED in line]
+
+
 def cause(exception: BaseException) -> list[str]:
     """What an exception that is not ours comes from, in at most 6 lines of its own text. No I/O but ``str``.
 
@@ -62,6 +69,18 @@ def cause(exception: BaseException) -> list[str]:
     innermost = list(dict.fromkeys(reversed(causes)))[: _MAX_LINES - len(found)]
     found += reversed(innermost)
     return [_cut(line.strip()) for line in found]
+
+
+def gist(lines: list[str]) -> str:
+    """The most telling of :func:`cause`'s lines: what Python code of the executors raised last, where it did; else the
+    error itself, by Java's word where it is Java's, and the innermost of its causes. No I/O.
+    """
+    causes = [line for line in lines[1:] if line.startswith(_CAUSED_BY)]
+    java = [line.removeprefix(": ") for line in lines[1:] if line.startswith(": ")]
+    raised = [line for line in lines[1:] if not line.startswith((_CAUSED_BY, ": "))]
+    if raised:
+        return raised[-1]
+    return " ".join([*(java or lines[:1]), *causes[-1:]])
 
 
 def _raised(lines: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ there, and nothing is ever replaced (rules 3 and 13). Layout, with names encoded
                                                           <attempt>.writing        writing the manifest was tried
                                                           <attempt>.json           the manifest, or "given up"
                                                           <attempt>.once           no task of it was run twice
+                                                          <attempt>.failed         why its application failed
                                                           <attempt>.probe.*        object stores: is nothing replaced?
 """
 
@@ -124,6 +125,15 @@ class ManifestStore:
     def note_ran_once(self, ref: AttemptRef) -> None:
         """The application's word, when its write is over: Spark has run no stage again, and no task twice at once."""
         self._create(self._file(ref, "once"), _mark())
+
+    def note_failed(self, ref: AttemptRef, why: str) -> None:
+        """The application's word, when it fails: its error, without secrets (:mod:`.last_words`)."""
+        self._create(self._file(ref, "failed"), json.dumps({"why": why, "failed_at": datetime.now(UTC).isoformat()}))
+
+    def failure(self, ref: AttemptRef) -> str | None:
+        """Why the attempt's application failed; None where it has left no word."""
+        text = self._place.read(self._file(ref, "failed"))
+        return None if text is None else str(json.loads(text)["why"])
 
     def writers_left(self, manifest: Manifest) -> bool:
         """Whether a writer of the attempt may live on that its manifest does not name (rule 5).

@@ -93,7 +93,7 @@ class PollingTrigger(BaseTrigger):
                 yield TriggerEvent({"status": "done", "summary": poll.summary()})  # type: ignore[no-untyped-call]
                 return
             if waiting_for != told:  # once: it may stay so for an hour
-                self.log.info("load %s waits: %s", self.load_identity, waiting_for)
+                self.log.info("waits: %s", waiting_for)
                 told = waiting_for
             await asyncio.sleep(self.poll_s)
 

@@ -26,6 +26,7 @@ from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.lineage import assets, first_event
 from airflow_kafka_eos.lineage.assets import Told, _look, announce
 from airflow_kafka_eos.lineage.first_event import A_TURN, PATIENCE, take_turn, to_be_made
+from airflow_kafka_eos.operators.base import Step
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
 TURN_S = A_TURN.total_seconds()
@@ -286,7 +287,7 @@ def test_a_connection_that_cannot_be_read_fails_no_visible_load(
         airflow.answer("GetAssetEventByAsset", events_of(events))
         asked.clear()
         context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
-        loaded.done(dict(ARRIVAL), context)
+        loaded.done(dict(ARRIVAL), context, Step(loaded, context))
         assert len(asked) == (PATIENCE.total_seconds() + 1 if events != ARRIVAL["load"] else 0)
 
 
@@ -307,7 +308,7 @@ def test_the_ledger_keeps_the_turns_of_each_task(
             loaded = LoadedSensor(task_id=task, load_name="days", load_key="k", topics=["t"])
         run = SimpleNamespace(dag_id="d", run_id="r", task_id=task, map_index=index)
         context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
-        loaded.done(dict(ARRIVAL), context)
+        loaded.done(dict(ARRIVAL), context, Step(loaded, context))
     assert resolved == [task for task in "aaba" for _ in ("its server", "its ledger")]
     said = [m for m in caplog.messages if "waits no longer" in m]
     assert len(said) == 2 and all("(d/r task a#map_index=0 has the turn)" in m for m in said)

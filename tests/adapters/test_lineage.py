@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.lineage.assets import alias_of, server_of, topic_uri
+from airflow_kafka_eos.operators.base import Step
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
 
@@ -104,7 +105,7 @@ def test_a_load_that_was_told_of_before_is_not_counted_again(monkeypatch: pytest
             asset_server="events",
         )
         context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
-        loaded.done(ARRIVAL | by, context)
+        loaded.done(ARRIVAL | by, context, Step(loaded, context))
         events += [outlet.uri for outlet in loaded.outlets]
         assert counted == ["airflow/orders.load/1"]
     assert events == ["file:///report", "file:///added-since"]

@@ -1,23 +1,70 @@
-"""What of a failed spark-submit may stand in the ledger."""
+"""What of a failed spark-submit is told, and stands in the ledger."""
 
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_kafka_eos.errors import ManifestError
-from airflow_kafka_eos.operators.submitting import reason_of
+from airflow_kafka_eos.operators.submitting import own_error_first
+
+SUBMIT = "Cannot execute: spark-submit --conf x=y. Error code is: {}."
+
+
+def told(text: str, word: str | None = None) -> Exception:
+    with pytest.raises(AirflowException) as found, own_error_first(lambda: word):
+        raise AirflowException(text)
+    return found.value
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("text", "word", "said", "is_final"),
     [
-        (AirflowException("spark-submit --password hunter2\nERROR hunter2"), "AirflowException: see prepare's log"),
-        (KeyboardInterrupt(), "KeyboardInterrupt: see prepare's log"),
+        (f"{SUBMIT.format(1)}\nTopicError: there is none. Make it.", None, "TopicError: there is none. Make it.", True),
+        (
+            f"{SUBMIT.format(1)}\nairflow-kafka-eos: failed: Py4JJavaError: An error occurred while calling o7.x.\n"
+            "airflow-kafka-eos: failed: : org.apache.spark.SparkException: Job aborted\n"
+            "airflow-kafka-eos: failed: Caused by: java.io.IOException: disk full",
+            None,
+            "the Spark application failed: org.apache.spark.SparkException: Job aborted Caused by: "
+            "java.io.IOException: disk full",
+            False,
+        ),
+        (
+            f"{SUBMIT.format(1)}\nairflow-kafka-eos: failed: PythonException: An exception was thrown\n"
+            "airflow-kafka-eos: failed: ValueError: row 7\nairflow-kafka-eos: failed: Caused by: x",
+            None, "the Spark application failed: ValueError: row 7", False,
+        ),
+        # its output is elsewhere, on a node of the cluster
+        (SUBMIT.format(1), "TopicError: there is none.", "TopicError: there is none.", True),
+        (
+            SUBMIT.format(1), "airflow-kafka-eos: failed: ValueError: no table",
+            "the Spark application failed: ValueError: no table", False,
+        ),
         # an author's error may have the name of one of ours
-        (AirflowException("RecordError: hunter2"), "AirflowException (RecordError): see prepare's log"),
-        (ManifestError("torn", remedy="Clear prepare"), "ManifestError: torn. Clear prepare."),
+        (
+            SUBMIT.format(1), "airflow-kafka-eos: failed: RecordError: mine",
+            "the Spark application failed: RecordError: mine", False,
+        ),
+        (
+            SUBMIT.format(137), None,
+            "spark-submit ended with exit code 137, and the application has left no word why", False,
+        ),
     ],
-)
-def test_only_our_own_text_is_kept_and_no_drivers_output(error: BaseException, reason: str) -> None:
-    assert reason_of(error) == reason
+)  # fmt: skip
+def test_the_applications_own_error_comes_first(text: str, word: str | None, said: str, is_final: bool) -> None:
+    error = told(text, word)
+    assert str(error).startswith(said)
+    assert isinstance(error, AirflowFailException) is is_final
+    assert "--conf" not in str(error), "a command line of a kilobyte hides it"
+
+
+def test_what_did_not_come_from_spark_submit_stays_as_it_is() -> None:
+    assert str(told("Spark connection spark_default is missing")) == "Spark connection spark_default is missing"
+
+
+def test_a_store_that_is_away_hides_no_error() -> None:
+    def away() -> str:
+        raise OSError("away")
+
+    with pytest.raises(AirflowException, match="exit code 1"), own_error_first(away):
+        raise AirflowException(SUBMIT.format(1))

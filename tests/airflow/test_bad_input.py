@@ -137,11 +137,19 @@ def test_what_spark_fails_with_is_in_the_tasks_error_and_may_be_tried_again(
     with pytest.raises(AirflowException) as caught:
         run("prepare", "lost", topics=[topic()], sql="select cast(raise_error('no such day') as string) value")
     assert not isinstance(caught.value, AirflowFailException)
-    told = [line for line in str(caught.value).splitlines() if line.startswith("airflow-kafka-eos: failed: ")]
-    # Airflow keeps a few lines of spark-submit's, the first of the cause and what Spark prints behind it among them
-    assert "SparkRuntimeException: [USER_RAISED_EXCEPTION] no such day" in told[0], caught.value
+    # the cause, not the command line and what Spark prints behind it; Airflow's own error, with these, is its cause
+    (told,) = str(caught.value).splitlines()
+    assert told.startswith("the Spark application failed: ")
+    assert "SparkRuntimeException: [USER_RAISED_EXCEPTION] no such day" in told
+    assert "spark-submit" in str(caught.value.__cause__)
+    load = LoadIdentity("airflow", LOAD, "lost")
+    with session() as opened:
+        row = opened.ledger.load(load)
+        assert row is not None and row.reason == f"prepare failed: {told}"
     run("cleanup", "lost")
     assert open_ids("lost") == []
+    with session() as opened:
+        assert opened.ledger.attempts(load)[0].reason == f"cleanup: prepare failed: {told}"
 
 
 @pytest.mark.spark

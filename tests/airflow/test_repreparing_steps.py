@@ -116,8 +116,11 @@ def finish(key: str) -> None:
 
 
 def test_one_lost_of_eight_is_prepared_again_and_only_that_one(
-    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # a password that this broker's listener does not ask for
+    extra = {"bootstrap.servers": kafka.bootstrap_servers, "sasl.password": SECRET}
+    connection(monkeypatch, "kafka_default", "kafka", extra=extra)
     name = topic(8)
     manifest = prepared(home, "eight", topics=[name], sql=EIGHT)
     lose(kafka, "eight", manifest, 3)
@@ -130,7 +133,8 @@ def test_one_lost_of_eight_is_prepared_again_and_only_that_one(
         run("prepare", "eight", topics=[name], job=str(home / "leaks.py"))
     with session() as opened:
         failed = opened.ledger.repairs(identity("eight"))[-1]
-    assert (failed.state, failed.reason) == (RepairState.UNDECIDABLE, "AirflowException: see prepare's log")
+    why = "the Spark application failed: ValueError: no login with ***"
+    assert (failed.state, failed.reason) == (RepairState.UNDECIDABLE, why)
     ledger = list(home.glob("*ledger*.db*"))
     assert ledger != [] and not any(SECRET.encode() in file.read_bytes() for file in ledger)
     done = run("prepare", "eight", topics=[name], sql=EIGHT)

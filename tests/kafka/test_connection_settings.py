@@ -160,3 +160,20 @@ def test_what_guards_the_connection_is_never_dropped_silently(protocol: str, key
 def test_settings_of_an_unused_layer_are_no_obstacle() -> None:
     settings = make(ssl__keystore__location="/keys.p12", sasl__oauthbearer__config="x")
     assert set(settings.for_kafka_python()) == {"bootstrap_servers", "security_protocol"}
+
+
+def test_what_is_masked_in_texts_of_others_is_no_plain_word() -> None:
+    """A user called ``loads`` must not take the word out of every error's remedy."""
+    settings = KafkaSettings.from_mapping(
+        {
+            "bootstrap.servers": "broker-1:9092",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "loads",
+            "sasl.password": "pw",
+            "ssl.ca.location": "/etc/ssl/ca-bundle.pem",
+            "a.key.of.tomorrow": "x7-hunter2",
+            "retries": "2147483647",
+        }
+    )
+    assert sorted(settings.secrets) == ["pw", "x7-hunter2"]

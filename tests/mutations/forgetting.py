@@ -223,8 +223,8 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "places-lost-by-deferring",
         "and handed over to the trigger",
         "airflow_kafka_eos/triggers/cleanup.py",
-        ", places=self.places\n",
-        "\n",
+        "            places=self.places,\n",
+        "",
         (_EDGES + "test_what_was_aborted_is_handed_over_to_the_trigger",),
     ),
     Mutation(

@@ -108,6 +108,81 @@ def test_it_shows_what_nobody_decides_because_the_dag_is_paused(site: Site, new_
             assert {t["standing"] for t in look["transactions"]} == {waits}
 
 
+def test_it_tells_what_comes_next_and_whether_anybody_is_left_to_do_it(site: Site, new_load: NewLoad) -> None:
+    """No scheduler is here, so each state stays as it is set; running, up for retry: tests/airflow/test_on_call.py."""
+    world = new_load("next", dag_id="doomed")
+    world.prepare(["a"], owner=owner(world, "doomed"))
+    path = "/api/v2/dags/doomed"
+    with site.client("admin") as admin:
+
+        def now() -> tuple[str, str, set[str], str]:
+            (row,) = [x for x in get(admin, "loads")["loads"] if x["key"] == "next"]
+            full = get(admin, "load", **whose(world))
+            assert (full["load"]["prospect"], full["load"]["outlook"]) == (row["prospect"], row["outlook"])
+            open_ = [t for look in get(admin, "transactions")["clusters"] for t in look.get("transactions", [])]
+            standings = {t["standing"] for t in open_ if t["load"] is not None and t["load"]["key"] == "next"}
+            (cleanup,) = full["actions"]
+            assert row["outlook"] in cleanup["warning"] and cleanup["wants_name"]
+            return row["prospect"], row["outlook"], standings, cleanup["warning"]
+
+        prospect, outlook, standings, warning = now()
+        assert (prospect, standings) == ("waits for its turn", {"undecided"})
+        assert "aborted" not in outlook and warning.startswith("Attempt 1 is undecided: Its run is queued")
+
+        admin.patch(path, json={"is_paused": True}).raise_for_status()
+        prospect, outlook, standings, _ = now()
+        assert (prospect, standings) == ("DAG paused", {"undecided, DAG paused"})
+        assert "no task of the run begins until it is unpaused" in outlook and "Readers wait meanwhile" in outlook
+        admin.patch(path, json={"is_paused": False}).raise_for_status()
+
+        task = f"{path}/dagRuns/next/taskInstances/load.decide"
+        admin.patch(task, json={"new_state": "failed"}).raise_for_status()
+        prospect, outlook, standings, _ = now()
+        assert (prospect, standings) == ("failed", {"undecided"})
+        assert outlook.startswith("load.decide (try 0) failed.") and "Cleanup of the run aborts it" in outlook
+
+        # a run is over when its teardown is
+        cleanup_task = f"{path}/dagRuns/next/taskInstances/load.cleanup"
+        admin.patch(cleanup_task, json={"new_state": "success"}).raise_for_status()
+        admin.patch(f"{path}/dagRuns/next", json={"state": "failed"}).raise_for_status()
+        prospect, outlook, standings, _ = now()
+        assert (prospect, standings) == ("run has ended", {"undecided, nobody at work"})
+        assert "Its run has ended (failed): nobody goes on with it. Clear decide, and the run goes on" in outlook
+
+        admin.delete(f"{path}/dagRuns/next").raise_for_status()
+        prospect, outlook, standings, _ = now()
+        assert (prospect, standings) == ("run deleted", {"undecided, nobody at work"})
+        assert "The run next is deleted in Airflow: nobody goes on with it. It can never be committed." in outlook
+
+        admin.delete(path).raise_for_status()
+        prospect, outlook, standings, _ = now()
+        assert (prospect, standings) == ("DAG deleted", {"undecided, nobody at work"})
+        assert "The DAG doomed is deleted in Airflow" in outlook and "Clean up ends it now" in outlook
+
+
+def test_a_decided_load_of_a_deleted_run_is_not_called_lost(site: Site, new_load: NewLoad) -> None:
+    world = new_load("decided-deleted")
+    site.session.ledger.decide_commit(world.prepare(["a"], owner=owner(world)), decided_by="test")
+    with site.client("admin") as admin:
+        admin.delete("/api/v2/dags/orders/dagRuns/decided-deleted").raise_for_status()
+        full = get(admin, "load", **whose(world))
+        assert (full["load"]["prospect"], full["load"]["decision"]) == ("run deleted", "commit")
+        assert full["load"]["outlook"].endswith("nothing is lost: Recover does it now, maintenance else.")
+        assert press(admin, world, "recover").json() == {"done": "the load is COMMITTED"}
+        assert get(admin, "load", **whose(world))["load"]["prospect"] is None
+    assert world.visible() == ["a"]
+
+
+def test_what_names_no_run_of_this_airflow_is_said_not_to(site: Site, new_load: NewLoad) -> None:
+    world = new_load("somebody")
+    world.prepare(["a"], owner="ada@laptop (airflow-kafka-eos)")
+    with site.client("admin") as admin:
+        shown = get(admin, "load", **whose(world))["load"]
+    assert (shown["prospect"], shown["outlook"]) == (
+        "not known", "It is of ada@laptop (airflow-kafka-eos), which names no run of this Airflow."
+    )  # fmt: skip
+
+
 def test_the_tab_of_a_run_shows_that_runs_loads_only(site: Site, new_load: NewLoad) -> None:
     mine, others = new_load("mine"), new_load("mine-too")
     for world in (mine, others):

@@ -116,7 +116,7 @@ def test_an_undecided_load_is_swept_only_after_its_name_is_typed(
     browser.log_in(site, "user")
     browser.open_run("2026-11-03")
     browser.press("button[data-action=cleanup]")
-    browser.sees("a run may be at work on it", "dialog")
+    browser.sees("Attempt 1 is undecided: Its run is queued", "dialog")
     browser.press("dialog button[data-answer=yes]")
     browser.sees("That is not orders.load", "dialog")
     browser.press("dialog button[data-answer=no]")
@@ -126,6 +126,29 @@ def test_an_undecided_load_is_swept_only_after_its_name_is_typed(
     browser.driver.find_element(By.CSS_SELECTOR, "dialog input[name=confirm]").send_keys("orders.load")
     browser.press("dialog button[data-answer=yes]")
     browser.sees("ABORTED", "#load h2")
+
+
+def test_a_load_whose_run_is_deleted_says_so_and_one_that_waits_is_not_called_lost(
+    site: Site, browser: PageBrowser, new_load: NewLoad
+) -> None:
+    waits, gone = new_load("2026-11-08"), new_load("2026-11-09")
+    for world in (waits, gone):
+        world.prepare(["a"], owner=owner(world))
+    with site.client("admin") as admin:
+        admin.delete("/api/v2/dags/orders/dagRuns/2026-11-09").raise_for_status()
+    browser.log_in(site, "user")
+    browser.open("plugin/kafka-transactions")
+    browser.sees("undecided, nobody at work", "#clusters")
+    browser.until(lambda d: "waits for its turn" in _row(d, "2026-11-08").text)
+    browser.until(lambda d: "run deleted" in _row(d, "2026-11-09").text)
+    browser.click(lambda d: _row(d, "2026-11-08").find_element(By.TAG_NAME, "button"))
+    browser.sees("none yet", "#load dl")
+    browser.sees("none of its tasks is at work right now. Nothing is to be done.", "#load dl")
+    assert "aborted" not in browser.driver.find_element(By.CSS_SELECTOR, "#load dl").text
+    browser.click(lambda d: _row(d, "2026-11-09").find_element(By.TAG_NAME, "button"))
+    browser.sees("The run 2026-11-09 is deleted in Airflow: nobody goes on with it.", "#load dl")
+    browser.press("button[data-action=cleanup]")
+    browser.sees("It can never be committed. Clean up ends it now", "dialog")
 
 
 def test_a_user_without_permission_sees_neither_data_nor_buttons(

@@ -170,9 +170,12 @@ def test_what_was_aborted_is_handed_over_to_the_trigger(here: World) -> None:
     hang_again(here, transaction)
     names = {"namespace": "test", "load_name": here.load.name, "load_key": here.load.key}
     fields = names | {"kafka_conn_id": "k", "ledger_conn_id": None, "poll_s": 1.0}
-    trigger = CleanupTrigger(**fields, owner=RUN, up_to=9, quiet_s=0, places=poll.places)
+    # what a person reads of it is whole, too
+    assert poll.aborted == [transaction.transactional_id]
+    trigger = CleanupTrigger(**fields, owner=RUN, up_to=9, quiet_s=0, places=poll.places, aborted=poll.aborted)
     again = CleanupTrigger(**trigger.serialize()[1]).new_poll()
     assert isinstance(again, CleanPoll)
+    assert again.summary()["aborted"] == poll.aborted
     drain(here, again)
     assert (shown(here, transaction), is_closed(here)) == ([], True)
 

@@ -35,9 +35,9 @@ export function badge(text) {
   return text === null ? null : element("span", { class: "badge", "data-is": text.toLowerCase() }, text);
 }
 
-/** A load's state, and whether it stays so until somebody unpauses its DAG. */
+/** A load's state, and who goes on with it, or that nobody does. */
 export function state(load) {
-  return element("span", {}, badge(load.state), " ", load.waits_for_paused_dag ? badge("DAG paused") : null);
+  return element("span", { title: load.outlook }, badge(load.state), " ", badge(load.prospect));
 }
 
 export function code(text) {

@@ -29,7 +29,8 @@ export function loadSection(full, open, act) {
 function facts(load, full) {
   const pairs = [
     ["Namespace", load.namespace],
-    ["Decision", badge(load.decision) ?? "none: it would be aborted"],
+    ["Decision", badge(load.decision) ?? "none yet"],
+    ["What comes next", load.outlook],
     ["Records", load.records?.toLocaleString()],
     ["Written", load.how],
     ["Run", load.dag_id === null ? null : `${load.dag_id} / ${load.run_id}`],

@@ -11,6 +11,8 @@ from airflow_kafka_eos import ExactlyOnceLoad
 CONNECTIONS = {
     "orders": "kafka_default",
     "other": "kafka_default",
+    # deleted by a test
+    "doomed": "kafka_default",
     # nobody listens there
     "away": "kafka_away",
     "unnamed": "{{ var.value.cluster }}",

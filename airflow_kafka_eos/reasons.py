@@ -1,0 +1,68 @@
+"""An error as a reason for the ledger and the page: its type and message, in a line or two, without secrets. Pure.
+
+More people read the ledger than a task's log, and nothing masks it. So what is written there is masked first: the
+secrets that the caller knows, and whatever stands where passwords stand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
+
+from airflow_kafka_eos.errors import KafkaEosError
+
+LONGEST = 600
+_MASK = "***"
+#: What is shorter occurs by chance.
+_SHORTEST_SECRET = 4
+_WORDS = r"password|passwd|pwd|secret|token|credential|api[_-]?key|access[_-]?key|account[_-]?key|signature|jaas"
+_ASSIGNED = re.compile(rf"(?i)([\w.-]*(?:{_WORDS})[\w.-]*[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&)]+)")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def reason_of(error: BaseException, secrets: Iterable[str] = ()) -> str:
+    """What to note of an error: of ours its message and remedy, of another its type and first two lines.
+
+    What Airflow's exceptions were raised from says more than they do.
+    """
+    ours = _of_ours(error)
+    if ours is not None:
+        remedy = f" {ours.remedy.rstrip('. ')}." if ours.remedy else ""
+        return noted(f"{type(ours).__name__}: {ours.message.rstrip('. ')}.{remedy}", secrets)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()][:2]
+    text = " ".join(lines)
+    kind = type(error)
+    if kind.__name__ in ("AirflowException", "AirflowFailException") and text:
+        return noted(text, secrets)  # whoever raised it has said what it is
+    return noted(f"{kind.__name__}: {text}" if text else kind.__name__, secrets)
+
+
+def noted(text: str, secrets: Iterable[str] = ()) -> str:
+    """A text fit for the ledger: one line, without secrets, and short."""
+    text = without_secrets(" ".join(text.split()), secrets)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1].rpartition(" ")[0] + " …"
+
+
+def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
+    """Mask what is known to be secret, and what looks so.
+
+    :param secrets: as they are; in URLs, too, they are found.
+    """
+    forms = {form(s) for s in secrets if len(s) >= _SHORTEST_SECRET for form in (str, quote, quote_plus)}
+    for secret in sorted(forms, key=len, reverse=True):
+        text = text.replace(secret, _MASK)
+    text = _LOGIN.sub(f"{_MASK}@", text)
+    text = _BEARER.sub(rf"\1 {_MASK}", text)
+    return _ASSIGNED.sub(rf"\1{_MASK}", text)
+
+
+def _of_ours(error: BaseException | None) -> KafkaEosError | None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KafkaEosError):
+            return error
+        seen.add(id(error))
+        error = error.__cause__
+    return None
