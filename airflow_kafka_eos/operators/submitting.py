@@ -16,6 +16,7 @@ from airflow_kafka_eos.errors import (
     ConfigurationError,
     KafkaEosError,
     RecordError,
+    SupersededError,
 )
 
 
@@ -77,7 +78,8 @@ def own_error_first() -> Iterator[None]:
         if found is None:
             raise
         kind, message = found
-        final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
+        # superseded: a retry would open one attempt more, and so stop the one that has superseded this one
+        final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError, SupersededError))
         raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
 
 
