@@ -14,6 +14,7 @@
     │   ├── RecordError              a record cannot be written (too large, wrong type, unknown partition)
     │   ├── ManifestError            the manifest is missing, foreign, torn or of an unknown version
     │   ├── UndecidableError         the attempt can no longer be committed (superseded, aborted, too late)
+    │   │   └── SupersededError      the attempt was given up while its Spark application wrote it
     │   ├── CheckFailedError         the author's check refused the load
     │   ├── DualWriteError           the author's SQL beside the decision failed: nothing is decided
     │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
@@ -62,6 +63,7 @@ __all__ = [
     "SandboxError",
     "SchemaRefusedError",
     "StorageUnavailableError",
+    "SupersededError",
     "TerminalError",
     "TooLargeToCopyError",
     "ToolMissingError",
@@ -200,6 +202,10 @@ class ManifestError(TerminalError):
 
 class UndecidableError(TerminalError):
     """The attempt can no longer be committed: superseded, aborted, lost or out of time."""
+
+
+class SupersededError(UndecidableError):
+    """The attempt was given up in the ledger while its Spark application wrote it, which has noticed and ended."""
 
 
 class CheckFailedError(TerminalError):

@@ -33,6 +33,7 @@ PINNED = [
     "SandboxError",
     "SchemaRefusedError",
     "StorageUnavailableError",
+    "SupersededError",
     "TerminalError",
     "TooLargeToCopyError",
     "ToolMissingError",

@@ -40,7 +40,8 @@ TRANSACTIONAL_ID_NOT_FOUND = 105
 INVALID_TRANSACTION_TIMEOUT = 50
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 UNSUPPORTED_VERSION = 35
-_TWO_PHASE_VERSION = 6
+#: of InitProducerId
+TWO_PHASE_VERSION = 6
 
 
 class Coordinator:
@@ -219,7 +220,7 @@ class Coordinator:
                 producer_epoch=-1,
                 enable2_pc=enable_2pc,
                 keep_prepared_txn=keep_prepared,
-                min_version=_TWO_PHASE_VERSION if enable_2pc or keep_prepared else 2,
+                min_version=TWO_PHASE_VERSION if enable_2pc or keep_prepared else 2,
             )
             self._wire.coordinators([transactional_id])  # finding it may take a while
             before_sending()
@@ -235,14 +236,8 @@ class Coordinator:
         )
 
     def _check_two_phase(self, transactional_id: str, wanted: bool) -> None:
-        if wanted and (self._wire.api_version(InitProducerIdRequest) or 0) < _TWO_PHASE_VERSION:
-            raise BrokerTooOldError(
-                f"the brokers at {self._wire.settings.bootstrap_servers} do not offer InitProducerId v6, "
-                "which two-phase commit needs",
-                remedy="Use Kafka 4.1 or newer with transaction.two.phase.commit.enable=true and "
-                "unstable.api.versions.enable=true on every broker, or switch two-phase commit off for this load",
-                transactional_id=transactional_id,
-            )
+        if wanted and (self._wire.api_version(InitProducerIdRequest) or 0) < TWO_PHASE_VERSION:
+            raise too_old(self._wire.settings.bootstrap_servers, transactional_id)
 
     # -- private ---------------------------------------------------------------------------------------------------
 
@@ -281,6 +276,16 @@ class Coordinator:
         return retry.until_settled(
             attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
         )
+
+
+def too_old(bootstrap_servers: str, transactional_id: str | None = None) -> BrokerTooOldError:
+    """No broker there takes part in two-phase commit."""
+    return BrokerTooOldError(
+        f"the brokers at {bootstrap_servers} do not offer InitProducerId v6, which two-phase commit needs",
+        remedy="Use Kafka 4.1 or newer with transaction.two.phase.commit.enable=true and "
+        "unstable.api.versions.enable=true on every broker, or switch two-phase commit off for this load",
+        transactional_id=transactional_id,
+    )
 
 
 def description_of(row: Any) -> TransactionDescription:

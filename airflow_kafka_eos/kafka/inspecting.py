@@ -1,4 +1,4 @@
-"""What only the doctor asks a cluster: all of it reads, nothing of it changes anything."""
+"""What a cluster is asked before anything is written, and by the doctor: all of it reads, nothing changes anything."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class PartitionSeen(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicSeen:
-    """A topic as the metadata show it, and what the principal may do with it."""
+    """A topic as the metadata show it, and what the principal may do with it.
+
+    :param rights: as words; DESCRIBE is among them, or they are not shown: a broker that is not Apache's may show none.
+    """
 
     name: str
     partitions: tuple[PartitionSeen, ...]
@@ -91,19 +94,30 @@ def topic_seen(wire: Wire, name: str) -> TopicSeen | None:
 
     :raises AccessError: DESCRIBE on it is missing.
     """
+    return topics_seen(wire, [name])[name]
 
-    def attempt() -> TopicSeen | None:
+
+def topics_seen(wire: Wire, names: Iterable[str]) -> dict[str, TopicSeen | None]:
+    """:func:`topic_seen` of several, by one request."""
+    wanted = sorted(set(names))
+
+    def attempt() -> dict[str, TopicSeen | None]:
         topic = MetadataRequest.MetadataRequestTopic
         request = MetadataRequest(
-            topics=[topic(name=name)], allow_auto_topic_creation=False, include_topic_authorized_operations=True
+            topics=[topic(name=name) for name in wanted],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
         )
-        (found,) = wire.send_to_any(request).topics
-        if found.error_code == retry.UNKNOWN_TOPIC_OR_PARTITION:
-            return None
-        retry.check(found.error_code, operation="DESCRIBE", resource=f"Topic {name}")
-        return TopicSeen(name, tuple(_partition(p) for p in found.partitions), _rights(found.authorized_operations))
+        return {found.name: _topic(found) for found in wire.send_to_any(request).topics} if wanted else {}
 
-    return retry.until_settled(attempt, what=f"looking at topic {name}", timeout_s=wire.timeout_s)
+    return retry.until_settled(attempt, what=f"looking at topics {', '.join(wanted)}", timeout_s=wire.timeout_s)
+
+
+def _topic(found: Any) -> TopicSeen | None:
+    if found.error_code == retry.UNKNOWN_TOPIC_OR_PARTITION:
+        return None
+    retry.check(found.error_code, operation="DESCRIBE", resource=f"Topic {found.name}")
+    return TopicSeen(found.name, tuple(_partition(p) for p in found.partitions), _rights(found.authorized_operations))
 
 
 def _partition(row: Any) -> PartitionSeen:

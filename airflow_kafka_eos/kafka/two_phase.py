@@ -7,14 +7,25 @@ one and the same error code, so what is missing is found out by asking again wit
 
 from __future__ import annotations
 
+from kafka.protocol.producer.transaction import InitProducerIdRequest
+
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, ConfigurationError, KafkaEosError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.coordinator import TWO_PHASE_VERSION, Coordinator, too_old
 from airflow_kafka_eos.kafka.partitions import Partitions
+from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.naming import AnyId, IdRole
 
 ENABLE = "transaction.two.phase.commit.enable"
 #: of the probing id when it is asked about without Enable2Pc; it never has a transaction that could last so long
 _PROBE_TIMEOUT_MS = 1000
+
+
+def foreseen_refusal(wire: Wire, partitions: Partitions) -> KafkaEosError | None:
+    """Why two-phase commit cannot be granted, as far as it shows without initialising an id; None where it may be."""
+    if (wire.api_version(InitProducerIdRequest) or 0) < TWO_PHASE_VERSION:
+        return too_old(wire.settings.bootstrap_servers)
+    disabled = _switched_off(partitions)
+    return _disabled(disabled) if disabled else None
 
 
 def refusal(coordinator: Coordinator, partitions: Partitions, probe: AnyId) -> KafkaEosError | None:
@@ -25,11 +36,7 @@ def refusal(coordinator: Coordinator, partitions: Partitions, probe: AnyId) -> K
     :raises BrokerUnavailableError: no answer.
     """
     assert probe.role is IdRole.PROBE  # initialising any other would end what is open under it
-    disabled = [
-        node_id
-        for node_id, found in sorted(partitions.broker_configs([ENABLE]).items())
-        if found.get(ENABLE) == "false"
-    ]
+    disabled = _switched_off(partitions)
     if disabled:  # on any of them: each of the attempt's ids may have its coordinator there
         return _disabled(disabled)
     try:
@@ -39,6 +46,11 @@ def refusal(coordinator: Coordinator, partitions: Partitions, probe: AnyId) -> K
     except AccessError as refused:
         return _what_is_missing(coordinator, probe, refused)
     return None
+
+
+def _switched_off(partitions: Partitions) -> list[int]:
+    settings = sorted(partitions.broker_configs([ENABLE]).items())
+    return [node_id for node_id, found in settings if found.get(ENABLE) == "false"]
 
 
 def _disabled(node_ids: list[int]) -> ConfigurationError:

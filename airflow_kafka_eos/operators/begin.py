@@ -1,4 +1,4 @@
-"""begin: open an attempt in the ledger, make older ones undecidable, sweep what they left."""
+"""begin: open an attempt in the ledger, make older ones undecidable, sweep what they left, and look ahead."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class BeginLoadOperator(LoadOperator):
         begin = BeginLoadOperator(task_id="begin", load_name="orders", on_committed="reload")
         key = "{{ ti.xcom_pull(task_ids='begin')['load_key'] }}"
         prepare = PrepareLoadOperator(task_id="prepare", load_name="orders", load_key=key, ...)
+
+    Behind that it looks at what the group's prepare will need (:mod:`.look_ahead`): connection, job, topics, rights.
 
     :param on_committed: what happens with a load that is committed already. ``skip``: it passes as done, nothing is
         written again. ``fail``: begin fails, unless this run's own group committed it. ``reload``: it is written once
@@ -87,6 +89,7 @@ class BeginLoadOperator(LoadOperator):
 
         ``note`` says of a load that is committed already by which run, and when.
         """
+        from airflow_kafka_eos.operators.look_ahead import look_ahead
         from airflow_kafka_eos.protocol.opening import begin
         from airflow_kafka_eos.protocol.reloading import reload
 
@@ -107,6 +110,8 @@ class BeginLoadOperator(LoadOperator):
                 if row.verdict is Verdict.COMMIT:
                     notes = [_committed_by(row, owner), *_other_topics(session, row, self.topics)]
                     self.note = ". ".join([*notes, *_other_interval(session, row, interval)])
+                self._tell_superseded(session, row)
+                look_ahead(self, context, session, row, list(self.topics))
             step.attempt = row.number
             step.done(row.load, self.note or _begun(row, owner), warns=bool(self.note))
         return {
@@ -116,6 +121,22 @@ class BeginLoadOperator(LoadOperator):
             "verdict": row.verdict.value if row.verdict else None,
             "note": self.note,
         }
+
+    def _tell_superseded(self, session: Session, row: AttemptRow) -> None:
+        """As prepare does, and before it: by then a zombie may have written for a while, and held back readers."""
+        from airflow_kafka_eos.operators.look_ahead import prepare_behind
+        from airflow_kafka_eos.operators.prepare import manifest_store
+        from airflow_kafka_eos.operators.superseding import tell_superseded
+
+        prepare = prepare_behind(self)
+        # of a template only prepare knows what becomes of it
+        if row.number > 1 and prepare is not None and not is_filled_in_later(prepare.manifest_dir):
+            try:
+                store = manifest_store(prepare.manifest_dir)
+            except ConfigurationError as e:
+                self.log.debug("prepare will say so: %s", e)
+            else:
+                tell_superseded(session, store, row)
 
     def _whole_group_runs(self, context: Any) -> bool:
         """Whether no later step of this load has succeeded and stays so: clearing a part brings its setup along."""

@@ -196,6 +196,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             WriterName.read("writer", writer),
             TransactionNaming.read("transaction_naming", setting("transaction_naming", transaction_naming)),
         )
+        refuse_confluent(*choices[:3])
         made = ValueFormat.of(value_format)
         super().__init__(durable=False, **kwargs)
         self.value_format = made.to_mapping()
@@ -230,6 +231,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def _execute(self, context: Context, step: Step) -> dict[str, Any]:
         from airflow_kafka_eos.manifest import AttemptRef
         from airflow_kafka_eos.operators.at_once import decide_at_once
+        from airflow_kafka_eos.operators.superseding import tell_superseded
         from airflow_kafka_eos.protocol.ids import Caps
         from airflow_kafka_eos.protocol.opening import prepared, reference, submit
         from airflow_kafka_eos.protocol.repreparing import open_repreparation
@@ -259,6 +261,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 )
                 step.attempt = row.number
                 refuse_siblings(row, context)
+                tell_superseded(session, store, row)
                 decided = row.verdict is Verdict.COMMIT
                 warned = self._warned(session, row, asked, owner_of(context))
                 again = None
@@ -435,6 +438,20 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     yield
                 finally:
                     self.files, self.conf = before
+
+
+def refuse_confluent(scope: TransactionScope, two_phase_commit: TwoPhaseCommit, writer: WriterName) -> None:
+    """
+    :raises ConfigurationError: the confluent writer was asked for, and what it does not have.
+    """
+    needs = 'scope="load"' if scope is TransactionScope.LOAD else ""
+    if two_phase_commit is TwoPhaseCommit.REQUIRED:
+        needs = needs or 'two_phase_commit="required"'
+    if writer is WriterName.CONFLUENT and needs:
+        raise ConfigurationError(
+            f'writer="confluent" cannot do {needs}: librdkafka has no way to it',
+            remedy=f'Leave writer at "auto", or {needs.partition("=")[0]} at its default',
+        )
 
 
 def manifest_store(manifest_dir: str | None) -> ManifestStore:

@@ -17,6 +17,7 @@ from airflow_kafka_eos.errors import (
     BrokerTooOldError,
     ConfigurationError,
     RecordError,
+    SupersededError,
 )
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,8 @@ def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[N
             found, lines = printed_error(left), printed_cause(left)
         if found is not None:
             kind, message = found
-            final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError))
+            # superseded: a retry would open one attempt more, and so stop the one that has superseded this one
+            final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError, SupersededError))
             raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
         if lines:
             raise AirflowException(f"the Spark application failed: {gist(lines)}") from e

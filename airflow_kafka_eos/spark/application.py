@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
     from airflow_kafka_eos.spark.spec import ApplicationSpec
+    from airflow_kafka_eos.spark.superseded import StopWhenSuperseded
 
 
 def _leave_own_folder() -> None:
@@ -78,8 +80,8 @@ def prepare(spec_text: str) -> None:
     """Claim the attempt, run the job, write its DataFrame, and say what was prepared.
 
     :raises UndecidableError: the attempt was claimed before: a restarted driver, or a prepare that ran twice (rule 3).
+    :raises SupersededError: the attempt was given up meanwhile, and can never become visible.
     """
-    from airflow_kafka_eos.load import TransactionScope
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
     from airflow_kafka_eos.spark.spec import ApplicationSpec
 
@@ -87,42 +89,60 @@ def prepare(spec_text: str) -> None:
     store = ManifestStore(spec.manifest_dir)
     claimant = f"{socket.gethostname()} process {os.getpid()}, {uuid.uuid4().hex}"
     store.claim(spec.attempt, claimant)
-    _say(f"{spec.attempt}: claimed by {claimant}")
+    _say(f"load {spec.attempt}: claimed by {claimant}")
 
     # only now: a driver that may not write need not start Spark
+    from airflow_kafka_eos.spark.superseded import StopWhenSuperseded
+
+    with StopWhenSuperseded(store, spec.attempt) as watch:
+        took_s = _write(spec, store, claimant, watch)
+    made = store.read(spec.attempt)
+    from airflow_kafka_eos.spark.progress import duration, size
+
+    _say(
+        f"load {spec.attempt}: prepared {made.records:,} records in {made.how}, {len(made.entries)} Spark partitions, "
+        f"{size(made.bytes)}, {duration(took_s)}; manifest {store.path(spec.attempt)}"
+    )
+
+
+def _write(spec: ApplicationSpec, store: ManifestStore, claimant: str, watch: StopWhenSuperseded) -> float:
+    """Run the job and write what it returns; the seconds that it took."""
+    from airflow_kafka_eos.load import TransactionScope
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import run_job
+    from airflow_kafka_eos.spark.progress import Progress, counter
     from airflow_kafka_eos.spark.ran_once import ran_once
     from airflow_kafka_eos.spark.write import write
 
     options = write_options(spec, claimant)
     spark = _session(spec)
+    context = spark.sparkContext
     try:
-        frame = shape(
-            run_job(spec, spark),
-            spec.value_format,
-            topics=spec.topics,
-            default_topic=spec.default_topic,
-            registry=RegistrySettings.from_environment(os.environ),
-        )
-        if spec.scope == TransactionScope.LOAD:
-            from airflow_kafka_eos.spark.scope import own_partitions
+        watch.cancels(context.cancelAllJobs)
+        written = counter(context)
+        with Progress(context, written, str(spec.attempt), _say) as progress:
+            frame = shape(
+                run_job(spec, spark),
+                spec.value_format,
+                topics=spec.topics,
+                default_topic=spec.default_topic,
+                registry=RegistrySettings.from_environment(os.environ),
+            )
+            if spec.scope == TransactionScope.LOAD:
+                from airflow_kafka_eos.spark.scope import own_partitions
 
-            frame = own_partitions(frame, options)
-        _say(f"{spec.attempt}: writing to {', '.join(spec.topics)}")
-        group = f"kafka_eos {uuid.uuid4().hex}"
-        spark.sparkContext.setJobGroup(group, str(spec.attempt))
-        write(frame, options)
-        if ran_once(spark.sparkContext, group):
-            store.note_ran_once(spec.attempt)
+                frame = own_partitions(frame, options)
+            watch.check()
+            _say(f"load {spec.attempt}: writing to {', '.join(spec.topics)}")
+            group = f"kafka_eos {uuid.uuid4().hex}"
+            context.setJobGroup(group, str(spec.attempt))
+            write(frame, options, written)
+            if ran_once(context, group):
+                store.note_ran_once(spec.attempt)
+        return progress.seconds
     finally:
         spark.stop()  # before anything else is printed: it logs
-    made = store.read(spec.attempt)
-    _say(
-        f"{spec.attempt}: prepared {made.records} records in {made.how}, "
-        f"{len(made.entries)} Spark partitions; manifest {store.path(spec.attempt)}"
-    )
 
 
 def _session(spec: ApplicationSpec) -> SparkSession:

@@ -60,6 +60,9 @@ from airflow_kafka_eos.transaction import PreparedTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import Accumulator
+
+    from airflow_kafka_eos.spark.progress import Written
 
 _log = logging.getLogger(__name__)
 
@@ -174,6 +177,8 @@ class KafkaEosWriter(DataSourceArrowWriter):
         self.shared = shared
         #: the ids of the slot, if there is one, as they were before any task
         self.at_lease: Snapshot = at_lease or {}
+        #: to be told how much a task has written, once it has (:mod:`.progress`)
+        self.written: Accumulator[Written] | None = None
 
     # -- on executors ----------------------------------------------------------------------------------------------
 
@@ -203,8 +208,10 @@ class KafkaEosWriter(DataSourceArrowWriter):
                     writer.open()
                 writer.write(batch)
             if writer is None:
+                self._tell(0, 0)
                 return PreparedPartition(ManifestEntry(partition, None, ()), number)
             transaction, writes = writer.prepare()
+            self._tell(sum(w.records for w in writes), sum(w.bytes for w in writes))
             return PreparedPartition(ManifestEntry(partition, transaction, writes), number, not first_choice)
         except BaseException:
             if writer is not None:
@@ -213,6 +220,12 @@ class KafkaEosWriter(DataSourceArrowWriter):
         finally:
             if writer is not None:
                 writer.close()
+
+    def _tell(self, records: int, size: int) -> None:
+        if self.written is not None:
+            from airflow_kafka_eos.spark.progress import Written
+
+            self.written.add(Written(1, records, size))
 
     def _check_of_rows(self, context: TaskContext) -> Callable[[pa.RecordBatch], None]:
         """What each batch is checked for before it is written: in scope ``load``, that it is this task's own."""

@@ -10,6 +10,7 @@ there, and nothing is ever replaced (rules 3 and 13). Layout, with names encoded
                                                           <attempt>.json           the manifest, or "given up"
                                                           <attempt>.once           no task of it was run twice
                                                           <attempt>.failed         why its application failed
+                                                          <attempt>.superseded     by whom: its driver is to stop
                                                           <attempt>.probe.*        object stores: is nothing replaced?
 """
 
@@ -134,6 +135,20 @@ class ManifestStore:
         """Why the attempt's application failed; None where it has left no word."""
         text = self._place.read(self._file(ref, "failed"))
         return None if text is None else str(json.loads(text)["why"])
+
+    def note_superseded(self, ref: AttemptRef, by: str) -> bool:
+        """Tell an attempt's driver that it may stop (:mod:`.superseded`); the ledger has given the attempt up before.
+
+        :param by: who has, and why, for people to read.
+        :returns: False where it was told already.
+        """
+        text = json.dumps({"superseded_by": by, "noted_at": datetime.now(UTC).isoformat()})
+        return self._create(self._file(ref, "superseded"), text)
+
+    def superseded_by(self, ref: AttemptRef) -> str | None:
+        """Who has superseded the attempt, as :meth:`note_superseded` was told; None: nobody that is known here."""
+        text = self._place.read(self._file(ref, "superseded"))
+        return None if text is None else str(json.loads(text)["superseded_by"])
 
     def writers_left(self, manifest: Manifest) -> bool:
         """Whether a writer of the attempt may live on that its manifest does not name (rule 5).

@@ -20,7 +20,11 @@ from airflow_kafka_eos.spark.datasource import KafkaEosDataSource, KafkaEosWrite
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import Accumulator
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from airflow_kafka_eos.spark.progress import Written
 
 #: Bytes of a pickled writer, secrets and all. What is larger than a megabyte Spark hands to executors by way of files
 #: (spark.broadcast.UDFCompressionThreshold): the writer of a slot with thousands of ids, for one.
@@ -39,22 +43,37 @@ class _Reports(AccumulatorParam[list[PreparedPartition]]):
         return value1
 
 
-def write(frame: DataFrame, options: Mapping[str, str]) -> None:
+def write(frame: DataFrame, options: Mapping[str, str], written: Accumulator[Written] | None = None) -> None:
     """``frame.write.format("kafka_eos").options(**options).mode("append").save()``, in fewer processes where it can be.
 
     Of each Spark partition one task attempt counts, the one whose result Spark takes, as with its commit coordinator;
     an attempt whose result it does not take has no say any more, and cleanup finds its transaction.
 
     :param options: with ``load.claim``.
+    :param written: is told by each accepted task what it has written.
     :raises KafkaEosError: what :class:`KafkaEosDataSource` and its writer raise.
     """
     if _is_plain(frame):
         writer = KafkaEosDataSource(dict(options)).writer(frame.schema, overwrite=False)
+        writer.written = written
         if len(cloudpickle.dumps(writer)) <= _IN_MEMORY:  # type: ignore[no-untyped-call]
             _map(frame, writer)
             return
-    frame.sparkSession.dataSource.register(KafkaEosDataSource)
+    frame.sparkSession.dataSource.register(_counting(written))
     frame.write.format(KafkaEosDataSource.name()).options(**options).mode("append").save()
+
+
+def _counting(written: Accumulator[Written] | None) -> type[KafkaEosDataSource]:
+    """The data source with an accumulator: Spark makes and calls its writer in processes of their own, and pickles a
+    class that is made here with what it refers to."""
+
+    class Counting(KafkaEosDataSource):
+        def writer(self, schema: StructType, overwrite: bool) -> KafkaEosWriter:
+            made = super().writer(schema, overwrite)
+            made.written = written
+            return made
+
+    return Counting
 
 
 def _is_plain(frame: DataFrame) -> bool:

@@ -95,6 +95,8 @@ SAID_OTHERWISE = [
     ({"job_args": {"of": [1, {"a": {2}}]}}, r"job_args\['of'\]\[1\]\['a'\] is \{2\} of type set"),
     ({"job_args": {"x": float("nan")}}, r"job_args\['x'\] is nan"),
     ({"hold_time": 30, "margin": 60}, "margin=0:01:00 does not fit hold_time=0:00:30"),
+    ({"writer": "confluent", "scope": "load"}, 'writer="confluent" cannot do scope="load".*Leave writer at "auto"'),
+    ({"writer": "confluent", "two_phase_commit": "required"}, 'cannot do two_phase_commit="required"'),
     ({"spark_args": {"conf": "spark.x=1"}}, "conf='spark.x=1' is no dict of names and values"),
     ({"spark_args": {"executor_memry": "1g"}}, "spark_args has 'executor_memry'.*Did you mean executor_memory"),
 ]  # fmt: skip

@@ -61,9 +61,19 @@ class Held(Run):
         """The whole DAG."""
         self.airflow.patch(f"/dags/{self.dag}", {"is_paused": on})
 
-    def be_unwatched(self) -> None:
+    def be_orphaned(self) -> None:
         """The next Spark application does not end with its task."""
+        self._file("orphaned", "").touch()
+
+    def be_unwatched(self) -> None:
+        """Nor does it when it is superseded."""
         self._file("unwatched", "").touch()
+
+    def log_of(self, task: str, attempt: int) -> str:
+        """What Airflow has of a task's try by now."""
+        folder = self.airflow.home / "logs" / f"dag_id={self.dag}" / f"run_id={self.id}" / f"task_id=load.{task}"
+        found = folder / f"attempt={attempt}.log"
+        return found.read_text(encoding="utf-8", errors="replace") if found.exists() else ""
 
     def passed(self, moment: str) -> bool:
         return self._file(moment, ".done").exists()

@@ -82,6 +82,30 @@ def zombie_spark(place: Place) -> None:
     assert run.count(whole=True) == right(whole=True)
 
 
+def superseded_spark(place: Place) -> None:
+    """A Spark application whose task was killed ends when its retry has opened the next attempt, and not at its end."""
+    run = Held(place, "superseded")
+    run.be_orphaned()
+    run.hold("starting")
+    run.hold("writing")
+    run.start()
+    for moment in ("starting", "writing"):
+        run.reached(moment, with_open=False)
+    shown = f"load {run.load} attempt 1: 0 of 2 tasks done, 2 running, nothing written yet (stage"
+    wait_for(lambda: shown in run.log_of("prepare", 1), lambda: f"{shown} in {run.log_of('prepare', 1)}")
+    jvm = run.jvm()
+    kill(run.process("writing"))
+    try:
+        wait_for(lambda: not jvm.is_running(), lambda: f"the end of a driver whose tasks wait for ever: {run.tasks()}")
+    finally:
+        if jvm.is_running():
+            kill(jvm, *jvm.children(recursive=True))
+    assert run.wait() == "success", run.tasks()
+    assert run.attempts() == 2
+    assert run.count(whole=True) == right(whole=True)
+    assert f"load {run.load} attempt 2: prepared {RECORDS} records in 2 transactions" in run.log_of("prepare", 2)
+
+
 def three_race_for_one_load(place: Place) -> None:
     """Two DAGs and a manual trigger of one of them, one load name and one key: one copy, whoever wins (rules 2, 9)."""
     load = LoadIdentity("airflow", "race", "the one")
@@ -108,5 +132,6 @@ STORIES: Mapping[str, Callable[[Place], None]] = {
     "deleted-when-done": deleted_when_done,
     "deleted-when-failed": deleted_when_marked_failed,
     "zombie": zombie_spark,
+    "superseded": superseded_spark,
     "race": three_race_for_one_load,
 }

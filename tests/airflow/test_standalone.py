@@ -41,6 +41,26 @@ def test_a_refused_load_fails_the_run_leaves_nothing_and_goes_through_after_a_cl
     assert counted(place, run, whole=True) == right(whole=True)
 
 
+def test_a_missing_topic_fails_begin_and_is_loaded_into_once_it_is_there(place: Place) -> None:
+    """No JVM starts for it, and no retry waits for what nobody makes."""
+    run = Run(place.airflow, "at_once", "no-topic")
+    (place.switches / run.id).mkdir()
+    run.start()
+    assert run.wait() == "failed"
+    seen = run.tasks()
+    assert seen["begin"] == ("failed", 1), seen
+    assert (seen["prepare"][0], seen["loaded"][0]) == ("upstream_failed", "upstream_failed"), seen
+    load = load_of(run)
+    (row,) = place.ledger.attempts(load)
+    assert row.reason.startswith("TopicError: topics=['no-topic']: topic no-topic does not exist on 127.0.0.1"), row
+    assert not row.is_submitted
+    place.kafka.create_topic(run.id, partitions=2)
+    run.clear("begin", downstream=True)
+    assert run.wait() == "success", run.tasks()
+    expected = [f"{run.id} {n}" for n in range(RECORDS)]
+    assert count(place.bootstrap, run.id, expected, ids=f".{run.id}.") == right(whole=True)
+
+
 def test_without_deferring_it_is_the_same(place: Place) -> None:
     run = Run(place.airflow, "in_worker", "one")
     run.start()

@@ -1,9 +1,10 @@
 """``count`` rows in two partitions, which stop where a test asks for it (see clicks.py): the first one before its first
 row, at ``starting``, the second one in its middle, at ``writing``; ``written.done`` says that it has gone on.
 
-Where ``unwatched`` is, this application does not see its Airflow task die (docs/adr/0008), as behind another PID
-namespace. (A driver stopped by SIGSTOP would not see it either, but the kernel sends SIGHUP to a process group that its
-task's death leaves orphaned with a stopped member.)
+Where ``orphaned`` is, this application does not see its Airflow task die (docs/adr/0008), as behind another PID
+namespace; where ``unwatched`` is, it does not see either that it was superseded, as with a store that is away. (A
+driver stopped by SIGSTOP would see neither, but the kernel sends SIGHUP to a process group that its task's death leaves
+orphaned with a stopped member.)
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from pathlib import Path
 
 
 def load(spark, prefix, count, switches):
-    unwatched = Path(switches, "unwatched")
-    if unwatched.exists():
-        from airflow_kafka_eos.spark import orphan
+    for name in ("orphaned", "unwatched"):
+        switch = Path(switches, name)
+        if switch.exists():
+            from airflow_kafka_eos.spark import manifest_store, orphan
 
-        unwatched.unlink()
-        orphan.is_alive = lambda identity: True
+            switch.unlink()
+            orphan.is_alive = lambda identity: True
+            if name == "unwatched":
+                manifest_store.ManifestStore.superseded_by = lambda self, ref: None
 
     def stop_at(moment):
         import os
