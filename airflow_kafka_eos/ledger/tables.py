@@ -217,7 +217,7 @@ kafka_transaction_state = Table(
     Column("prepared_transaction_state", _varchar(255), nullable=False),
 )
 
-#: Turns with what only one task at a time may make in Airflow (docs/adr/0023). A row stays, and is taken again.
+#: Turns with what only one task at a time may make in Airflow (docs/adr/0022). A row stays, and is taken again.
 turns = Table(
     "kafka_eos_turns",
     metadata,

@@ -3,7 +3,7 @@
 A transaction coordinator that comes up while the leader of a partition is not known yet drops the markers that it owes
 that partition ("Couldn't find leader endpoint …, these partitions are likely deleted already and hence can be
 skipped", TransactionMarkerChannelManager, Kafka 4.4.0), and calls the transaction complete. No EndTxn brings them back,
-readers are held back for ever, and the load would never be committed. docs/adr/0022 has the choices made here, and
+readers are held back for ever, and the load would never be committed. docs/adr/0021 has the choices made here, and
 docs/specification/forgotten.py why each of them stands.
 """
 

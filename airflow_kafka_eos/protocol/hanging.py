@@ -6,7 +6,7 @@ ended. Nothing but a marker, written past the coordinator, ends it: here an abor
 enough to make one; and a broker that comes up may forget an end.
 
 A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
-what would prove it (docs/adr/0026). How long ago its last record was proves nothing: records carry the times that
+what would prove it (docs/adr/0024). How long ago its last record was proves nothing: records carry the times that
 their application gives them.
 """
 

@@ -13,7 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-#: Object stores that create an object only where there is none, in one request that is whole or nothing (ADR 0020).
+#: Object stores that create an object only where there is none, in one request that is whole or nothing (ADR 0019).
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
 

@@ -323,7 +323,7 @@ def _of_brokers(dice: random.Random, scenario: Scenario, kind: Kind) -> Fault:
         targets = {"all": 1, "leader": 1, "coordinator": 1}
     seconds = dice.choice([0.5, 1.5, 4.0]) if kind is Kind.BROKER_PAUSE else dice.choice([0.0, 1.0])
     fault = _from_outside(dice, scenario, kind, _weighted(dice, targets), seconds)
-    # what a broker has decided and not written down everywhere is where it may forget (docs/adr/0022)
+    # what a broker has decided and not written down everywhere is where it may forget (docs/adr/0021)
     own = random.Random(f"brokers {scenario.seed}")
     fitting = [p for p in PLACES if p.fits(scenario.scope, scenario.writer) and ENDS in p.name]
     return replace(fault, moment=Moment(step=own.choice(fitting).name)) if own.random() < 0.6 else fault

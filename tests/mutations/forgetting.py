@@ -1,4 +1,4 @@
-"""Guards of what ends a transaction that its coordinator has forgotten (docs/adr/0022)."""
+"""Guards of what ends a transaction that its coordinator has forgotten (docs/adr/0021)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims and manifests in an object store: still create-only and whole (rules 3 and 13, ADR 0020)."""
+"""Claims and manifests in an object store: still create-only and whole (rules 3 and 13, ADR 0019)."""
 
 from __future__ import annotations
 
