@@ -202,7 +202,10 @@ def _other_topics(session: Session, row: AttemptRow, topics: Sequence[str]) -> l
 
 
 def _other_interval(session: Session, row: AttemptRow, interval: tuple[str, str] | None) -> list[str]:
-    """What to say of a committed load that was begun for another data interval than this scheduled run's."""
+    """What to say of a committed load that was begun for another data interval than this scheduled run's.
+
+    Rule: key-names-the-data.
+    """
     from airflow_kafka_eos.ledger.attempts import normalise_interval
 
     known = session.ledger.load(row.load)

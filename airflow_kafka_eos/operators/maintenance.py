@@ -176,7 +176,7 @@ class SweepLeftoversOperator(BaseOperator):
             )
         swept = clean(
             session,
-            # a person has it (rule 7): another look would only hide why
+            # a person has it (rule: doubt-stops-for-a-person): another look would only hide why
             {load: up_to for load, up_to in left.loads.items() if load not in in_doubt},
             by=by,
             quiet_s=self.quiet_period.total_seconds(),

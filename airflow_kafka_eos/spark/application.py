@@ -63,7 +63,8 @@ def main(arguments: list[str]) -> int:
 def prepare(spec_text: str) -> None:
     """Claim the attempt, run the job, write its DataFrame, and say what was prepared.
 
-    :raises UndecidableError: the attempt was claimed before: a restarted driver, or a prepare that ran twice (rule 3).
+    :raises UndecidableError: the attempt was claimed before: a restarted driver, or a prepare that ran twice
+        (rule: one-application-per-attempt).
     """
     from airflow_kafka_eos.load import TransactionScope
     from airflow_kafka_eos.spark.manifest_store import ManifestStore

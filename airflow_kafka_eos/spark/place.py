@@ -40,7 +40,7 @@ class Place(Protocol):
         """
 
     def refuse_replacing(self, name: str) -> None:
-        """Make sure that nothing is ever replaced here (rule 3).
+        """Make sure that nothing is ever replaced here (rule: one-application-per-attempt).
 
         :param name: of a text that this leaves behind.
         :raises ConfigurationError: the place replaces what is there.

@@ -153,7 +153,7 @@ def _any(seed: int) -> Scenario:
     kafka = _weighted(dice, {"4.4": 5, "4.1": 3, "3.9": 2})
     writer = _weighted(dice, {"arrow": 3, "confluent": 1})
     scope = "task" if writer == "confluent" else _weighted(dice, {"task": 3, "load": 2})
-    # design.md: granted from 4.1 on; librdkafka has none
+    # granted from 4.1 on; librdkafka has none
     two_phase = kafka != "3.9" and writer == "arrow" and dice.random() < 0.4
     tasks = dice.randint(1, 8)
     partitions = dice.randint(1, 12)
@@ -217,7 +217,7 @@ def _in_its_world(scenario: Scenario) -> Scenario:
     found = replace(scenario, loads=loads, keeps=keeps)
     if scenario.seed < FRESH.start:
         return found
-    # design.md: 4.0 has no two-phase commit, and who has 3.9's transaction version has none either
+    # 4.0 has no two-phase commit, and who has 3.9's transaction version has none either
     some = {k: w for k, w in _KAFKAS[found.kafka].items() if k in _OF_2PC or not found.two_phase}
     found = replace(found, kafka=_weighted(dice, some))
     if scenario.seed % STEP_RUNS == 0 or dice.random() >= _ADMINS:
