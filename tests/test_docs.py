@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "bench").glob("*.md")])
-DECISIONS = sorted((DOCS / "adr").glob("*.md"))
+DECISIONS = sorted((DOCS / "adr").glob("[0-9]*.md"))
 #: what may cite a decision by its number
 CITING = [
     path
@@ -51,6 +51,25 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if not path.exists() or (anchor and anchor not in _anchors(path)):
             wrong.append(link)
     assert wrong == []
+
+
+def test_the_index_has_every_page() -> None:
+    pages = {
+        _name(p)
+        for p in [*DOCS.glob("*.md"), DOCS / "specification" / "README.md", DOCS / "adr" / "README.md"]
+    }
+    linked = {_name((DOCS / link).resolve()) for link in _links(DOCS / "README.md")}
+    assert pages - {"docs/README.md"} - linked == set()
+    assert {"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= linked
+
+
+def test_the_index_of_decisions_has_each_by_its_title() -> None:
+    titles = [path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for path in DECISIONS]
+    listed = re.findall(
+        r"(?m)^(\d+)\. \[(.+)\]\((.+)\)$", (DOCS / "adr" / "README.md").read_text(encoding="utf-8")
+    )
+    assert [f"{number}. {title}" for number, title, _ in listed] == titles
+    assert [file for _, _, file in listed] == [path.name for path in DECISIONS]
 
 
 def test_decisions_are_numbered_without_holes() -> None:
