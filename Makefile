@@ -57,7 +57,7 @@ lint: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -m "not broker and not spark and not airflow"
 
-# some only: make mutations ONLY="1 decided-load-swept" (rules or names of tests/mutations/table.py)
+# some only: make mutations ONLY="decide-before-kafka decided-load-swept" (rules of docs/protocol.md, or names of mutations)
 mutations: tools $(READY)
 	@$(BIN)/python -m tests.mutations $(ONLY)
 

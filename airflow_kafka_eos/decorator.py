@@ -86,7 +86,7 @@ def exactly_once_load(
             load_orders(day=DAY)
 
     The function runs in the Spark driver, which runs the DAG file again to come to it, as Airflow's workers do
-    (docs/adr/0018): it may use what its file defines and imports, and the variables around it. It has no Airflow
+    (docs/adr/0017): it may use what its file defines and imports, and the variables around it. It has no Airflow
     context and no connections; what it needs of the run it is called with. The file's code outside of functions runs
     in the driver too: what asks Airflow for variables or connections there is refused when prepare runs. What
     executors call (UDFs) travels by value; own modules that they import are shipped with

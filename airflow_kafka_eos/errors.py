@@ -20,7 +20,7 @@
     │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
     │   ├── TooLargeToCopyError      lost after the decision, and to copy it takes longer than the brokers allow
     │   ├── SandboxError             the sandbox's own broker could not be set up, or died
-    │   └── InDoubtError             what happened cannot be told or mended by program (rule 7)
+    │   └── InDoubtError             what happened cannot be told or mended by program (rule: doubt-stops-for-a-person)
     │       └── RecordsGoneError     lost after the decision, and gone from the log: prepare must write them again
     └── TransientError               the same call may succeed later; nothing was lost by failing now
         ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
@@ -232,7 +232,7 @@ class SandboxError(TerminalError):
 
 
 class InDoubtError(TerminalError):
-    """The log does not tell one story (rule 7). Nothing is touched; a person decides."""
+    """The log does not tell one story (rule: doubt-stops-for-a-person). Nothing is touched; a person decides."""
 
 
 class RecordsGoneError(InDoubtError):

@@ -1,4 +1,4 @@
-"""What really happened to a transaction, judged by the partitions' logs alone (rule 7).
+"""What really happened to a transaction, judged by the partitions' logs alone (rule: log-is-the-evidence).
 
 Per partition the evidence is the first control record of the transaction's producer id behind its last record, as long
 as it cannot be a later transaction's: :class:`airflow_kafka_eos.kafka.log_scan.LogScan`.
@@ -43,7 +43,8 @@ class Outcome(str, Enum):
     ABORTED = "aborted"
     OPEN = "open"
     IN_DOUBT = "in doubt"
-    #: aborted, by the broker's timeout or by a hand, although the decision was commit: to be repaired (rule 12)
+    #: aborted, by the broker's timeout or by a hand, although the decision was commit: to be repaired
+    #: (rule: repair-replaces-lost-row)
     LOST = "lost"
     #: lost, and replaced by a repair, which entered the decision in its place
     SUPERSEDED = "superseded"
@@ -51,7 +52,7 @@ class Outcome(str, Enum):
 
 #: What is never judged again: the markers were seen, and what happens to the log later takes nothing back.
 FINAL = frozenset({Outcome.COMMITTED, Outcome.LOST, Outcome.SUPERSEDED})
-#: Outcomes of a decided transaction with which its load is done (rule 10).
+#: Outcomes of a decided transaction with which its load is done (rule: committed-is-verified).
 DONE = frozenset({Outcome.COMMITTED, Outcome.SUPERSEDED})
 
 

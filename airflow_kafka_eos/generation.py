@@ -1,4 +1,6 @@
-"""Generations of a load: a reload is a load with a key of its own, asked for by name; one key loads once (rule 9).
+"""Generations of a load: a reload is a load with a key of its own, asked for by name; one key loads once.
+
+Rule: one-key-loads-once.
 
 The first generation of key ``k`` is ``k`` itself, the next ones are ``k~reload-2``, ``k~reload-3``, …; each is a load
 like any other to the ledger and to Kafka. Such keys are made here only: an author's own is refused.

@@ -1,4 +1,4 @@
-"""What a load is, which states it may have, and which moves between them are allowed (design.md, Load states)."""
+"""What a load is, which states it may have, and which moves between them are allowed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ WriterText = Literal["auto", "arrow", "confluent"]
 
 
 class TransactionScope(Choice):
-    """What one Kafka transaction covers (design.md, Two transaction scopes)."""
+    """What one Kafka transaction covers."""
 
     #: one transaction per Spark task attempt: Spark may retry and speculate
     TASK = "task"
@@ -111,7 +111,7 @@ class TwoPhaseCommit(Choice):
 
 
 class OnCommitted(Choice):
-    """What ``begin`` does with a load that is committed already (rule 9: one key loads once)."""
+    """What ``begin`` does with a load that is committed already (rule: one-key-loads-once)."""
 
     #: passes as done, nothing is written again
     SKIP = "skip"
@@ -145,14 +145,14 @@ class LoadState(str, Enum):
     GIVEN_UP = "GIVEN_UP"
 
 
-#: States behind a commit decision: such a load gets no new attempt (rule 9).
+#: States behind a commit decision: such a load gets no new attempt (rule: one-key-loads-once).
 DECIDED_COMMIT = frozenset(
     {LoadState.COMMITTING, LoadState.COMMITTED, LoadState.REPAIRING, LoadState.IN_DOUBT, LoadState.GIVEN_UP}
 )
 
 _S = LoadState
 #: state -> states that may follow. Opening an attempt (-> PREPARING) makes the older undecided one
-#: undecidable in the same ledger transaction (rule 2), so it may follow every undecided state.
+#: undecidable in the same ledger transaction (rule: one-decision-per-load), so it may follow every undecided state.
 MOVES: dict[LoadState, frozenset[LoadState]] = {
     _S.PREPARING: frozenset({_S.PREPARING, _S.PREPARED, _S.ABORTING}),
     _S.PREPARED: frozenset({_S.PREPARING, _S.COMMITTING, _S.ABORTING}),

@@ -86,7 +86,7 @@ class TransactionWrites:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A topic as prepare saw it. Writers notice when it is widened, decide when it is recreated (design.md, traps)."""
+    """A topic as prepare saw it. Writers notice when it is widened, decide when it is recreated."""
 
     topic_id: str
     partitions: int
@@ -200,7 +200,10 @@ def sha256(manifest: Manifest) -> str:
 
 
 def dump_given_up(attempt: AttemptRef, reason: str) -> str:
-    """What the driver's ``abort()`` leaves in the manifest's place, so that no manifest can follow (rule 13)."""
+    """What the driver's ``abort()`` leaves in the manifest's place, so that no manifest can follow.
+
+    Rule: writer-ends-only-unreported.
+    """
     document = {
         "schema_version": SCHEMA_VERSION,
         "attempt": _attempt_document(attempt),

@@ -16,10 +16,10 @@ Pooled, of a slot that the ledger leases to one attempt after another:
 
 Namespace, load name and key are percent-encoded, so that the separators stay unambiguous and ids of two loads
 can never collide; by the number of its parts an id is of one kind or the other. The ledger id is random per ledger:
-another deployment with the same names never parses as ours (rule 6). The task attempt id is Spark's
-``TaskContext.taskAttemptId()``, unique within one application even when a stage is retried (rule 5), and an attempt is
-one application (rule 3); ``n`` is the first number that nobody has used since the lease. The others belong to the
-attempt as a whole and to no Spark partition.
+another deployment with the same names never parses as ours (rule: only-our-ids). The task attempt id is Spark's
+``TaskContext.taskAttemptId()``, unique within one application even when a stage is retried (rule: id-per-task-attempt),
+and an attempt is one application (rule: one-application-per-attempt); ``n`` is the first number that nobody has used
+since the lease. The others belong to the attempt as a whole and to no Spark partition.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ class TransactionalId:
 
     @classmethod
     def parse(cls, text: str) -> TransactionalId | None:
-        """Read an id back, or None when it is not one of ours: another application's id is no error (rule 6)."""
+        """Read an id back, or None when it is not one of ours: another application's id is no error.
+
+        Rule: only-our-ids.
+        """
         parts = text.split(".")
         if len(parts) != 5:
             return None
@@ -186,7 +189,7 @@ AnyId = TransactionalId | PooledId
 
 
 def parse(text: str) -> AnyId | None:
-    """Read an id of either kind back, or None when it is not one of ours (rule 6)."""
+    """Read an id of either kind back, or None when it is not one of ours (rule: only-our-ids)."""
     return TransactionalId.parse(text) or PooledId.parse(text)
 
 
@@ -194,8 +197,8 @@ def parse(text: str) -> AnyId | None:
 class AttemptRef:
     """An attempt of a load in a ledger: all that Spark needs to know of where it belongs.
 
-    Or some repairs of the load that one application prepares together (rule 12): they are attempts of their own, with
-    numbers that no attempt of the load has.
+    Or some repairs of the load that one application prepares together (rule: repair-replaces-lost-row): they are
+    attempts of their own, with numbers that no attempt of the load has.
 
     :param attempt: its number; of repairs, the lowest.
     :param slot: the one that the ledger has leased to it; None: it has ids of its own (incrementing).

@@ -37,7 +37,7 @@ class PreparedTxnState:
     """KIP-939's PreparedTxnState: a producer id and epoch, as the string ``"<producer id>:<epoch>"``.
 
     The empty state stands for "no transaction"; its string is ``""``. States are compared for equality only:
-    epochs roll over and producer ids change on exhaustion (rule 7).
+    epochs roll over and producer ids change on exhaustion (rule: recorded-identity).
     """
 
     producer_id: int
@@ -90,7 +90,7 @@ PreparedTxnState.EMPTY = PreparedTxnState(-1, -1)
 
 @dataclass(frozen=True)
 class PreparedTransaction:
-    """FLIP-319's committable: what a decision names and an EndTxn ends (rule 4)."""
+    """FLIP-319's committable: what a decision names and an EndTxn ends (rule: recorded-identity)."""
 
     transactional_id: str
     state: PreparedTxnState
@@ -100,7 +100,10 @@ class PreparedTransaction:
 
 
 class CoordinatorState(str, Enum):
-    """A transaction's state as its coordinator reports it (KIP-664). A hint, never evidence (rule 7)."""
+    """A transaction's state as its coordinator reports it (KIP-664). A hint, never evidence.
+
+    Rule: log-is-the-evidence.
+    """
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"

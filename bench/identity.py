@@ -1,4 +1,4 @@
-"""Under which names the benchmarks write; nobody else's transactions are ever ended (rule 6)."""
+"""Under which names the benchmarks write; nobody else's transactions are ever ended (rule: only-our-ids)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of the tree (design.md, Shape), as far as import-linter's contracts in pyproject.toml cannot say it."""
+"""The shape of the tree, as far as import-linter's contracts in pyproject.toml cannot say it."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_the_image_has_the_airflow_and_python_that_are_tried() -> None:
 
 
 def test_spark_s_two_packages_are_one_version() -> None:
-    # they unpack into the same folder (design.md)
+    # they unpack into the same folder
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = {p.split("==")[1] for p in project["optional-dependencies"]["spark"] if p.startswith("pyspark")}
     assert pinned == {CONSTRAINTS["pyspark"]} == {CONSTRAINTS["pyspark-client"]}

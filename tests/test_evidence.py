@@ -1,4 +1,4 @@
-"""Rule 7: an outcome is judged by the partitions' logs; anything but one clear story stops for a person."""
+"""The partitions' logs judge an outcome; all but one clear story stops for a person (rule: log-is-the-evidence)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ some_markers = st.lists(st.sampled_from(Marker), max_size=12)
         ([], Outcome.IN_DOUBT),
     ],
 )
-def test_the_table_of_rule_7(markers: list[Marker], outcome: Outcome) -> None:
+def test_the_table_of_outcomes(markers: list[Marker], outcome: Outcome) -> None:
     assert judge(markers) is outcome
 
 

@@ -1,4 +1,4 @@
-"""Rule 9: a reload is a load with a key of its own, asked for by name; one key loads once."""
+"""A reload is a load with a key of its own, asked for by name (rule: one-key-loads-once)."""
 
 from __future__ import annotations
 

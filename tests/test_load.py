@@ -1,4 +1,4 @@
-"""Load identity and the state machine of design.md, section Load states."""
+"""Load identity and its state machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.values import loads
 LOAD = LoadIdentity("airflow", "orders", "2013-01-01")
 S = LoadState
 
-#: design.md's picture, line by line
+#: docs/protocol.md's picture, line by line
 PICTURE = {
     (S.PREPARING, S.PREPARED),
     (S.PREPARED, S.COMMITTING),
@@ -26,9 +26,9 @@ PICTURE = {
     (S.REPAIRING, S.COMMITTED),
     (S.REPAIRING, S.IN_DOUBT),
 }
-#: rule 2: opening an attempt aborts the undecided ones in the same ledger transaction
+#: opening an attempt aborts the undecided ones in the same ledger transaction
 REOPENED = {(s, S.PREPARING) for s in (S.PREPARING, S.PREPARED, S.ABORTING, S.ABORTED)}
-#: rule 7: mixed evidence shows up while committing; a person mends it and lets recovery look again
+#: mixed evidence shows up while committing; a person mends it and lets recovery look again
 MENDED = {(S.COMMITTING, S.IN_DOUBT), (S.IN_DOUBT, S.COMMITTED), (S.IN_DOUBT, S.REPAIRING)}
 #: a person leaves an unfinished decided load as it is
 GIVEN_UP = {(s, S.GIVEN_UP) for s in (S.COMMITTING, S.REPAIRING, S.IN_DOUBT)}
@@ -65,7 +65,7 @@ def test_committed_and_given_up_are_final() -> None:
 
 
 def test_a_commit_decision_only_rolls_forward() -> None:
-    # rule 9: no way leads from a commit decision back to a new attempt or to an abort
+    # no way leads from a commit decision back to a new attempt or an abort (rule: one-key-loads-once)
     assert {S.COMMITTING, S.COMMITTED, S.REPAIRING, S.IN_DOUBT, S.GIVEN_UP} == DECIDED_COMMIT
     for state in DECIDED_COMMIT:
         assert _reachable(state) <= DECIDED_COMMIT, state

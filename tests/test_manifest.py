@@ -1,4 +1,7 @@
-"""The manifest: decide believes it only when whole, of this attempt, and consistent in itself (rules 3, 4, 13)."""
+"""The manifest: decide believes it only when whole, of this attempt, and consistent in itself.
+
+Rule: decide-what-is-confirmed.
+"""
 
 from __future__ import annotations
 
@@ -222,7 +225,7 @@ def test_another_attempt_s_manifest_is_refused(other: m.AttemptRef) -> None:
 
 
 def test_what_spark_gave_up_is_not_decided() -> None:
-    # rule 13: the tombstone stands where no manifest can follow
+    # the tombstone stands where no manifest can follow
     text = m.dump_given_up(REF, "the driver ran abort()")
     with pytest.raises(ManifestError, match=r"gave this attempt up: the driver ran abort\(\)"):
         m.load(text, REF)

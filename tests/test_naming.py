@@ -1,4 +1,7 @@
-"""Transactional ids: one id, one meaning; another load's or another deployment's never looks like ours (rule 6)."""
+"""Transactional ids: one id, one meaning; another load's or another deployment's never looks like ours.
+
+Rule: only-our-ids.
+"""
 
 from __future__ import annotations
 
@@ -283,7 +286,7 @@ def test_the_length_check_is_exact_at_its_border() -> None:
 
 
 def test_repairs_prepared_together_have_ids_of_their_own_numbers_and_no_others() -> None:
-    """Rules 5 and 12: each Spark task attempt of each repair has its own, and an attempt's are none of theirs."""
+    """Each Spark task attempt of each repair has its own, and an attempt's are none of theirs."""
     again = AttemptRef(LOAD, LEDGER, 7, None, ((3, 8), (0, 7)))
     assert [again.writes(n) for n in range(4)] == [True, False, False, True]
     ids = [again.task_id(0, 1), again.task_id(3, 1), again.task_id(3, 2)]

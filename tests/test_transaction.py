@@ -1,4 +1,4 @@
-"""PreparedTxnState is KIP-939's string, read and written in exactly one way (rules 4 and 7)."""
+"""PreparedTxnState is KIP-939's string, read and written in exactly one way (rule: recorded-identity)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_two_states_are_equal_only_when_their_texts_are(one: PreparedTxnState, o
 
 
 def test_states_have_no_order() -> None:
-    # epochs roll over (rule 7): older or newer cannot be told
+    # epochs roll over (rule: recorded-identity): older or newer cannot be told
     with pytest.raises(TypeError):
         assert PreparedTxnState(1, 1) < PreparedTxnState(1, 2)  # type: ignore[operator]
 
@@ -93,7 +93,8 @@ def _described(state: CoordinatorState) -> TransactionDescription:
 
 
 def test_open_is_whatever_holds_back_readers() -> None:
-    # decided is not done: until the markers are written, PrepareCommit holds back the last stable offset (rule 10)
+    # decided is not done: until the markers are written, PrepareCommit holds back the last stable offset
+    # (rule: committed-is-verified)
     held = {state.value for state in CoordinatorState if _described(state).is_open}
     assert held == {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
     assert held == {state.value for state in OPEN_STATES}

@@ -1,4 +1,7 @@
-"""``transactions commit``, ``abort`` and ``force-terminate``: the ledger is asked, and written, first (rule 1)."""
+"""``transactions commit``, ``abort`` and ``force-terminate``: the ledger is asked, and written, first.
+
+Rule: decide-before-kafka.
+"""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _describe(arguments: argparse.Namespace) -> int:
         "transactional_id": name,
         "coordinator": None if seen is None else {"broker": node_id, "address": address} | _coordinator(seen),
         "ledger": None if attempt is None else _ledger(attempt, recorded, seen),
-        # what the partitions' logs say of the recorded transaction: the only evidence (rule 7)
+        # what the partitions' logs say of the recorded transaction: the only evidence (rule: log-is-the-evidence)
         "log": None if outcome is None else outcome.value,
     }
     if arguments.output == "json":

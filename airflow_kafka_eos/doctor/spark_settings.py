@@ -45,7 +45,7 @@ def _task_failures(conf: Mapping[str, str], scope: TransactionScope) -> Finding:
     value = conf.get(key)
     if scope is TransactionScope.LOAD and value not in (None, "1"):
         return found.warning(
-            "A task that failed is run again only to find that it may not write (rule 14): the attempt fails later",
+            "A task that failed is run again only to find that it may not write: the attempt fails later",
             f"Remove {key}, or --conf {key}=1",
         )
     if scope is TransactionScope.TASK and value == "1":

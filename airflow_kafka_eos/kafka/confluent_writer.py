@@ -70,7 +70,7 @@ _OVERHEAD = 100
 class ConfluentWriter:
     """A :class:`~airflow_kafka_eos.kafka.writer.TransactionWriter` over confluent-kafka.
 
-    :param describe: confirms the identity before it is reported (rule 4).
+    :param describe: confirms the identity before it is reported (rule: recorded-identity).
     :param topics_now: asks the brokers what the target's topics are, before the same; None: they are not asked.
     :param now_ms: the clock that the deadline is read from, milliseconds since the epoch.
     """
@@ -104,7 +104,7 @@ class ConfluentWriter:
     # -- the writer's interface ----------------------------------------------------------------------------------
 
     def open(self) -> PreparedTxnState:
-        """See the interface. ``init_transactions`` is called here and nowhere else (rule 8)."""
+        """See the interface. ``init_transactions`` is called here and nowhere else (rule: one-init-per-transaction)."""
         left_s = left_ms(self._target.deadline_ms, self._now_ms(), self._id) / 1000
         self._producer = Producer(
             _configuration(self._settings, self._target),
@@ -285,7 +285,10 @@ class ConfluentWriter:
         self._eos_count += 1
 
     def _assigned(self) -> PreparedTxnState:
-        """The producer id and epoch, from statistics made after this call (rule 4); one epoch in the whole life."""
+        """The producer id and epoch, from statistics made after this call; one epoch in the whole life.
+
+        Rule: recorded-identity.
+        """
         producer = self._opened()
         end = time.monotonic() + _ANSWER_S
         # one document may have been made before this call and wait in the queue
@@ -298,7 +301,7 @@ class ConfluentWriter:
         if self._eos["epoch_cnt"] != 1 or (not self._state.is_empty and found != self._state):
             raise ProducerFencedError(
                 f"the producer began as {self._state or found} and is {found} now, "
-                f"after {self._eos['epoch_cnt']} assignments: it is not one transaction (rule 8)",
+                f"after {self._eos['epoch_cnt']} assignments: it is not one transaction",
                 remedy="Clear prepare to write again",
                 transactional_id=self._id,
             )

@@ -1,7 +1,7 @@
 """Requests to transaction coordinators: list, describe, end, initialise.
 
 Versions are chosen at sending, the highest that both sides speak (KIP-890: EndTxn v5 on Kafka 4, v4 before).
-What a coordinator answers is a hint for the caller; what happened is judged by the log (rule 7).
+What a coordinator answers is a hint for the caller; what happened is judged by the log (rule: log-is-the-evidence).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TWO_PHASE_VERSION = 6
 class Coordinator:
     """Requests about transactions of one namespace of one ledger.
 
-    :param namespace: ids of other namespaces are never ended or initialised (rule 6).
+    :param namespace: ids of other namespaces are never ended or initialised (rule: only-our-ids).
     :param ledger_id: nor those of other ledgers.
     """
 
@@ -64,7 +64,7 @@ class Coordinator:
         :param longer_than_ms: only those that run longer, by the broker's own clock (KIP-994); -1 for all.
 
         A coordinator that moves while we ask can hide ids (see :meth:`places`): describe by name what the ledger
-        knows (rule 11). Ids without DESCRIBE permission are left out by the broker without a word.
+        knows (rule: listing-only-adds). Ids without DESCRIBE permission are left out by the broker without a word.
 
         :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
         :raises BrokerTooOldError: the brokers cannot filter by duration; that filter is never dropped.
@@ -157,11 +157,12 @@ class Coordinator:
     def end(
         self, transaction: PreparedTransaction, verdict: Verdict, *, timeout_s: float | None = None
     ) -> EndAnswer:
-        """End a transaction by its recorded identity (rule 4). Safe to call again.
+        """End a transaction by its recorded identity (rule: recorded-identity). Safe to call again.
 
         :param timeout_s: seconds to keep trying; the wire's own when None.
 
-        :raises ConfigurationError: the id is not one of this namespace and ledger (rule 6), or has no identity.
+        :raises ConfigurationError: the id is not one of this namespace and ledger (rule: only-our-ids), or has no
+            identity.
         :raises AccessError: WRITE on the transactional id is missing.
         :raises BrokerUnavailableError: no final answer in time. The transaction may have been ended.
         """
@@ -203,9 +204,10 @@ class Coordinator:
         :param timeout_ms: the broker aborts the transaction after that; not used with ``enable_2pc``.
         :param enable_2pc: the broker never aborts by itself (KIP-939).
         :param keep_prepared: KIP-939's KeepPreparedTxn. No released broker supports it.
-        :param before_sending: called before each request, which its exception keeps from being sent (rule 5).
-        :returns: the producer id and epoch that the transaction will have (rule 4).
-        :raises ConfigurationError: the id is not ours (rule 6), or the timeout is above the broker's limit.
+        :param before_sending: called before each request, which its exception keeps from being sent
+            (rule: writers-have-a-deadline).
+        :returns: the producer id and epoch that the transaction will have (rule: recorded-identity).
+        :raises ConfigurationError: the id is not ours (rule: only-our-ids), or the timeout is above the broker's limit.
         :raises BrokerTooOldError: the broker does not take part in two-phase commit.
         :raises AccessError: WRITE, or TWO_PHASE_COMMIT, is missing or switched off.
         """
@@ -246,7 +248,7 @@ class Coordinator:
         if parsed is None or (parsed.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):
             raise ConfigurationError(
                 f"transactional id {transactional_id!r} is not one of namespace {self._namespace!r} and ledger "
-                f"{self._ledger_id}: it is never ended or initialised from here (rule 6)",
+                f"{self._ledger_id}: it is never ended or initialised from here",
                 remedy="Use the ledger and the namespace that it was leased from; another application's transaction "
                 "is that application's to end",
                 transactional_id=transactional_id,
@@ -257,7 +259,7 @@ class Coordinator:
         if transaction.state.is_empty:
             raise ConfigurationError(
                 "a transaction without producer id and epoch cannot be ended",
-                remedy="End it by the identity that the ledger recorded (rule 4)",
+                remedy="End it by the identity that the ledger recorded",
                 transactional_id=transaction.transactional_id,
             )
 

@@ -1,4 +1,4 @@
-"""Copy what an aborted transaction wrote out of the log into a new one (design.md, traps: the records are still there).
+"""Copy what an aborted transaction wrote out of the log into a new one (ADR 14: the records are still there).
 
 Batches are taken over as they are: only their frame (producer, sequence, checksum) is new. So keys, values, headers,
 timestamps and order are equal by construction, and counts and digests prove that it was all of them.
@@ -56,7 +56,8 @@ class Copier:
     :param reader: where the records are read from; its settings say where the copy goes too.
     :param timeout_ms: the broker aborts the new transaction after that.
     :param or_less: what is asked for in turn where the broker does not allow that.
-    :param deadline_ms: milliseconds since the epoch; past it the transaction is not begun (rule 5).
+    :param deadline_ms: milliseconds since the epoch; past it the transaction is not begun
+        (rule: writers-have-a-deadline).
     """
 
     def __init__(
@@ -117,7 +118,10 @@ class Copier:
         return PreparedTransaction(str(self._name), self._state), tuple(copied)
 
     def abort(self) -> None:
-        """End the new transaction, as well as it goes. Only once its repair is undecidable (rule 1)."""
+        """End the new transaction, as well as it goes. Only once its repair is undecidable.
+
+        Rule: decide-before-kafka.
+        """
         if self._sender is not None:
             self._sender.stop()
             self._sender = None
@@ -150,7 +154,10 @@ class Copier:
         return self._sender
 
     def _initialise(self, coordinator: Coordinator) -> PreparedTxnState:
-        """With the first timeout that the broker takes: a refused one initialises nothing (rule 8)."""
+        """With the first timeout that the broker takes: a refused one initialises nothing.
+
+        Rule: one-init-per-transaction.
+        """
         for timeout_ms in self._timeouts_ms:
             self.timeout_ms = timeout_ms
             try:

@@ -1,4 +1,4 @@
-"""Writers carry a deadline: past it, none begins a transaction any more (rule 5). No I/O."""
+"""Writers carry a deadline: past it, none begins a transaction any more (rule: writers-have-a-deadline). No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def left_ms(deadline_ms: int, now_ms: int, transactional_id: str) -> int:
     left = deadline_ms - now_ms
     if left <= 0:
         raise UndecidableError(
-            f"the deadline for opening transactions passed {-left} ms ago (rule 5)",
+            f"the deadline for opening transactions passed {-left} ms ago",
             remedy="Clear prepare: it opens a new attempt. If this comes often, give the load a longer deadline",
             transactional_id=transactional_id,
         )

@@ -38,9 +38,11 @@ def initialise(
     two_phase_commit: bool,
     deadline_ms: int,
 ) -> PreparedTxnState:
-    """What InitProducerId answers: the identity of the transaction that will be written with it (rule 4).
+    """What InitProducerId answers: the identity of the transaction that will be written with it.
 
-    :param deadline_ms: milliseconds since the epoch; past it nothing is initialised (rule 5).
+    Rule: recorded-identity.
+
+    :param deadline_ms: milliseconds since the epoch; past it nothing is initialised (rule: writers-have-a-deadline).
     :raises UndecidableError: the deadline has passed.
     :raises KafkaEosError: see :meth:`~airflow_kafka_eos.kafka.coordinator.Coordinator.init_producer_id`.
     """
@@ -57,9 +59,9 @@ def initialise(
 
 
 def abort_reported(settings: KafkaSettings, ref: AttemptRef, reported: Iterable[PreparedTransaction]) -> None:
-    """Abort transactions by their recorded identity (rule 4); one that fails keeps no other open.
+    """Abort transactions by their recorded identity (rule: recorded-identity); one that fails keeps no other open.
 
-    Only for an attempt that has first been made undecidable (rule 1).
+    Only for an attempt that has first been made undecidable (rule: decide-before-kafka).
     """
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)

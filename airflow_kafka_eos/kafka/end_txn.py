@@ -26,7 +26,10 @@ _ANSWER = struct.Struct(">ih")
 
 
 class EndAnswer(str, Enum):
-    """What EndTxn was answered. A hint, never evidence (rule 7): v4 after an end by v5 answers FENCED too."""
+    """What EndTxn was answered. A hint, never evidence: v4 after an end by v5 answers FENCED too.
+
+    Rule: log-is-the-evidence.
+    """
 
     #: this call ended it, or it had been ended with the same verdict
     DONE = "done"
@@ -72,7 +75,9 @@ class EndTxnAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class EndTxn:
-    """EndTxn by the recorded identity (rule 4), in the highest version that both sides speak (KIP-890).
+    """EndTxn by the recorded identity, in the highest version that both sides speak (KIP-890).
+
+    Rule: recorded-identity.
 
     :param highest: see :func:`highest_for`.
     """

@@ -1,5 +1,7 @@
 """Whether a login may describe every transactional id that there can be: then no listing leaves one out.
 
+Rule: hanging-is-proven.
+
 Brokers leave out of a listing what one may not describe, without a word. For ids of ours it is enough to describe one
 more (:mod:`.listing_rights`); of other applications' nobody here knows the names. But Kafka's own authorizer goes by
 ACLs alone, and tells ids apart only by the names and prefixes in them. So one id of each kind is tried: one that no

@@ -1,4 +1,4 @@
-"""Is the transaction at its coordinator the one that a writer wrote? (rule 4) No I/O."""
+"""Is the transaction at its coordinator the one that a writer wrote? (rule: recorded-identity) No I/O."""
 
 from __future__ import annotations
 

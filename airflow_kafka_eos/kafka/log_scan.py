@@ -59,9 +59,9 @@ class LogScan:
     """One partition's log, gone through once for many transactions: fed with its Fetch answers, in order.
 
     The first control record of the producer id behind a transaction's last record is its own only if its own cannot
-    have been taken out before (rule 7). Compaction takes aborted records, and what was written again under the same
-    key; then, at last, the marker. It keeps a marker as long as any batch of its transaction is left. So one of these
-    must hold:
+    have been taken out before (rule: compacted-is-doubt). Compaction takes aborted records, and what was written again
+    under the same key; then, at last, the marker. It keeps a marker as long as any batch of its transaction is left. So
+    one of these must hold:
 
     - A batch of the transaction is there: in the very answer that shows the marker (an answer is of one file, which
       compaction replaces as a whole), or still there afterwards (:attr:`unsure`).

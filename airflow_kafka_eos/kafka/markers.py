@@ -1,4 +1,4 @@
-"""Rule 7's evidence: fetch the end markers behind the last records of a transaction."""
+"""Fetch the end markers behind the last records of a transaction (rule: log-is-the-evidence)."""
 
 from __future__ import annotations
 

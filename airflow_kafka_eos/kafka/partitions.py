@@ -193,7 +193,9 @@ class Partitions:
         *,
         producer_epoch: int | None = None,
     ) -> dict[TopicPartition, Marker]:
-        """Rule 7's evidence: per partition the first control record of a producer id behind its last record.
+        """Evidence: per partition the first control record of a producer id behind its last record.
+
+        Rule: log-is-the-evidence.
 
         The log is read without interpretation from ``last_offset`` up to the high watermark, and only under the
         recorded topic id. What the answer rests on:

@@ -1,8 +1,8 @@
 """The retry rule: which answers of a broker may be different a moment later, and how long we ask again.
 
 One pure decision (:func:`verdict_on`) and one small loop (:func:`until_settled`). Everything sent through it is
-safe to send twice: reading requests, EndTxn by the recorded identity (rule 4), and InitProducerId, whose last
-answer counts.
+safe to send twice: reading requests, EndTxn by the recorded identity (rule: recorded-identity), and InitProducerId,
+whose last answer counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What writes one transaction: the interface that every writer has, and what it is told about its target.
 
-One writer makes at most one transaction (rule 8). It may end that transaction itself until it has reported it
-(rule 13); from then on only a decision or an undecidable attempt does.
+One writer makes at most one transaction (rule: one-init-per-transaction). It may end that transaction itself until it
+has reported it (rule: writer-ends-only-unreported); from then on only a decision or an undecidable attempt does.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class WriteTarget:
     :param default_topic: where a row without a topic goes; None: such a row is refused.
     :param transaction_timeout_ms: the broker aborts the transaction after so many milliseconds; not used with
         ``two_phase_commit``.
-    :param deadline_ms: milliseconds since the epoch; past it no transaction is begun any more (rule 5).
+    :param deadline_ms: milliseconds since the epoch; past it no transaction is begun any more
+        (rule: writers-have-a-deadline).
     :param two_phase_commit: initialise with Enable2Pc (KIP-939): the broker never times the transaction out.
     :param shared: scope ``load``: the identity that the driver's InitProducerId was answered. The writer then
         initialises nothing, writes into that transaction, never ends it, and refuses a partition whose leader
-        knows the producer id already (rule 14).
+        knows the producer id already (rule: scope-load-writes-once).
     """
 
     transactional_id: AnyId
@@ -66,9 +67,9 @@ class TransactionWriter(Protocol):
     """
 
     def open(self) -> PreparedTxnState:
-        """Begin the transaction: what InitProducerId answered is its identity from here on (rule 4).
+        """Begin the transaction: what InitProducerId answered is its identity from here on (rule: recorded-identity).
 
-        :raises UndecidableError: the deadline has passed (rule 5).
+        :raises UndecidableError: the deadline has passed (rule: writers-have-a-deadline).
         """
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -84,7 +85,9 @@ class TransactionWriter(Protocol):
         """
 
     def abort(self) -> None:
-        """End the transaction as aborted, as well as it goes; for a writer that will not report it (rule 13).
+        """End the transaction as aborted, as well as it goes; for a writer that will not report it.
+
+        Rule: writer-ends-only-unreported.
 
         It never raises: what cannot be reached now is found by cleanup, or timed out by the broker where there is no
         two-phase commit. A shared transaction is left as it is: it is the driver's to end.

@@ -26,7 +26,7 @@ Interval = tuple[str, str]
 
 
 def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Interval | None) -> AttemptRow:
-    """The attempt to go on with, opened now when none can (rules 2, 3, 9)."""
+    """The attempt to go on with, opened now when none can (rules: one-decision-per-load, one-key-loads-once)."""
     interval = normalise_interval(load, interval)
     locked = lock(connection, load) or _create(connection, load, interval)
     if locked.committed is not None:
@@ -48,7 +48,9 @@ def submit(
     cluster_id: str | None,
     arguments_sha256: str | None = None,
 ) -> AttemptRow:
-    """An attempt for this caller's application alone (rule 3), or the one that is decided (rule 9).
+    """An attempt for this caller's application alone, or the one that is decided (rule: one-key-loads-once).
+
+    Rule: one-application-per-attempt.
 
     With pooling, it has leased a slot in this very database transaction.
     """
@@ -90,7 +92,7 @@ def mark_prepared(
     """Note that everything is flushed, and under which names; only of the newest attempt, submitted and undecided.
 
     :param sha256: the manifest's; computed before the lock is taken.
-    :param writers_left: whether a writer may live on that the manifest does not name (rule 5).
+    :param writers_left: whether a writer may live on that the manifest does not name (rule: verified-end-before-reuse).
     """
     ref = manifest.attempt
     locked = must_lock(connection, ref.load)
@@ -111,7 +113,7 @@ def mark_prepared(
             _insert_transactions(connection, locked.attempt_id(ref.attempt), manifest)
         except IntegrityError:
             # not raised in here, so that the driver's error stays out; what was written is rolled back
-            problem = "one of its transactions belongs to another attempt (rule 4)"
+            problem = "one of its transactions belongs to another attempt"
     if problem:
         raise UndecidableError(
             f"the attempt cannot become prepared: {problem}",
@@ -144,7 +146,7 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
     attempt = locked.attempt(number)
     if attempt.is_undecided:
         raise ConfigurationError(
-            "an undecided attempt cannot have been swept (rule 1)",
+            "an undecided attempt cannot have been swept",
             remedy="Make it undecidable first, then look for its transactions again",
             load=str(load),
             attempt=number,
@@ -223,7 +225,10 @@ def _create(connection: Connection, load: LoadIdentity, interval: Interval | Non
 
 
 def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool) -> AttemptRow:
-    """Abort every undecided attempt and open the next one (rules 2, 9). Only for a load without a commit."""
+    """Abort every undecided attempt and open the next one. Only for a load without a commit.
+
+    Rule: one-decision-per-load.
+    """
     number = locked.row.newest_attempt + 1
     abort_undecided(
         connection, locked, up_to=number, decided_by=owner, reason=f"superseded by attempt {number}"

@@ -1,5 +1,7 @@
 """Run the author's SQL beside a decision, in its database transaction (KIP-939's dual write).
 
+Rule: dual-write-with-the-decision.
+
 Besides their own parameters, statements may name what the decision is about: ``:load_namespace``, ``:load_name``,
 ``:load_key``, ``:attempt``, ``:records``, ``:bytes``.
 """

@@ -1,4 +1,7 @@
-"""Deciding: commit or abort, once per attempt, one commit per load (rule 2), with the load's row locked."""
+"""Deciding: commit or abort, once per attempt, one commit per load, with the load's row locked.
+
+Rule: one-decision-per-load.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reaso
 def make_undecidable(
     connection: Connection, load: LoadIdentity, up_to: int, decided_by: str, reason: str
 ) -> list[AttemptRow]:
-    """Abort every undecided attempt up to a number, none beyond it (rules 1, 11); all as they are then."""
+    """Abort every undecided attempt up to a number, none beyond it; all as they are then.
+
+    Rules: decide-before-kafka, up-to-its-own-attempt.
+    """
     locked = lock(connection, load)
     if locked is None:
         return []

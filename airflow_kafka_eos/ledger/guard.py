@@ -1,4 +1,7 @@
-"""Keep an author's SQL inside of the database transaction that it was given, and that transaction durable."""
+"""Keep an author's SQL inside of the database transaction that it was given, and that transaction durable.
+
+Rule: dual-write-with-the-decision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The ledger: which attempts a load has, and what was decided about them, before Kafka is told (rule 1).
+"""The ledger: which attempts a load has, and what was decided about them, before Kafka is told.
+
+Rule: decide-before-kafka.
 
 Every method is one database transaction. All are compare-and-sets on the locked load's row, so that calling
 again after a lost answer is safe; :class:`~airflow_kafka_eos.errors.LedgerUnavailableError` says nothing about
@@ -59,7 +61,7 @@ class Ledger(OpenLedger):
     def begin(
         self, load: LoadIdentity, *, owner: str, data_interval: tuple[str, str] | None = None
     ) -> AttemptRow:
-        """The attempt to go on with; a new one when there is none (rules 2, 3, 9).
+        """The attempt to go on with; a new one when there is none (rules: one-decision-per-load, one-key-loads-once).
 
         A commit-decided attempt, a prepared one, and one that was not submitted yet are returned as they are.
         Otherwise every undecided attempt is aborted and a new one opened, in one transaction.
@@ -82,13 +84,16 @@ class Ledger(OpenLedger):
         cluster_id: str | None = None,
         arguments_sha256: str | None = None,
     ) -> AttemptRow:
-        """The attempt that the caller's application may prepare: no two callers get the same (rule 3).
+        """The attempt that the caller's application may prepare: no two callers get the same.
+
+        Rule: one-application-per-attempt.
 
         A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was
         lost, the attempt that nobody was told of is aborted and the next one opened.
 
         :param naming: ``pooling``: the attempt leases a slot of ids with it.
-        :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction (rule 5).
+        :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction
+            (rule: writers-have-a-deadline).
         :param cluster_id: of the Kafka cluster that its application writes to; None: not known.
         :param arguments_sha256: of what its job is asked for; None: that does not follow from the run.
         :raises ConfigurationError: pooling without a deadline: nobody could tell how long its ids may not be used.
@@ -96,7 +101,7 @@ class Ledger(OpenLedger):
         """
         if naming is TransactionNaming.POOLING and deadline_ms is None:
             raise ConfigurationError(
-                "pooled transactional ids want a deadline of their writers (rule 5)",
+                "pooled transactional ids want a deadline of their writers",
                 remedy="Pass deadline_ms, the one that the writers get",
                 load=str(load),
             )
@@ -108,10 +113,10 @@ class Ledger(OpenLedger):
     def mark_prepared(self, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
         """Record that all of the attempt's transactions are prepared; the same answer for the same manifest again.
 
-        From here on cleanup finds them by name (rule 11), and only this manifest can be decided.
+        From here on cleanup finds them by name (rule: listing-only-adds), and only this manifest can be decided.
 
         :param writers_left: False only when it is known for sure that each task ran once: then a slot of the attempt
-            is free as soon as its end is verified, else it is quarantined (rule 5).
+            is free as soon as its end is verified, else it is quarantined (rule: verified-end-before-reuse).
         :raises UndecidableError: aborted, superseded, never submitted, prepared with another manifest, or one of
             the transactional ids belongs to another attempt.
         """
@@ -124,7 +129,7 @@ class Ledger(OpenLedger):
 
         Does nothing to one that is decided to be committed and not given up.
 
-        :raises ConfigurationError: it is undecided, so it cannot have been swept (rule 1).
+        :raises ConfigurationError: it is undecided, so it cannot have been swept (rule: decide-before-kafka).
         """
         return self._write(lambda c: attempts.record_swept(c, load, number))
 
@@ -161,7 +166,9 @@ class Ledger(OpenLedger):
     def make_undecidable(
         self, load: LoadIdentity, *, up_to: int, decided_by: str, reason: str
     ) -> list[AttemptRow]:
-        """Abort every undecided attempt numbered ``up_to`` or less, none beyond (rules 1, 11).
+        """Abort every undecided attempt numbered ``up_to`` or less, none beyond.
+
+        Rules: decide-before-kafka, up-to-its-own-attempt.
 
         Returns all attempts up to there as they are then; none for a load that the ledger does not know.
         """
@@ -201,14 +208,16 @@ class Ledger(OpenLedger):
     def record_committed(self, load: LoadIdentity, number: int) -> AttemptRow:
         """The load is COMMITTED and its attempt closed. Empties its part of ``kafka_transaction_state``.
 
-        :raises NotFinishedError: a transaction's outcome is open or not recorded (rule 10).
+        :raises NotFinishedError: a transaction's outcome is open or not recorded (rule: committed-is-verified).
         :raises InDoubtError: a transaction is aborted or in doubt.
         :raises UndecidableError: the attempt is not decided to be committed.
         """
         return self._write(lambda c: outcomes.record_committed(c, load, number))
 
     def record_in_doubt(self, load: LoadIdentity, number: int, reason: str) -> bool:
-        """The load is IN_DOUBT: a person decides (rule 7). False: it is COMMITTED by now, and stays so.
+        """The load is IN_DOUBT: a person decides. False: it is COMMITTED by now, and stays so.
+
+        Rule: doubt-stops-for-a-person.
 
         :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
         """
@@ -232,14 +241,14 @@ class Ledger(OpenLedger):
         """
         self._write(lambda c: outcomes.record_given_up(c, load, by, reason))
 
-    # --- repairs (rule 12)
+    # --- repairs (rule: repair-replaces-lost-row)
 
     def open_repair(
         self, load: LoadIdentity, number: int, lost_transactional_id: str, *, opened_by: str
     ) -> RepairRow | None:
         """Open an attempt to replace a lost transaction of the decided attempt; the load is REPAIRING then.
 
-        None: it is not lost, or another repair has replaced it. Before anything is written (rule 1).
+        None: it is not lost, or another repair has replaced it. Before anything is written (rule: decide-before-kafka).
 
         :raises UndecidableError: the load is not decided to be committed, or is GIVEN_UP.
         """
@@ -254,7 +263,7 @@ class Ledger(OpenLedger):
         transaction: PreparedTransaction,
         writes: Sequence[PartitionWrites],
     ) -> RepairRow:
-        """Replace the lost row, and decide the repair, in one transaction (rule 12).
+        """Replace the lost row, and decide the repair, in one transaction (rule: repair-replaces-lost-row).
 
         Returns the repair: ADOPTED, or UNDECIDABLE when another one was first or cleanup took it for a dead one.
 
@@ -267,7 +276,10 @@ class Ledger(OpenLedger):
         return self._write(lambda c: repairs.abandon(c, load, repair, reason))
 
     def abandon_repairs(self, load: LoadIdentity, *, reason: str) -> None:
-        """Make every repair of a load undecidable that is not adopted, before what it has open is ended (rule 1)."""
+        """Make every repair of a load undecidable that is not adopted, before what it has open is ended.
+
+        Rule: decide-before-kafka.
+        """
         self._write(lambda c: repairs.abandon_all(c, load, reason))
 
     def close_repairs(self, load: LoadIdentity, numbers: Collection[int]) -> None:
@@ -330,7 +342,7 @@ class Ledger(OpenLedger):
         return self._read(lambda c: queries.transaction_rows(c, load, number))
 
     def is_decided_commit(self, transaction: PreparedTransaction) -> bool:
-        """Whether that very identity, id and PreparedTxnState, is decided to be committed (rules 4, 11)."""
+        """Whether that very identity, id and PreparedTxnState, is decided to be committed (rule: recorded-identity)."""
         return self._read(lambda c: queries.is_decided_commit(c, transaction))
 
     # --- turns

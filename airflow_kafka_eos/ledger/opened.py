@@ -86,7 +86,7 @@ class OpenLedger:
 
     @property
     def ledger_id(self) -> str:
-        """10 random hex characters, part of every transactional id (rule 6)."""
+        """10 random hex characters, part of every transactional id (rule: only-our-ids)."""
         return self._ledger_id
 
     def _write(self, work: Callable[[Connection], T]) -> T:

@@ -1,4 +1,7 @@
-"""What really happened to decided transactions, as the log showed it (rules 7 and 10)."""
+"""What really happened to decided transactions, as the log showed it.
+
+Rules: log-is-the-evidence, committed-is-verified.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def record_outcomes(
         )
     if Outcome.SUPERSEDED in outcomes.values():
         raise ConfigurationError(
-            "a transaction is superseded only by the repair that replaces it (rule 12)",
+            "a transaction is superseded only by the repair that replaces it",
             remedy="Adopt the repair",
             load=str(load),
             attempt=number,
@@ -60,7 +63,7 @@ def record_outcomes(
 
 
 def record_committed(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
-    """The load is COMMITTED; only when every transaction is, or its replacement (rules 10, 12)."""
+    """The load is COMMITTED; only when every transaction is, or its replacement (rule: committed-is-verified)."""
     locked, attempt_id, attempt = _committing(connection, load, number)
     recorded = _outcomes(connection, attempt_id)
     missing = sorted(i for i, outcome in recorded.items() if outcome not in DONE)
@@ -69,7 +72,7 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
         kind = InDoubtError if broken else NotFinishedError
         first = (broken or missing)[0]
         raise kind(
-            f"{len(missing)} of {len(recorded)} transactions are not verified as committed (rule 10), "
+            f"{len(missing)} of {len(recorded)} transactions are not verified as committed, "
             f"{len(broken)} of them are lost or in doubt",
             remedy="Run commit again: it rolls forward and judges by the log",
             load=str(load),
@@ -123,7 +126,7 @@ def record_given_up(connection: Connection, load: LoadIdentity, by: str, reason:
 
 
 def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, reason: str) -> bool:
-    """Stop for a person (rule 7). Saying it again changes the reason only.
+    """Stop for a person (rule: doubt-stops-for-a-person). Saying it again changes the reason only.
 
     False: it is COMMITTED, so every marker was seen since the look that left a doubt, and nothing changes.
     """

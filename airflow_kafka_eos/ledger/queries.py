@@ -66,7 +66,7 @@ def ledger_id(connection: Connection) -> str:
 
 
 def lock(connection: Connection, load: LoadIdentity) -> Locked | None:
-    """Lock the load's row until the transaction ends (rule 2); None when there is no such load."""
+    """Lock the load's row until the transaction ends (rule: one-decision-per-load); None when there is no such load."""
     found = connection.execute(select(t.loads).where(_is(load)).with_for_update()).one_or_none()
     if found is None:
         return None
@@ -206,7 +206,10 @@ def transaction_rows(connection: Connection, load: LoadIdentity, number: int) ->
 
 
 def is_decided_commit(connection: Connection, transaction: PreparedTransaction) -> bool:
-    """Whether that very identity, id and state, is decided to be committed and not replaced since (rules 4, 12)."""
+    """Whether that very identity, id and state, is decided to be committed and not replaced since.
+
+    Rules: recorded-identity, repair-replaces-lost-row.
+    """
     query = (
         select(t.transactions.c.transactional_id)
         .join(t.decisions, t.decisions.c.attempt_id == t.transactions.c.attempt_id)

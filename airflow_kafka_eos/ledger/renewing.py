@@ -1,4 +1,7 @@
-"""What a person changes by hand: the id of a ledger restored from a backup (rule 6), a cluster that is gone."""
+"""What a person changes by hand: the id of a ledger restored from a backup, a cluster that is gone.
+
+Rule: only-our-ids.
+"""
 
 from __future__ import annotations
 

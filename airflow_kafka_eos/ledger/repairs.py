@@ -1,6 +1,9 @@
-"""Repairs: a lost transaction's replacement enters the decision by compare-and-set on the lost row (rule 12).
+"""Repairs: a lost transaction's replacement enters the decision by compare-and-set on the lost row.
 
-Each function is one locked database transaction's work. The lock is the load's row, as for every decision (rule 2).
+Rule: repair-replaces-lost-row.
+
+Each function is one locked database transaction's work. The lock is the load's row, as for every decision
+(rule: one-decision-per-load).
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ def adopt(
     if not _is_of(row, transaction.transactional_id) or transaction.state.is_empty:
         raise ConfigurationError(
             f"{transaction} is not the transaction of repair {number}, {row.transactional_id}",
-            remedy="Adopt what was prepared under the repair's own transactional id (rule 4)",
+            remedy="Adopt what was prepared under the repair's own transactional id",
             load=str(load),
             attempt=number,
             transactional_id=transaction.transactional_id,
@@ -134,7 +137,7 @@ def abandon(connection: Connection, load: LoadIdentity, number: int, reason: str
 
 
 def abandon_all(connection: Connection, load: LoadIdentity, reason: str) -> None:
-    """Make every repair of a load undecidable that is not adopted (rule 1)."""
+    """Make every repair of a load undecidable that is not adopted (rule: decide-before-kafka)."""
     locked = lock(connection, load)
     if locked is not None and locked.committed is not None:
         end_open(connection, locked.attempt_id(locked.committed.number), reason)
@@ -189,7 +192,7 @@ def _refuse_other_records(row: RepairRow, lost: Row[Any], name: str, writes: Seq
     if partition != lost.spark_partition or {(w.topic, w.partition, w.records, w.digest) for w in writes} != before:
         raise ConfigurationError(
             f"what {name} has written is not what {row.lost_transactional_id} had",
-            remedy="Adopt only what has the same Spark partition, counts and digests (rule 12)",
+            remedy="Adopt only what has the same Spark partition, counts and digests",
             load=str(row.load),
             attempt=row.number,
             transactional_id=name,

@@ -58,7 +58,7 @@ class AttemptRow:
 
     @property
     def is_submitted(self) -> bool:
-        """True once an application was told to prepare it (rule 3: one application per attempt)."""
+        """True once an application was told to prepare it (rule: one-application-per-attempt)."""
         return self.submitted_at is not None
 
     @property
@@ -161,13 +161,13 @@ class RepairState(str, Enum):
     OPEN = "open"
     #: its transaction has entered the decision in the lost one's place
     ADOPTED = "adopted"
-    #: it never will: what it has open may be ended (rule 1)
+    #: it never will: what it has open may be ended (rule: decide-before-kafka)
     UNDECIDABLE = "undecidable"
 
 
 @dataclass(frozen=True)
 class RepairRow:
-    """An attempt to replace one lost transaction of a decided attempt (rule 12).
+    """An attempt to replace one lost transaction of a decided attempt (rule: repair-replaces-lost-row).
 
     :param attempt: the decided attempt's number. ``number`` is the repair's own.
     :param transactional_id: that of a copy, until another one is adopted: Spark's task attempts that prepare it again

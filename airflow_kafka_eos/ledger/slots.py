@@ -1,4 +1,6 @@
-"""Slots of pooled transactional ids: leased with the attempt's submission, given back by its verified end (rule 5).
+"""Slots of pooled transactional ids: leased with the attempt's submission, given back by its verified end.
+
+Rule: verified-end-before-reuse.
 
 A slot is held by one attempt at a time. It stays that attempt's after it was given back, until the next one takes it:
 whatever is open under its ids in between is that attempt's zombie's.
@@ -43,9 +45,10 @@ def clock(connection: Connection) -> datetime:
 def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_id: str | None) -> int:
     """Take the lowest free slot of the load's name for an attempt, or a new one.
 
-    In the database transaction that submits the attempt, so that no submitted application shares one (rule 3). A slot
-    stays in the Kafka cluster of its last holder: in another one, the same id may get the same producer id and epoch as
-    a transaction that is recorded already, and nobody could tell the two apart (rule 4).
+    In the database transaction that submits the attempt, so that no submitted application shares one
+    (rule: one-application-per-attempt). A slot stays in the Kafka cluster of its last holder: in another one, the same
+    id may get the same producer id and epoch as a transaction that is recorded already, and nobody could tell the two
+    apart (rule: recorded-identity).
 
     :param cluster_id: where it is written to; None: not known.
     :raises InDoubtError: a slot of that name is in doubt: nothing more is written until a person has looked.
@@ -102,7 +105,7 @@ def release(connection: Connection, attempt_id: int, *, quarantine: bool) -> Non
     """Give an attempt's slot back; only when the end of all that it has prepared is verified.
 
     :param quarantine: writers of it may be left: nobody gets the slot until the last request of any has come or never
-        will (rule 5). Not of one that was not looked at: its application was never told of it.
+        will (rule: verified-end-before-reuse). Not of one that was not looked at: its application was never told of it.
     """
     c = t.slots.c
     held = and_(c.attempt_id == attempt_id, c.released_at.is_(None))
@@ -179,7 +182,9 @@ def slot_row(connection: Connection, namespace: str, name: str, number: int) -> 
 
 
 def slot_ids(connection: Connection, namespace: str, name: str, number: int) -> list[str]:
-    """Transactional ids that the slot's last attempts have reported: those to describe by name (rule 11).
+    """Transactional ids that the slot's last attempts have reported: those to describe by name.
+
+    Rule: listing-only-adds.
 
     What older ones have reported, and these have not, was at rest at the leases since.
     """

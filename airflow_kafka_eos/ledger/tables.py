@@ -103,7 +103,8 @@ attempts = Table(
     Column("writer", _PEOPLE),
     Column("digest_algorithm", _PEOPLE),
     # revision 0004. The slot stays noted when it is given back; writers_until: past it, none of its writers begins a
-    # transaction (rule 5); writers_left: whether some may live on behind the manifest, known once prepared
+    # transaction (rule: writers-have-a-deadline); writers_left: whether some may live on behind the manifest, known
+    # once prepared
     Column("slot", Integer),
     Column("writers_until", _TIME),
     Column("writers_left", Boolean),
@@ -115,7 +116,7 @@ attempts = Table(
 )
 
 #: One decision per attempt (primary key), one commit per load (unique ``committed_load_id``, NULL for an
-#: abort: rule 2 without a partial index, which MySQL does not have).
+#: abort; no partial index, which MySQL does not have). Rule: one-decision-per-load.
 decisions = Table(
     "kafka_eos_decisions",
     metadata,
@@ -162,8 +163,8 @@ slots = Table(
     UniqueConstraint("attempt_id", name="uq_kafka_eos_slots_attempt"),
 )
 
-#: Of every attempt that was prepared, so that cleanup can describe them by name (rule 11). That one stands here
-#: says nothing of its being decided: ``decisions`` does.
+#: Of every attempt that was prepared, so that cleanup can describe them by name (rule: listing-only-adds). That one
+#: stands here says nothing of its being decided: ``decisions`` does.
 transactions = Table(
     "kafka_eos_transactions",
     metadata,
@@ -184,9 +185,9 @@ transactions = Table(
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
 )
 
-#: Repairs of transactions that were lost after the decision (rule 12). Each is an attempt of its own with one
-#: transaction, opened before anything is written. Adopted, its transaction stands among those of the decided attempt,
-#: and the lost one's outcome is ``superseded``.
+#: Repairs of transactions that were lost after the decision (rule: repair-replaces-lost-row). Each is an attempt of its
+#: own with one transaction, opened before anything is written. Adopted, its transaction stands among those of the
+#: decided attempt, and the lost one's outcome is ``superseded``.
 repairs = Table(
     "kafka_eos_repairs",
     metadata,
@@ -217,7 +218,7 @@ kafka_transaction_state = Table(
     Column("prepared_transaction_state", _varchar(255), nullable=False),
 )
 
-#: Turns with what only one task at a time may make in Airflow (docs/adr/0023). A row stays, and is taken again.
+#: Turns with what only one task at a time may make in Airflow (docs/adr/0022). A row stays, and is taken again.
 turns = Table(
     "kafka_eos_turns",
     metadata,

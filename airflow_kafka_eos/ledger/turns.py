@@ -1,4 +1,6 @@
-"""Turns: who may make, of the things that Airflow makes once, which ones now (docs/adr/0023).
+"""Turns: who may make, of the things that Airflow makes once, which ones now (docs/adr/0022).
+
+Rule: turns-for-the-first-event.
 
 A turn ends by time alone, by the ledger's own clock: what its holder made is seen in Airflow, not here.
 """

@@ -1,9 +1,11 @@
 """The first event of a topic's asset: tasks whose success would make the same in Airflow take turns.
 
+Rule: turns-for-the-first-event.
+
 Airflow makes an asset that no DAG file names together with its first event, and with the first event by an alias it
 notes that the alias has the asset. Where two tasks end at once, the second meets the database's UNIQUE constraint, and
 Airflow 3.3 marks it as failed for good, without retries ("Error updating Task Instance state. Setting the task to
-failed", seen in a backfill): a load that is committed and visible would show as a failed run. See docs/adr/0023.
+failed", seen in a backfill): a load that is committed and visible would show as a failed run. See docs/adr/0022.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Decide in prepare's own task, as soon as it has prepared: no scheduling lies between.
 
+Rule: decide-at-once.
+
 A DAG that is paused schedules no further task of its running runs, and what is prepared and undecided holds back all
-readers of its partitions, in two-phase commit without end (docs/adr/0024). So prepare runs what the task decide would
+readers of its partitions, in two-phase commit without end (docs/adr/0023). So prepare runs what the task decide would
 run: its checks, its dual write with rendered templates, the decision, one commit pass. The task decide comes behind it
 all the same, and returns what was decided.
 

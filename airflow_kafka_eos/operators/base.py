@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Final = tuple[type[KafkaEosError], ...]
 
 #: The identity's key when the author gives none: scheduled and backfill runs of one date are one load, whatever
-#: run, try or clear they come from; manual runs have no date, their run id stands for them (design.md, Words).
+#: run, try or clear they come from; manual runs have no date, their run id stands for them (docs/load-keys.md).
 DEFAULT_LOAD_KEY = (
     "{{ dag_run.partition_key or (dag_run.logical_date.isoformat() if dag_run.logical_date else run_id) }}"
 )

@@ -45,7 +45,7 @@ class BeginLoadOperator(LoadOperator):
         written again. ``fail``: begin fails, unless this run's own group committed it. ``reload``: it is written once
         more, as a load with the key ``<load_key>~reload-<n>``; all other steps must take begin's ``load_key``, as
         above. Clearing the whole group, or ``prepare`` with what is downstream, reloads; clearing less of it does not,
-        nor does a retry, but for one that comes when another run has committed meanwhile (ADR 17). (templated)
+        nor does a retry, but for one that comes when another run has committed meanwhile (ADR 16). (templated)
     :param item: what tells this load from the others of a mapped group: a text, or a list of topics. Its name is put
         behind ``load_key``, so that no load is known by the position of its map index. (templated)
     :param topics: those of the load: one that was committed into others does not pass for it. Empty: not compared.
@@ -229,7 +229,10 @@ def _other_topics(session: Session, row: AttemptRow, topics: Sequence[str]) -> l
 
 
 def _other_interval(session: Session, row: AttemptRow, interval: tuple[str, str] | None) -> list[str]:
-    """What to say of a committed load that was begun for another data interval than this scheduled run's."""
+    """What to say of a committed load that was begun for another data interval than this scheduled run's.
+
+    Rule: key-names-the-data.
+    """
     from airflow_kafka_eos.ledger.attempts import normalise_interval
 
     known = session.ledger.load(row.load)

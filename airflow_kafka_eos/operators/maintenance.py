@@ -46,7 +46,7 @@ class SweepLeftoversOperator(BaseOperator):
         any more. More than any run of a load takes from begin to decide, retries included: it cannot be committed any
         more. A load with a younger repair that is not done is left alone.
     :param paused_after: the same for an attempt whose DAG is paused, where no task of its group runs: nobody goes on
-        with it, and it holds back all readers of its partitions (docs/adr/0024). Unpaused later, its decide fails;
+        with it, and it holds back all readers of its partitions (docs/adr/0023). Unpaused later, its decide fails;
         clearing prepare starts over.
     :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param sweep_timeout: how long one namespace may take.
@@ -181,7 +181,7 @@ class SweepLeftoversOperator(BaseOperator):
             )
         swept = clean(
             session,
-            # a person has it (rule 7): another look would only hide why
+            # a person has it (rule: doubt-stops-for-a-person): another look would only hide why
             {load: up_to for load, up_to in left.loads.items() if load not in in_doubt},
             by=by,
             quiet_s=self.quiet_period.total_seconds(),

@@ -1,5 +1,7 @@
 """Whether an undecided attempt waits for nothing but a paused DAG: nobody goes on with it until a person unpauses.
 
+Rule: decide-at-once.
+
 A paused DAG schedules no further task of a running run, and resumes no deferred one; a task that runs, runs on. Asked
 of Airflow by a task's own way (the execution API), for tasks cannot read its database.
 """

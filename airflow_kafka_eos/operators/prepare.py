@@ -105,7 +105,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                             load_key=DAY, job_args={"day": DAY}, conn_id="spark_default", driver_memory="2g")
 
     Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
-    application of an earlier try would hand this attempt another one's result (rule 3).
+    application of an earlier try would hand this attempt another one's result (rule: one-application-per-attempt).
 
     :param job: the author's job: ``file.py``, ``file.py:function`` or ``package.module:function`` (function name
         ``load`` when none is given), called as ``function(spark, **job_args)``, returns a DataFrame. (templated)
@@ -115,7 +115,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     :param hold_time: a timedelta, or seconds: the time from a Spark task's first record until the load is decided
         (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``. Two-phase commit has none.
     :param writer_deadline: a timedelta, or seconds: after this time no writer of this attempt opens a transaction any
-        more (rule 5).
+        more (rule: writers-have-a-deadline).
     :param manifest_dir: what this worker and the Spark driver share: a folder, or ``s3://bucket/folder`` and the like,
         also with an Airflow connection for this worker, ``s3://conn_id@bucket/folder``. (templated)
     :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
@@ -222,8 +222,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared.
 
-        Of a decided load nothing is written again (rule 9), but for what was lost since and is gone from the log
-        (docs/adr/0014): then the job runs again, and only the lost Spark partitions are written.
+        Of a decided load nothing is written again (rule: one-key-loads-once), but for what was lost since and is gone
+        from the log (docs/adr/0014): then the job runs again, and only the lost Spark partitions are written.
         """
         with self.as_step(context) as step:
             return self._execute(context, step)
@@ -432,7 +432,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             with private_files(texts) as paths:
                 self.files = ",".join(filter(None, [self.files, *map(str, paths.values())]))
                 names = {f"{variable}{FILE_SUFFIX}": path.name for variable, path in paths.items()}
-                # a second driver would be refused by the first one's claim (rule 3), and hide why that one failed
+                # a second driver would be refused by the first one's claim (rule: one-application-per-attempt), and
+                # hide why that one failed
                 self.conf = {"spark.yarn.maxAppAttempts": "1"} | (self.conf or {}) | deployment.file_settings(names)
                 try:
                     yield

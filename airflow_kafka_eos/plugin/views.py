@@ -191,7 +191,7 @@ def load(
 
 
 def waits_for_paused_dag(attempt: AttemptRow | None, paused: Container[str]) -> bool:
-    """Whether nobody decides what is prepared until a person unpauses its DAG, or maintenance ends it (ADR 24)."""
+    """Whether nobody decides what is prepared until a person unpauses its DAG, or maintenance ends it (ADR 23)."""
     if attempt is None or not attempt.is_undecided or not attempt.is_prepared:
         return False
     return dag_of(attempt.responsible) in paused

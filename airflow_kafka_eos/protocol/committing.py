@@ -1,8 +1,10 @@
-"""Commit a decided load: EndTxn for each transaction, then the log's own word that it is done (rules 4, 7, 10).
+"""Commit a decided load: EndTxn for each transaction, then the log's own word that it is done.
+
+Rules: recorded-identity, committed-is-verified.
 
 It is a loop over outcomes, as FLIP-319's committer is one over commit requests: what is open is asked for again, what
-is lost is repaired (rule 12), what passes is tried again until the deadline. What ends it early is final: it loses
-nothing, and says what a person can do.
+is lost is repaired (rule: repair-replaces-lost-row), what passes is tried again until the deadline. What ends it early
+is final: it loses nothing, and says what a person can do.
 """
 
 from __future__ import annotations
@@ -205,7 +207,7 @@ def commit_pass(
     failed: KafkaEosError | None = None
     answers: dict[str, EndAnswer] = {}
     if todo:
-        # the answers are hints (rule 7): a refused EndTxn may be one that went through before
+        # the answers are hints (rule: log-is-the-evidence): a refused EndTxn may be one that went through before
         try:
             answers = session.coordinator.end_many([t.transaction for t in todo], Verdict.COMMIT)
         except KafkaEosError as e:
@@ -264,7 +266,7 @@ def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> Atte
     if row is None or known is None or row.verdict is not Verdict.COMMIT:
         # the ledger knows the transactions of undecided and aborted attempts too
         raise UndecidableError(
-            "the attempt is not decided to be committed, so none of its transactions is (rule 1)",
+            "the attempt is not decided to be committed, so none of its transactions is",
             remedy="Run decide first; if the attempt is aborted, clear prepare to start a new one",
             load=str(load),
             attempt=number,

@@ -1,4 +1,7 @@
-"""What the broker must confirm of a manifest before it may be decided. No I/O."""
+"""What the broker must confirm of a manifest before it may be decided. No I/O.
+
+Rule: decide-what-is-confirmed.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ class Observed:
 def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int) -> list[str]:
     """Everything that speaks against committing, one text each; empty when all is confirmed.
 
-    Each transaction must be open under its recorded state (rule 4), with the very timeout and partitions of the
-    manifest, the number of records that each leader counted (last sequence + 1: one InitProducerId per transaction,
-    rule 8), begun in each partition where the manifest says and not ended there since, and more than the margin left
-    before the broker's timeout, if it has one (KIP-939).
+    Each transaction must be open under its recorded state (rule: recorded-identity), with the very timeout and
+    partitions of the manifest, the number of records that each leader counted (last sequence + 1: one InitProducerId
+    per transaction, rule: one-init-per-transaction), begun in each partition where the manifest says and not ended
+    there since, and more than the margin left before the broker's timeout, if it has one (KIP-939).
     """
     found = []
     for name, info in manifest.topics.items():

@@ -1,4 +1,4 @@
-"""What a person is told of transactions whose logs do not tell what became of them (rule 7)."""
+"""What a person is told of transactions whose logs do not tell what became of them (rule: doubt-stops-for-a-person)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _reach(session: Session, markers: Mapping[TopicPartition, Marker]) -> str:
 
 
 def _hint(session: Session, name: str, answer: EndAnswer | None) -> str:
-    """The coordinator's word, for people; it is never evidence (rule 7)."""
+    """The coordinator's word, for people; it is never evidence (rule: log-is-the-evidence)."""
     answered = "" if answer is None else f"; EndTxn (commit) was answered {answer.value}"
     try:
         seen = session.coordinator.describe([name]).get(name)

@@ -1,5 +1,7 @@
 """Attempts of another Kafka cluster than the one that the session is connected to: nothing is done to them from here.
 
+Rule: one-cluster-per-attempt.
+
 One ledger may serve several clusters, and connections get changed. In the wrong cluster nothing of an attempt is open
 and nothing of it is committed: cleanup would close it, and commit would take it for lost.
 """

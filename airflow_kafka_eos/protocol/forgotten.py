@@ -1,9 +1,11 @@
 """End what a coordinator has forgotten to end: decided transactions that it calls ended and partitions have open.
 
+Rule: forgotten-markers.
+
 A transaction coordinator that comes up while the leader of a partition is not known yet drops the markers that it owes
 that partition ("Couldn't find leader endpoint …, these partitions are likely deleted already and hence can be
 skipped", TransactionMarkerChannelManager, Kafka 4.4.0), and calls the transaction complete. No EndTxn brings them back,
-readers are held back for ever, and the load would never be committed. docs/adr/0022 has the choices made here, and
+readers are held back for ever, and the load would never be committed. docs/adr/0021 has the choices made here, and
 docs/specification/forgotten.py why each of them stands.
 """
 
@@ -38,7 +40,8 @@ class Forgotten:
 def end_forgotten(session: Session, row: AttemptRow, unfinished: Iterable[TransactionRow]) -> list[str]:
     """Write the markers that coordinators owe and will not write; who judges the logs next sees them.
 
-    :param row: an attempt that is decided to be committed, so that whatever is written ends nothing undecided (rule 1).
+    :param row: an attempt that is decided to be committed, so that whatever is written ends nothing undecided
+        (rule: decide-before-kafka).
     :param unfinished: transactions of its decision whose end the logs do not show.
     :returns: the transactional ids that were ended.
     :raises AccessError: ALTER on the Cluster is missing: says who has to do what.
@@ -80,7 +83,8 @@ def judge_forgotten(
         return None
     first = first_offsets(row)
     state = row.transaction.state
-    # from where the recorded writes begin: what began elsewhere is another transaction, whoever wrote it (rule 4)
+    # from where the recorded writes begin: what began elsewhere is another transaction, whoever wrote it
+    # (rule: recorded-identity)
     producers = tuple(
         p
         for p in shown
@@ -94,7 +98,7 @@ def judge_forgotten(
     if not found and len(producers) < len(first):
         return None  # a marker is there that the log does not show yet, behind its high watermark: look again
     if found - {Marker.COMMIT, Marker.ABORT} or len(found) > 1:
-        return None  # in doubt: a person has it (rule 7)
+        return None  # in doubt: a person has it (rule: doubt-stops-for-a-person)
     is_committed = (
         found == {Marker.COMMIT}
         if found

@@ -1,4 +1,6 @@
-"""Whose a hanging transaction is, and ending those that are ours (KIP-664, KIP-890; rules 1, 6, 7).
+"""Whose a hanging transaction is, and ending those that are ours (KIP-664, KIP-890).
+
+Rules: only-our-ids, hanging-is-proven.
 
 Found by producer state: a partition's leader has a transaction open that its coordinator does not know, or knows as
 ended. Nothing but a marker, written past the coordinator, ends it: here an abort marker; what is decided is
@@ -6,7 +8,7 @@ ended. Nothing but a marker, written past the coordinator, ends it: here an abor
 enough to make one; and a broker that comes up may forget an end.
 
 A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
-what would prove it (docs/adr/0026). How long ago its last record was proves nothing: records carry the times that
+what would prove it (docs/adr/0024). How long ago its last record was proves nothing: records carry the times that
 their application gives them.
 """
 
@@ -88,7 +90,8 @@ def _search(
     rows = session.partitions.listed(p.producer_id for p in idle)
     names = {row.producer_id: row.transactional_id for row in rows}
     holders = _holders(session, idle, names)
-    # the ledger's ids are described by name too: a coordinator that moves hides its ids from a listing (rule 11)
+    # the ledger's ids are described by name too: a coordinator that moves hides its ids from a listing
+    # (rule: listing-only-adds)
     for state, (_, t) in holders.items():
         names.setdefault(state.producer_id, t.transaction.transactional_id)
     described = session.coordinator.describe(names.values())
@@ -185,7 +188,7 @@ def end_ours(
         if one.whose is not Whose.OURS or attempt is None or name is None:
             continue
         if load is not None and (attempt.load != load or attempt.number > up_to):
-            continue  # rule 11
+            continue  # rule: up-to-its-own-attempt
         if session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state)):
             known = session.ledger.load(attempt.load)
             if known is None or known.state is not LoadState.COMMITTED:
@@ -224,7 +227,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
 
     It is looked for once more right before: what has been ended or begun since then is not touched.
 
-    :raises ConfigurationError: it is foreign (rule 6).
+    :raises ConfigurationError: it is foreign (rule: only-our-ids).
     :raises UndecidableError: it is undecided, decided, or not hanging (any more).
     :raises NotFinishedError: the leader still shows it after half a minute.
     :raises AccessError: ALTER on the Cluster is missing.
@@ -311,7 +314,9 @@ def _whose(
 
 
 def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Holder | None) -> bool:
-    """Whether what is open began behind a decided transaction whose every commit marker was seen (rule 10).
+    """Whether what is open began behind a decided transaction whose every commit marker was seen.
+
+    Rule: zombie-behind-the-commit.
 
     Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
     transaction was never reported is no part of the decision at all.

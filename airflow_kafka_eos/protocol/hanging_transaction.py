@@ -19,7 +19,7 @@ class Whose(str, Enum):
     UNDECIDED = "ours, undecided"
     #: its load is decided to be committed, and not verified yet: commit or recover it
     DECIDED = "ours, decided"
-    #: another application's, or another deployment's: only shown, never ended (rule 6)
+    #: another application's, or another deployment's: only shown, never ended (rule: only-our-ids)
     FOREIGN = "foreign"
 
 
@@ -81,14 +81,14 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
 
 def refuse_unless_ours(hanging: HangingTransaction) -> None:
     """
-    :raises ConfigurationError: it is foreign (rule 6).
+    :raises ConfigurationError: it is foreign (rule: only-our-ids).
     :raises UndecidableError: it is ours, and undecided or decided.
     """
     if hanging.whose is Whose.OURS:
         return
     if hanging.whose is Whose.FOREIGN:
         raise ConfigurationError(
-            f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here (rule 6)",
+            f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here",
             remedy=what_to_do(hanging, "…"),
         )
     raise UndecidableError(

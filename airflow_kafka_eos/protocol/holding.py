@@ -1,4 +1,4 @@
-"""Whose a transactional id is: which attempt in the ledger holds it (rules 6 and 11)."""
+"""Whose a transactional id is: which attempt in the ledger holds it (rules: only-our-ids, describe-then-ask)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_ours(session: Session, transactional_id: str) -> bool:
 
 
 def refuse_foreign(session: Session, transactional_id: str) -> None:
-    """:raises ConfigurationError: the id is not of this namespace and ledger (rule 6)."""
+    """:raises ConfigurationError: the id is not of this namespace and ledger (rule: only-our-ids)."""
     if is_ours(session, transactional_id):
         return
     parsed = parse(transactional_id)
@@ -35,7 +35,7 @@ def refuse_foreign(session: Session, transactional_id: str) -> None:
         what = f"is of namespace {parsed.namespace!r}, not {session.namespace!r}"
         remedy = f"--namespace {parsed.namespace}"
     raise ConfigurationError(
-        f"transactional id {transactional_id!r} {what}: it is never ended from here (rule 6)",
+        f"transactional id {transactional_id!r} {what}: it is never ended from here",
         remedy=f"It is for {remedy} to end",
         transactional_id=transactional_id,
     )

@@ -1,4 +1,4 @@
-"""What the partitions' logs say of the transactions of a load (rule 7)."""
+"""What the partitions' logs say of the transactions of a load (rule: log-is-the-evidence)."""
 
 from __future__ import annotations
 

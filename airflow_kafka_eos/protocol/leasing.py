@@ -1,5 +1,7 @@
 """A slot that was just leased is looked at before one of its ids is used: the broker must know no more than the ledger.
 
+Rule: look-at-the-slot.
+
 When it was given back, the end of every transaction under it was verified. So whatever is open now, and whatever was
 committed that the ledger has not decided, was done by somebody whom the ledger does not know: a zombie that has
 outlived the quarantine, another hand, or this ledger itself before it was restored from a backup. To use the ids, or to
@@ -108,7 +110,7 @@ def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
     """Whether a coordinator may show one state for what was committed as another.
 
     With transaction version 2 the end adds one to the epoch, and takes a new producer id where epochs are used up
-    (KIP-890). Equality and one step are all that is compared (rule 7).
+    (KIP-890). Equality and one step are all that is compared (rule: recorded-identity).
     """
     if committed.producer_epoch >= MAX_PRODUCER_EPOCH - 1 and shown.producer_epoch == 0:
         return True
@@ -120,8 +122,9 @@ def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
 def may_have_begun(session: Session, slot: SlotRow, found: TransactionDescription) -> bool:
     """Whether the last holder of a slot can have begun a transaction under it.
 
-    It can until the last request of its writers has come (rule 5), by the broker's clock against the ledger's. A later
-    one is of a zombie beyond its quarantine, or of a holder that this ledger has forgotten: it was restored.
+    It can until the last request of its writers has come (rule: verified-end-before-reuse), by the broker's clock
+    against the ledger's. A later one is of a zombie beyond its quarantine, or of a holder that this ledger has
+    forgotten: it was restored.
     """
     if slot.is_leased:
         holder = session.ledger.attempt(slot.holder, slot.attempt)
@@ -135,7 +138,7 @@ def may_have_begun(session: Session, slot: SlotRow, found: TransactionDescriptio
 def _settled(session: Session, row: AttemptRow, slot: int, poll_s: float) -> dict[str, TransactionDescription]:
     namespace, name = row.load.namespace, row.load.name
     listed = session.coordinator.list_known(slot_prefix(namespace, session.ledger.ledger_id, name, slot))
-    # by name too, for a coordinator that is just moving hides its ids from a listing (rule 11)
+    # by name too, for a coordinator that is just moving hides its ids from a listing (rule: listing-only-adds)
     named = session.ledger.slot_ids(namespace, name, slot)
     # not those of before `ledger new-id`
     ids = {

@@ -72,7 +72,7 @@ def find(
         and everything of its load from there on is left alone: its run may be at work. So is a load with an open repair
         that is younger: prepare may be writing it, and its transactions have a timeout (docs/adr/0014).
     :param is_stopped: of an undecided attempt that is younger: whether nobody is at work on it, and nobody will be for
-        as long as a person does nothing (docs/adr/0024). Then it is swept like an old one.
+        as long as a person does nothing (docs/adr/0023). Then it is swept like an old one.
     """
     open_ = _open(session)
     holders = holders_of(session, open_)

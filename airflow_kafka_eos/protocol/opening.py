@@ -24,8 +24,8 @@ def begin(
 ) -> AttemptRow:
     """Open an attempt, or keep the one that is good, and sweep what older ones left.
 
-    A decided load gets no new attempt (rule 9); a prepared, undecided attempt is kept, so that clearing only
-    ``decide`` throws nothing away (rule 3).
+    A decided load gets no new attempt (rule: one-key-loads-once); a prepared, undecided attempt is kept, so that
+    clearing only ``decide`` throws nothing away (rule: one-application-per-attempt).
 
     :param owner: the run that asks, as text; cleanup finds "its own" attempts by it.
     :param data_interval: start and end, UTC ISO 8601, of a run whose interval names its data; another interval for the
@@ -56,13 +56,15 @@ def submit(
     caps: Caps | None = None,
     arguments_sha256: str | None = None,
 ) -> AttemptRow:
-    """Take the opened attempt for one application, or open a new one when it was taken before (rule 3).
+    """Take the opened attempt for one application, or open a new one when it was taken before.
+
+    Rule: one-application-per-attempt.
 
     No trigger rule fires while Airflow retries a task, so a retried ``prepare`` sweeps here by itself. The ledger notes
     which Kafka cluster the attempt is written to.
 
     :param naming: ``pooling``: the attempt leases a slot, whose ids are looked at before one is used.
-    :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule 5).
+    :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule: writers-have-a-deadline).
     :param caps: how many transactional ids there may be; None: they are not counted.
     :param arguments_sha256: of what the application is asked for, noted with the attempt.
     :raises ConfigurationError: a cap is reached; no attempt is taken.
@@ -90,7 +92,7 @@ def prepared(session: Session, manifest: Manifest, *, writers_left: bool = True)
     """Tell the ledger that the attempt's application has finished and its manifest is whole.
 
     :param writers_left: False only when it is known for sure that each Spark task ran once: then a slot is free as soon
-        as its attempt's end is verified, else it is quarantined (rule 5).
+        as its attempt's end is verified, else it is quarantined (rule: verified-end-before-reuse).
     :raises UndecidableError: a newer attempt was opened, this one was aborted meanwhile, or it was reported
         with another manifest before.
     """

@@ -1,5 +1,7 @@
 """Whether coordinators have nothing more to do for a transactional id, so that a partition may be told past them.
 
+Rule: forgotten-markers.
+
 One answer is not enough for that: a broker that has lost a coordinator's partition and has not heard of it (paused, or
 cut off from the controllers) answers from what it remembers, or knows no such id. Then the coordinator that is at work
 could write the opposite marker. So no broker at all may list the id as open, and no coordinator may move meanwhile.

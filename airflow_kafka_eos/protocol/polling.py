@@ -35,7 +35,7 @@ LOOKS = 2
 
 
 class CleanPoll:
-    """Sweep until nothing of the run's attempts has been open for the quiet period (rule 11).
+    """Sweep until nothing of the run's attempts has been open for the quiet period (rule: listing-only-adds).
 
     One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
     may be late. So it takes two of them that were complete, some time apart. The looks that the quiet period begins and
@@ -160,7 +160,7 @@ class CleanPoll:
 
 
 class VisiblePoll:
-    """Wait until read_committed readers see the load's last record on every partition (rule 10)."""
+    """Wait until read_committed readers see the load's last record on every partition (rule: loaded-is-visible)."""
 
     def __init__(self, load: LoadIdentity) -> None:
         self.load = load

@@ -2,7 +2,7 @@
 
 A listing can be hidden: by a coordinator that moves, by rights, by a proxy that has no ListTransactions. What can be
 asked for without it: the one id of scope ``load``, and the ids of a slot, which are numbered from 0 on. Asked is by
-Describe, never by InitProducerId as in FLIP-511's probing: it makes no id, and ends nothing (rule 11).
+Describe, never by InitProducerId as in FLIP-511's probing: it makes no id, and ends nothing (rule: describe-then-ask).
 
 What cannot: incrementing ids of scope ``task`` end in Spark's ``taskAttemptId()``, which nobody knows beforehand. Where
 listing is never possible, use pooling, or scope ``load``.

@@ -71,7 +71,7 @@ def init_transactions(
     With ``keep_prepared``: the state that is prepared and still open, EMPTY when there is none; nothing is ended,
     nothing is initialised. Without: what is open is aborted (:func:`force_terminate`, with its guards and errors), and
     the answer is EMPTY. An id that was written with is not initialised again here: attempts get theirs from the ledger
-    (rule 8). A pooled id is taken for its present holder's, whoever that is.
+    (rule: one-init-per-transaction). A pooled id is taken for its present holder's, whoever that is.
 
     :raises UndecidableError: another transaction than the recorded one is open under the id (a zombie's).
     :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
@@ -100,8 +100,9 @@ def complete_transaction(
     """Commit if the recorded decision names this very state, abort else (KIP-939's recovery recipe).
 
     The decision is the ledger's, not that a state was prepared: what nobody has decided is aborted, and its attempt
-    made undecidable before Kafka is told (rule 1). A decision covers its load: all of its transactions are committed,
-    or their replacements (rule 12), and the answer stays the same however often it is asked.
+    made undecidable before Kafka is told (rule: decide-before-kafka). A decision covers its load: all of its
+    transactions are committed, or their replacements (rule: repair-replaces-lost-row), and the answer stays the same
+    however often it is asked.
 
     With pooled ids the state tells whose transaction is meant. When the id has gone to another attempt since then,
     nothing of that one is touched. Without a state the present holder's is meant.
@@ -127,7 +128,7 @@ def complete_transaction(
     if attempt is not None:
         if _is_of_an_earlier_holder(session, attempt, given):
             return Completion(Verdict.ABORT, None)
-        # before its verdict counts: from here on nobody decides it (rule 1)
+        # before its verdict counts: from here on nobody decides it (rule: decide-before-kafka)
         session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
         if _is_decided_commit(session, attempt, given):
             recover(session, attempt.load, by=by, deadline_s=deadline_s)

@@ -1,4 +1,7 @@
-"""A zombie that begins anew under an identity that is committed: transaction version 1 bumps no epoch at an end."""
+"""A zombie that begins anew under an identity that is committed: transaction version 1 bumps no epoch at an end.
+
+Rule: zombie-behind-the-commit.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ log = logging.getLogger(__name__)
 def began_anew(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
     """Whether the open transaction that was described is another one than the committed one of the same identity.
 
-    So it is when the ledger has the commit's markers on record (rule 7), and every partition's leader shows the open
-    one to begin behind the committed one's last record. Aborting that identity cannot hurt the committed one then:
-    its markers are in the log, and an EndTxn(abort) that finds it instead is refused (INVALID_TXN_STATE).
+    So it is when the ledger has the commit's markers on record (rule: zombie-behind-the-commit), and every partition's
+    leader shows the open one to begin behind the committed one's last record. Aborting that identity cannot hurt the
+    committed one then: its markers are in the log, and an EndTxn(abort) that finds it instead is refused
+    (INVALID_TXN_STATE).
     """
     if found.coordinator_state is not CoordinatorState.ONGOING:
         return False

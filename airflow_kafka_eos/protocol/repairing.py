@@ -1,8 +1,10 @@
-"""Repair: what was aborted after the decision is copied into a new transaction, which takes its place (rule 12).
+"""Repair: what was aborted after the decision is copied into a new transaction, which takes its place.
 
-The ledger comes first at every step (rule 1). Killed before the adoption, a repair is undecidable as soon as another
-one is adopted or cleanup comes by, and its transaction is ended; killed behind it, it is decided, and commit rolls it
-forward.
+Rule: repair-replaces-lost-row.
+
+The ledger comes first at every step (rule: decide-before-kafka). Killed before the adoption, a repair is undecidable as
+soon as another one is adopted or cleanup comes by, and its transaction is ended; killed behind it, it is decided, and
+commit rolls it forward.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ UNSEEN_TIMEOUTS_MS = (
     *(minutes * _MINUTE_MS for minutes in (1440, 720, 360, 180, 120, 60, 30, 15, 10, 5, 2, 1)),
     *(30_000, 10_000, 5_000, 1_000),
 )
-#: A repair that has not begun by then never does (rule 5).
+#: A repair that has not begun by then never does (rule: writers-have-a-deadline).
 DEADLINE_S = 60
 PREPARE_AGAIN = (
     "Clear prepare of the load's run, with what is downstream (with on_committed='reload' only while the load is "
@@ -227,11 +229,11 @@ def end_abandoned(
     That is all of an undecidable repair, and of an adopted one whatever Spark's other task attempts have left.
 
     :param closed_too: look for stragglers: of adopted repairs, and of those that had nothing open when closed.
-    :param known: ids of them that the caller knows by name, for a listing may hide some (rule 11).
+    :param known: ids of them that the caller knows by name, for a listing may hide some (rule: listing-only-adds).
     :param places: the partitions of what is ended are added to it.
 
-    Rule 11's order: the ledger has said for good what is decided of a repair that is not open any more, then Kafka
-    describes their ids, and exactly the described identities are ended.
+    The order (rule: describe-then-ask): the ledger has said for good what is decided of a repair that is not open any
+    more, then Kafka describes their ids, and exactly the described identities are ended.
 
     :raises OtherClusterError: they were written to another cluster: here nothing of theirs would be open.
     """

@@ -1,9 +1,9 @@
-"""Prepare again what was lost after the decision and is not in the log any more (rules 9 and 12, ADR 14).
+"""Prepare again what was lost after the decision and is not in the log any more (rule: only-equal-records; ADR 14).
 
 The load's application runs once more, and writes the lost Spark partitions only, each under the number of a repair.
 What has the same counts and digests takes the lost transaction's place; anything else enters nothing, and stops the
-load for a person. As in every repair the ledger comes first (rule 1), and transactions have a timeout, two-phase commit
-or not.
+load for a person. As in every repair the ledger comes first (rule: decide-before-kafka), and transactions have a
+timeout, two-phase commit or not.
 """
 
 from __future__ import annotations

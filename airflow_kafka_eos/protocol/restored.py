@@ -1,7 +1,9 @@
 """A ledger that knows less than the broker was restored from a backup: nothing is guessed, nothing is ended.
 
-The ledger is always written before Kafka is told (rule 1), so asked behind a listing it knows everything that the
-listing shows. Under the ledger's own random id (rule 6) nobody else writes.
+Rule: unknown-commit-stops.
+
+The ledger is always written before Kafka is told (rule: decide-before-kafka), so asked behind a listing it knows
+everything that the listing shows. Under the ledger's own random id (rule: only-our-ids) nobody else writes.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def refuse_restored(session: Session, load: LoadIdentity) -> None:
 
 
 def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
-    """Refuse to repair a decided load where the broker knows of a repair that the ledger does not (rules 1 and 12).
+    """Refuse to repair a decided load where the broker knows of a repair that the ledger does not.
+
+    Rule: unknown-commit-stops.
 
     Restored to a point between decision and adoption, a ledger takes for lost what was repaired and committed since: a
     second repair would be a duplicate. What is decided, superseded and adopted rows included, stops nobody. Nothing is
@@ -74,7 +78,8 @@ def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
     7 days after its commit), a ledger that was restored to before it repairs again.
 
     :raises InDoubtError: there is such a repair, open or committed.
-    :raises NotFinishedError: a coordinator was away or moved, and may have left it out of the listing (rule 11).
+    :raises NotFinishedError: a coordinator was away or moved, and may have left it out of the listing
+        (rule: listing-only-adds).
     :raises AccessError: ACLs may have left it out.
     """
     own = prefix(load, session.ledger.ledger_id)

@@ -1,4 +1,4 @@
-"""Open transactions of a namespace that are of no ledger we know: shown to people, never ended (rule 6)."""
+"""Open transactions of a namespace that are of no ledger we know: shown to people, never ended (rule: only-our-ids)."""
 
 from __future__ import annotations
 

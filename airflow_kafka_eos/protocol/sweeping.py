@@ -1,4 +1,6 @@
-"""Cleanup by name and by listing: end what attempts left open, and nothing else (FLIP-511, rules 1, 6, 11).
+"""Cleanup by name and by listing: end what attempts left open, and nothing else (FLIP-511).
+
+Rules: decide-before-kafka, only-our-ids, describe-then-ask.
 
 One pass is idempotent and short; whoever waits for a quiet period repeats it.
 """
@@ -123,9 +125,10 @@ def sweep(
 ) -> SweepReport:
     """One pass over the attempts of a load with number ``up_to`` or below.
 
-    The order is rule 11's: first the ledger makes them undecidable, then Kafka describes the ledger's ids and those
-    that a listing adds, then the ledger is asked who holds each id and whether that very identity is decided, and
-    only then exactly the described identity is ended by EndTxn. A decided load is rolled forward instead.
+    The order matters (rule: describe-then-ask): first the ledger makes them undecidable, then Kafka describes the
+    ledger's ids and those that a listing adds, then the ledger is asked who holds each id and whether that very
+    identity is decided, and only then exactly the described identity is ended by EndTxn. A decided load is rolled
+    forward instead.
 
     :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
     :param report: to be filled, so that what a pass has seen outlives an error; None: a new one.
@@ -185,7 +188,10 @@ def _is_given_up(session: Session, load: LoadIdentity) -> bool:
 def _end_repairs(
     session: Session, load: LoadIdentity, rows: list[AttemptRow], by: str, report: SweepReport
 ) -> KafkaEosError | None:
-    """A repair that is under way is taken for a dead one's (rule 1); if it is not, commit opens another."""
+    """A repair that is under way is taken for a dead one's; if it is not, commit opens another.
+
+    Rule: decide-before-kafka.
+    """
     if not any(row.verdict is Verdict.COMMIT for row in rows):
         return None
     try:
@@ -230,8 +236,9 @@ def needs_quiet_period(rows: list[AttemptRow]) -> bool:
 def _open_transactions(
     session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport, probes: bool
 ) -> dict[str, TransactionDescription]:
-    # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing (rule 11); what
-    # an attempt closed as swept or committed had open was seen to end: a zombie of its is left to the listing
+    # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing
+    # (rule: listing-only-adds); what an attempt closed as swept or committed had open was seen to end: a zombie of its
+    # is left to the listing
     known = []
     for row in (row for row in rows if row.closed_at is None):
         for t in session.ledger.transactions(load, row.number):
@@ -288,16 +295,16 @@ def _if_ours(
     name = found.transactional_id
     parsed = parse(name)
     if parsed is None or (parsed.namespace, parsed.ledger_id) != (load.namespace, session.ledger.ledger_id):
-        report.left_alone.append(name)  # rule 6
+        report.left_alone.append(name)  # rule: only-our-ids
         return None
     if isinstance(parsed, TransactionalId) and parsed.load != load:
         report.left_alone.append(name)
         return None
     # asked after the Describe, never before: in between the decision could have been recorded, and a pooled id have
-    # gone to another load (rule 11)
+    # gone to another load (rule: describe-then-ask)
     number = _holder(session, load, parsed, found, report)
     if number is None or number > up_to:
-        return None  # rule 11: a newer attempt is none of this cleanup's business
+        return None  # a newer attempt is left to its own cleanup (rule: up-to-its-own-attempt)
     identity = PreparedTransaction(name, found.state)
     holder = session.ledger.attempt(load, number)
     if holder is None or holder.is_undecided:

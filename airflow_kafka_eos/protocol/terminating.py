@@ -1,4 +1,4 @@
-"""Force-terminate one transaction, with guards (KIP-939's admin call, rules 1, 4, 6 and 11).
+"""Force-terminate one transaction, with guards (KIP-939's admin call; rules: decide-before-kafka, describe-then-ask).
 
 KIP-939's forceTerminateTransaction sends InitProducerId without KeepPreparedTxn: whatever is open under the id *by
 then* is aborted, also the transaction of a writer that has just begun anew, or one that a decision has just named. Here
@@ -45,7 +45,7 @@ def force_terminate(
     :param reason: why, for the ledger.
     :param of: the attempt that is meant; when the id is another's, nothing is done. None: whoever holds the id.
     :returns: what was ended; None when nothing was open.
-    :raises ConfigurationError: the id is not of this namespace and ledger (rule 6).
+    :raises ConfigurationError: the id is not of this namespace and ledger (rule: only-our-ids).
     :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
     :raises UndecidableError: it is decided to be committed, and its load is not given up.
     :raises InDoubtError: it is open, and the ledger does not know its attempt (restored from a backup?).
@@ -60,13 +60,13 @@ def force_terminate(
         _refuse_unknown(transactional_id, seen)
         return None
     refuse_elsewhere(session, [attempt])
-    # before anything is looked at again: from here on nobody decides it (rule 1)
+    # before anything is looked at again: from here on nobody decides it (rule: decide-before-kafka)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
     session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")
     give_up = time.monotonic() + deadline_s
     ended: PreparedTransaction | None = None
     while True:
-        # rule 11: described first, then the ledger is asked, then exactly the described identity is ended
+        # described first, then the ledger is asked, then exactly that identity is ended (rule: describe-then-ask)
         seen = _describe(session, transactional_id)
         if seen is None or not seen.is_open:
             return ended
@@ -117,7 +117,8 @@ def _refuse_decided(session: Session, identity: PreparedTransaction, attempt: At
     if not session.ledger.is_decided_commit(identity):
         return
     load = session.ledger.load(attempt.load)
-    # COMMITTED: each of its commit markers was seen (rule 10), so what is open now is what a zombie began behind them
+    # COMMITTED: each of its commit markers was seen (rule: zombie-behind-the-commit), so what is open now is what a
+    # zombie began behind them
     if load is not None and load.state in (LoadState.COMMITTED, LoadState.GIVEN_UP):
         return
     raise UndecidableError(

@@ -1,4 +1,7 @@
-"""Whether readers can see a committed load: the last stable offset against its last record (rule 10)."""
+"""Whether readers can see a committed load: the last stable offset against its last record.
+
+Rule: loaded-is-visible.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
     commit, and it does not wait for us in turn.
 
     :raises UndecidableError: the load has no commit decision, or was given up.
-    :raises OtherClusterError: it was written to another cluster: what readers see here says nothing about it (rule 10).
+    :raises OtherClusterError: it was written to another cluster: what readers see here says nothing about it
+        (rule: one-cluster-per-attempt).
     :raises NotFinishedError: it is decided, not COMMITTED yet; a last stable offset alone proves nothing, for an
         aborted transaction lets it pass too.
     """

@@ -56,7 +56,9 @@ class CleanupLoadSensor(PollingLoadSensor):
             self.look_up(ledger, owner)
 
     def look_up(self, ledger: Ledger, owner: str) -> None:
-        """Which attempts are this run's own, once: a poll that outlives its task must not touch a later one (rule 11).
+        """Which attempts are this run's own, once: a poll that outlives its task must not touch a later one.
+
+        Rule: up-to-its-own-attempt.
 
         :raises ConfigurationError: the ledger does not know the load that begin has opened: it is another ledger.
         """
@@ -125,7 +127,8 @@ def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Co
     Marking a run (Airflow 3.3.2) skips all of its tasks that have not begun, but for teardowns; when those are
     through, it judges the run by its leaves, for which skipped is as good as success. So a load's leaf must not be
     skipped behind a begin that has succeeded, whoever skips it: a person, or a check that raises AirflowSkipException.
-    Not of a committed load either: nobody has waited until readers see it (rule 10), nor told them of it.
+    Not of a committed load either: nobody has waited until readers see it (rule: loaded-is-visible), nor told them of
+    it.
 
     :param load: the load's state in the ledger.
     :param tasks: task id -> state, the tasks of the load's group.

@@ -79,7 +79,8 @@ def _leave_word(spec_text: str, text: str) -> None:
 def prepare(spec_text: str) -> None:
     """Claim the attempt, run the job, write its DataFrame, and say what was prepared.
 
-    :raises UndecidableError: the attempt was claimed before: a restarted driver, or a prepare that ran twice (rule 3).
+    :raises UndecidableError: the attempt was claimed before: a restarted driver, or a prepare that ran twice
+        (rule: one-application-per-attempt).
     :raises SupersededError: the attempt was given up meanwhile, and can never become visible.
     """
     from airflow_kafka_eos.spark.manifest_store import ManifestStore

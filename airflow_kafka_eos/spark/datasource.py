@@ -19,7 +19,7 @@ How PySpark 4.2.0 calls what is here (tried, see tests/spark):
   killed, and a cut input was never taken for its end; the JVM fails such a task in any case.
 - ``commit(messages)`` and ``abort(messages)`` run in further worker processes of the driver. When a task fails for
   good, ``abort`` gets None for each partition without a message. When ``commit`` raises, ``abort`` is called with all
-  messages: hence rule 13. When the driver dies, neither is called.
+  messages: hence the rule: writer-ends-only-unreported. When the driver dies, neither is called.
 
 So this module is imported anew four times and more in a write. What not every call needs is imported where it is
 needed: kafka-python and pyarrow take 0.3 s together.
@@ -69,7 +69,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PreparedPartition(WriterCommitMessage):
-    """What a task attempt reports. From here on its transaction is no longer the writer's own (rule 13).
+    """What a task attempt reports. From here on its transaction is no longer the writer's own.
+
+    Rule: writer-ends-only-unreported.
 
     ``attempt_number`` is Spark's: 0 for a task's first run. ``skipped_ids``: another task attempt has initialised the
     pooled id that a first run takes.
@@ -93,7 +95,7 @@ class KafkaEosDataSource(DataSource):
         :raises ConfigurationError: options, columns, topics or hold time are wrong.
         :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
             required and not granted.
-        :raises UndecidableError: another application has claimed the attempt (rule 3).
+        :raises UndecidableError: another application has claimed the attempt (rule: one-application-per-attempt).
         """
         if overwrite:
             raise ConfigurationError(
@@ -121,7 +123,10 @@ class KafkaEosDataSource(DataSource):
 def _shared_transaction(
     options: WriteOptions, settings: KafkaSettings, checked: Checked
 ) -> PreparedTransaction:
-    """The one transaction of scope ``load``: begun with the first record that a task sends (rules 4 and 5)."""
+    """The one transaction of scope ``load``: begun with the first record that a task sends.
+
+    Rules: recorded-identity, writers-have-a-deadline.
+    """
     from airflow_kafka_eos.kafka.describing import initialise
 
     ref = options.attempt
@@ -244,7 +249,8 @@ class KafkaEosWriter(DataSourceArrowWriter):
         if self.shared is not None:
             return ref.common_id(IdRole.LOAD), True
         if ref.slot is None:
-            # taskAttemptId is unique within an application; attemptNumber starts at 0 again in a retried stage (rule 5)
+            # taskAttemptId is unique within an application; attemptNumber starts at 0 again in a retried stage
+            # (rule: id-per-task-attempt)
             return ref.task_id(partition, context.taskAttemptId()), True
         from airflow_kafka_eos.kafka.describing import describe_once
 
@@ -276,7 +282,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
         """Write the manifest. Spark has accepted one attempt of every partition.
 
         :raises ManifestError: a partition has not reported, or a manifest or a tombstone is there already.
-        :raises UndecidableError: scope ``load``, and a task has been run a second time (rule 14).
+        :raises UndecidableError: scope ``load``, and a task has been run a second time (rule: scope-load-writes-once).
         """
         ref = self.options.attempt
         for message in messages:
@@ -309,7 +315,9 @@ class KafkaEosWriter(DataSourceArrowWriter):
         ManifestStore(self.options.manifest_dir).write(ref, text)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Give the attempt up: first so that no manifest can follow, then end what was reported (rule 13).
+        """Give the attempt up: first so that no manifest can follow, then end what was reported.
+
+        Rule: writer-ends-only-unreported.
 
         Never raises: Spark would show its error in place of the one that made the write fail.
         """

@@ -1,7 +1,8 @@
 """Where claims and manifests are kept: a place that the Spark driver writes and Airflow reads.
 
 A folder, or a folder of an object store (:mod:`.place`). Everything is create-only and whole: what has its name is all
-there, and nothing is ever replaced (rules 3 and 13). Layout, with names encoded as in transactional ids:
+there, and nothing is ever replaced (rules: one-application-per-attempt, writer-ends-only-unreported). Layout, with
+names encoded as in transactional ids:
 
     <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.claim          who claimed the attempt
                                                           <attempt>.initialising   InitProducerId was tried, and
@@ -54,7 +55,7 @@ class ManifestStore:
         return self._place.path(self._file(ref, "json"))
 
     def claim(self, ref: AttemptRef, claimant: str) -> None:
-        """Claim an attempt for one submitted application, once (rule 3).
+        """Claim an attempt for one submitted application, once (rule: one-application-per-attempt).
 
         :param claimant: who claims, for people to read; different for every application.
         :raises UndecidableError: it is claimed, by a restarted driver's predecessor or a retried prepare.
@@ -115,7 +116,7 @@ class ManifestStore:
         return self._exists(ref, "json")
 
     def give_up(self, ref: AttemptRef, reason: str) -> bool:
-        """Put a tombstone in the manifest's place, so that no manifest can follow (rule 13).
+        """Put a tombstone in the manifest's place, so that no manifest can follow (rule: writer-ends-only-unreported).
 
         :returns: False when writing the manifest was tried: then nothing may be ended.
         """
@@ -151,7 +152,9 @@ class ManifestStore:
         return None if text is None else str(json.loads(text)["superseded_by"])
 
     def writers_left(self, manifest: Manifest) -> bool:
-        """Whether a writer of the attempt may live on that its manifest does not name (rule 5).
+        """Whether a writer of the attempt may live on that its manifest does not name.
+
+        Rule: verified-end-before-reuse.
 
         False only where the application has said that nothing was run twice; nobody says it of a plain ``df.write``.
         """

@@ -1,4 +1,4 @@
-"""A folder of an object store, by fsspec. One conditional request creates an object whole, or finds one (ADR 0020).
+"""A folder of an object store, by fsspec. One conditional request creates an object whole, or finds one (ADR 0019).
 
 S3 calls it ``If-None-Match: *``, Google ``ifGenerationMatch=0``, Azure ``If-None-Match: *``; fsspec calls all of them
 ``pipe_file(mode="create")``. Each of these stores shows an object to everybody as soon as it has said that it is there.

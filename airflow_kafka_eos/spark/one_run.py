@@ -1,4 +1,4 @@
-"""Scope ``load``: nothing is run twice, or the attempt fails (rule 14). No I/O."""
+"""Scope ``load``: nothing is run twice, or the attempt fails (rule: scope-load-writes-once). No I/O."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse_second_runs(setting: Callable[[str], str | None]) -> None:
 
 
 def refuse_second_attempt(attempt_number: int, options: WriteOptions, task: int) -> None:
-    """Rule 14: a task that runs a second time writes nothing, and its attempt is lost.
+    """A task that runs a second time writes nothing, and its attempt is lost (rule: scope-load-writes-once).
 
     :param attempt_number: Spark's, from 0 on.
     :raises UndecidableError: it is above 0.

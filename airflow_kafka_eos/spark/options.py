@@ -15,7 +15,7 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 | ``load.claim`` | the claimant under which the application has claimed the attempt; without it, the write claims it |
 | ``manifest.dir`` | folder of claims and manifests |
 | ``transaction.timeout.ms`` | the hold time: how long the transactions may stay open |
-| ``deadline.ms`` | milliseconds since the epoch; no transaction is begun after it (rule 5) |
+| ``deadline.ms`` | milliseconds since the epoch; no transaction is begun after it (rule: writers-have-a-deadline) |
 | ``transaction.scope`` | ``task`` (default) or ``load``: a transaction per task, or one for all (:mod:`.scope`) |
 | ``transaction.tasks`` | scope load: how many Spark tasks write; default: as many as the topics have partitions |
 | ``transaction.two.phase.commit`` | ``auto`` (default), ``required`` or ``off``: transactions without a timeout |

@@ -13,7 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-#: Object stores that create an object only where there is none, in one request that is whole or nothing (ADR 0020).
+#: Object stores that create an object only where there is none, in one request that is whole or nothing (ADR 0019).
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
 
@@ -40,7 +40,7 @@ class Place(Protocol):
         """
 
     def refuse_replacing(self, name: str) -> None:
-        """Make sure that nothing is ever replaced here (rule 3).
+        """Make sure that nothing is ever replaced here (rule: one-application-per-attempt).
 
         :param name: of a text that this leaves behind.
         :raises ConfigurationError: the place replaces what is there.

@@ -1,4 +1,6 @@
-"""Which id of its slot a Spark task attempt writes with: one that nobody has initialised since the lease (rule 5).
+"""Which id of its slot a Spark task attempt writes with: one that nobody has initialised since the lease.
+
+Rule: id-per-task-attempt.
 
 ``n`` begins at ``TaskContext.attemptNumber()``; a stage that is run again begins at 0 once more, so an id that was
 initialised meanwhile is skipped. That is told by its state: the driver has described every id of the slot when it took
@@ -6,8 +8,9 @@ the lease up, before any task ran, and InitProducerId changes what a coordinator
 
 Two task attempts may choose the same id when both look before either initialises. Then the later InitProducerId fences
 the earlier one's producer: that attempt fails when it writes, or when it confirms its identity before it reports; none
-is reported as what it is not, for the recorded identity is what the writer's own InitProducerId was answered (rule 4).
-A transaction that was reported is never met so: a writer that comes later sees that its id is in use.
+is reported as what it is not, for the recorded identity is what the writer's own InitProducerId was answered
+(rule: recorded-identity). A transaction that was reported is never met so: a writer that comes later sees that its id
+is in use.
 """
 
 from __future__ import annotations

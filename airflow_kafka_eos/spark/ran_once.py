@@ -1,4 +1,6 @@
-"""Did each task of a write run exactly once? Only then is no writer left that nobody knows of (rule 5).
+"""Did each task of a write run exactly once? Only then is no writer left that nobody knows of.
+
+Rule: verified-end-before-reuse.
 
 Attempt numbers alone do not tell: they begin at 0 again when a stage is run again, and a Python task cannot see the
 stage's own attempt number (Spark 4.2). So the driver asks Spark itself when the write is over. What it cannot tell

@@ -1,8 +1,8 @@
-"""Scope ``load``: one transaction, written by all Spark tasks together (design.md, Two transaction scopes).
+"""Scope ``load``: one transaction, written by all Spark tasks together.
 
 Sequence numbers of a producer id must have one source in each Kafka partition. So each Kafka partition is owned by one
-Spark task, and a task that is run a second time writes nothing (rule 14): nobody can take back, or tell apart, what
-its first run has written. ``df.write`` needs a DataFrame that :func:`own_partitions` has arranged::
+Spark task, and a task that is run a second time writes nothing (rule: scope-load-writes-once): nobody can take back, or
+tell apart, what its first run has written. ``df.write`` needs a DataFrame that :func:`own_partitions` has arranged::
 
     own_partitions(df, options).write.format("kafka_eos").options(**options).mode("append").save()
 

@@ -29,7 +29,7 @@ class ApplicationSpec:
         and returns a DataFrame. Exactly one of ``job`` and ``sql`` is set.
     :param sql: a SQL text; ``job_args`` are its named parameters (``:name``).
     :param transaction_timeout_ms: the hold time of the transactions.
-    :param deadline_ms: milliseconds since the epoch; no transaction is begun after it (rule 5).
+    :param deadline_ms: milliseconds since the epoch; no transaction is begun after it (rule: writers-have-a-deadline).
     :param scope: ``task`` or ``load``: one transaction per Spark task attempt, or one for all.
     :param two_phase_commit: ``auto``, ``required`` or ``off``.
     :param writer: ``auto``, ``arrow`` or ``confluent``.

@@ -2,7 +2,7 @@
 
 Spark 4.2 finds, plans, commits and aborts a write to a Python data source in processes of their own on the driver: a
 core's second per write (bench/AIRFLOW.md). Between them it runs a mapInArrow over the tasks, and that is what is left
-here, where nothing but time hangs on it (docs/adr/0021).
+here, where nothing but time hangs on it (docs/adr/0020).
 """
 
 from __future__ import annotations

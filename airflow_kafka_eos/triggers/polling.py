@@ -33,7 +33,7 @@ class PollingTrigger(BaseTrigger):
     A transient error is waited out (the sensor's timeout ends it); a terminal one is handed back as the event.
 
     The triggerer may have another Airflow home than the workers, or another connection of that id. So it makes no
-    ledger, and where it finds another one than the sensor's, it hands the waiting back.
+    ledger, and where it finds another one than the sensor's, it hands the waiting back (rule: same-ledger).
 
     :param ledger_id: of the ledger that the sensor has looked into; None: of a sensor of a version before.
     """

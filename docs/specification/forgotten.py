@@ -25,16 +25,24 @@ from model import ALL, Model, Repair, World, put
 from suite import TWO, WORLDS, search
 
 RULES = {
-    "forgotten": "commit ends what the coordinator of a decided transaction has forgotten, by markers past it",
-    "swept": "cleanup ends what is forgotten and belongs to no decision, by abort markers past the coordinator",
-    "undecidable": "cleanup does so only when the attempt or repair cannot be decided any more",
-    "over": "a marker is written past a coordinator only when that cannot end the transaction any more",
-    "log first": "the marker is of the kind that another partition shows; only where none does, the coordinator's",
-    "agree": "where no partition shows a marker, the kind is the coordinator's (without: always abort)",
-    "startoffset": "decide refuses a transaction that did not begin, in each partition, where its own records do",
-    "ownregion": "commit's markers past the coordinator end regions of the decision's own records only",
+    "forgotten-markers:commit":
+        "commit ends what the coordinator of a decided transaction has forgotten, by markers past it",
+    "forgotten-markers:cleanup":
+        "cleanup ends what is forgotten and belongs to no decision, by abort markers past the coordinator",
+    "forgotten-markers:undecidable": "cleanup does so only when the attempt or repair cannot be decided any more",
+    "forgotten-markers:over":
+        "a marker is written past a coordinator only when that cannot end the transaction any more",
+    "forgotten-markers:log-first":
+        "the marker is of the kind that another partition shows; only where none does, the coordinator's",
+    "forgotten-markers:agree":
+        "where no partition shows a marker, the kind is the coordinator's (without: always abort)",
+    "decide-what-is-confirmed:start-offset":
+        "decide refuses a transaction that did not begin, in each partition, where its own records do",
+    "forgotten-markers:own-region":
+        "commit's markers past the coordinator end regions of the decision's own records only",
     # of the environment, not of our code
-    "seven days": "no marker past the coordinator is under way for as long as a transactional id takes to expire",
+    "environment:seven-days":
+        "no marker past the coordinator is under way for as long as a transactional id takes to expire",
 }
 MORE = ALL | frozenset(RULES)
 
@@ -96,7 +104,8 @@ class Forgetful(Model):
     def broker(self, s):
         past = frozenset(m for m in s.net if len(m) == 5)
         for what, s2 in super().broker(s._replace(net=s.net - past)):
-            late = "seven days" in self.on and what[0] == "broker forgets id" and any(m[0] == what[1] for m in past)
+            late = ("environment:seven-days" in self.on and what[0] == "broker forgets id"
+                    and any(m[0] == what[1] for m in past))
             if what[0] not in ("markers", "a person writes abort markers") and not late:     # below, or not at all
                 yield what, s2._replace(net=s2.net | past)
         for x, c in enumerate(s.ids):
@@ -140,7 +149,7 @@ class Forgetful(Model):
             rows = s.attempts[int(what[0].split()[1])].manifest
             own = all(len(r) == 4 for row in rows for part in self.parts(row)
                       for r in region(s.ids[row.x], part, row.pid))
-            if what[1] != "checks" or own or "startoffset" not in self.on:
+            if what[1] != "checks" or own or "decide-what-is-confirmed:start-offset" not in self.on:
                 yield what, s2
 
     def parts(self, row):
@@ -148,14 +157,14 @@ class Forgetful(Model):
 
     def commit(self, s):
         yield from super().commit(s)
-        for a, at in enumerate(s.attempts if "forgotten" in self.on else ()):
+        for a, at in enumerate(s.attempts if "forgotten-markers:commit" in self.on else ()):
             for r in at.rows if at.status == "commit" else ():
                 c, who, owed = s.ids[r.x], (r.pid, r.ep), set()
-                over = c.st not in ("Ongoing", "PrepareCommit") or "over" not in self.on
+                over = c.st not in ("Ongoing", "PrepareCommit") or "forgotten-markers:over" not in self.on
                 kind = self.kind(s, a, r) if over and r.st == "todo" and not self.evidence(s, r) else None
                 for part in self.parts(r) if kind else ():
                     there = {identity(c, h) for h in region(c, part, r.pid)}
-                    if there and max(there) == who and (len(there) == 1 or "ownregion" not in self.on):
+                    if there and max(there) == who and (len(there) == 1 or "forgotten-markers:own-region" not in self.on):
                         owed.add((r.x, *who, kind, part))
                 if not owed <= s.net:
                     yield (f"commit {a}", "sends past the coordinator", *sorted(owed)), s._replace(net=s.net | owed)
@@ -169,19 +178,19 @@ class Forgetful(Model):
                 seen.add("commit")
             elif not any(identity(c, h) == (row.pid, row.ep) for h in region(c, part, row.pid)):
                 seen.add("abort")
-        if seen and "log first" in self.on:
+        if seen and "forgotten-markers:log-first" in self.on:
             return seen.pop() if len(seen) == 1 else None
-        return "commit" if c.st == "CompleteCommit" and "agree" in self.on else "abort"
+        return "commit" if c.st == "CompleteCommit" and "forgotten-markers:agree" in self.on else "abort"
 
     def cleanup(self, s):
         yield from super().cleanup(s)
-        for x, c in enumerate(s.ids if "swept" in self.on else ()):
+        for x, c in enumerate(s.ids if "forgotten-markers:cleanup" in self.on else ()):
             for part, pid in sorted({(r[1], r[4]) for r in c.held - coordinators(c)}):
                 newest = max(region(c, part, pid), key=lambda r: (identity(c, r), str(r)))
                 if len(newest) == 4:
                     continue        # the coordinator has it
                 who, holder = identity(c, newest), c.lease if x >= self.w.pool else newest[0]
-                m, asks = (x, *who, "abort", part), "undecidable" in self.on
+                m, asks = (x, *who, "abort", part), "forgotten-markers:undecidable" in self.on
                 s2 = self.undecidable(s, holder) if asks else s
                 if not (self.must_keep(s2, holder, x, *who) if asks else self.decided(s, x, *who)) and m not in s.net:
                     yield ("cleanup", "sends past the coordinator", m), s2._replace(net=s2.net | {m})
@@ -219,10 +228,13 @@ HERE = {
     "load-clear": LOAD._replace(begins=TWO), "load-expiry": LOAD._replace(expiries=1),
 }
 DROPS = {   # the rules left out, the world, and whether that does harm there; where it does none, none is known
-    "forgotten": ("one", True), "swept": ("clear", True), "undecidable": ("load-lost", False), "over": ("load", True),
-    "log first": ("load-expiry", True), "agree": ("load-expiry", False), "startoffset": ("reuse", True),
-    "ownregion": ("reuse", False), "seven days": ("load-expiry", True),
-    "agree+seven days": ("load-expiry", False),     # whoever always writes the same kind may be as late as he likes
+    "forgotten-markers:commit": ("one", True), "forgotten-markers:cleanup": ("clear", True),
+    "forgotten-markers:undecidable": ("load-lost", False), "forgotten-markers:over": ("load", True),
+    "forgotten-markers:log-first": ("load-expiry", True), "forgotten-markers:agree": ("load-expiry", False),
+    "forgotten-markers:own-region": ("reuse", False), "decide-what-is-confirmed:start-offset": ("reuse", True),
+    "environment:seven-days": ("load-expiry", True),
+    # whoever always writes the same kind may be as late as he likes
+    "forgotten-markers:agree+environment:seven-days": ("load-expiry", False),
 }
 SUITE = [("all/" + n, w, MORE, False) for n, w in HERE.items()]
 SUITE += [("drop/" + r, HERE[n], MORE - set(r.split("+")), harm) for r, (n, harm) in DROPS.items()]
@@ -234,7 +246,7 @@ def run(name, world, rules, expect):
     verdict, steps, states, whole = search(Forgetful(world, rules))
     said = f"{len(steps)} steps: {verdict}" if verdict else "holds" if whole else "was not searched to the end"
     said += "" if (ok := whole and bool(verdict) == expect) else "  UNEXPECTED"
-    return f"{name:26}{states:>9} states{time.time() - t0:7.1f} s  {said}", steps, ok
+    return f"{name:52}{states:>9} states{time.time() - t0:7.1f} s  {said}", steps, ok
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ DAG_FILE = Path(__file__).parents[2] / "dags" / "approve_outsized.py"
     [
         ({"records": 100}, True),
         ({"records": 10}, False),
-        # rule 9: committed before, and with parts of it that were lost and are prepared again
+        # committed before, and with lost parts that are prepared again (rule: one-key-loads-once)
         ({"verdict": "COMMIT"}, False),
         ({"verdict": "COMMIT", "prepared_again": [3], "records": 100}, False),
     ],

@@ -216,7 +216,7 @@ def test_the_call_makes_a_group_whose_job_is_the_function() -> None:
 def test_a_dag_that_another_module_makes_is_refused_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver runs the file in which DAG( is called: a factory's module by itself makes no DAG (ADR 18)."""
+    """The driver runs the file in which DAG( is called: a factory's module by itself makes no DAG (ADR 17)."""
     from airflow_kafka_eos.spark import dag_file
 
     (tmp_path / "a_factory.py").write_text(

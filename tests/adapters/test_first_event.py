@@ -1,4 +1,4 @@
-"""Who makes first, in Airflow, what is made once (docs/adr/0023)."""
+"""Who makes first, in Airflow, what is made once (docs/adr/0022)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ MARKED = DONE | {"prepare": "failed", "decide": "skipped", "commit": "skipped", 
         (None, MARKED, True),
         # a run that was marked failed is to show it, although commit cannot be taken back
         ("COMMITTED", DONE | {"commit": "failed", "loaded": "skipped"}, True),
-        # marked between two tasks, whatever as: committed, but nobody has waited for it, nor woken readers (rule 10)
+        # marked between two tasks, whatever as: committed, but nobody has waited for it, nor woken readers
+        # (rule: loaded-is-visible)
         ("COMMITTED", DONE | {"commit": "skipped", "loaded": "skipped"}, True),
         ("COMMITTED", DONE | {"loaded": "skipped"}, True),
         # a task of the author's own

@@ -1,4 +1,4 @@
-"""The wiring is part of the guarantee (design.md, the Airflow side), and the README tells the truth about it."""
+"""The wiring is part of the guarantee, and the README tells the truth about it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_dual_write_reaches_decide() -> None:
 
 
 def test_prepare_never_reconnects_to_an_older_application(group: ExactlyOnceLoad) -> None:
-    assert group.prepare.durable is False  # rule 3
+    assert group.prepare.durable is False  # rule: one-application-per-attempt
 
 
 def test_spark_arguments_reach_spark_submit() -> None:
@@ -262,7 +262,7 @@ def test_cleanup_warns_of_what_no_sweep_can_end_and_does_not_fail(capfd: pytest.
     assert "NOT CLEAN" not in "".join(capfd.readouterr())
 
 
-def test_rule_11_a_cleanup_keeps_to_the_attempts_that_it_found_first(tmp_path: Path) -> None:
+def test_a_cleanup_keeps_to_the_attempts_that_it_found_first(tmp_path: Path) -> None:
     """One that outlives its task must not touch the attempt of the retry."""
     owner = "dag/run#group=load"
     sensor = CleanupLoadSensor(task_id="cleanup", load_name="l", load_key="k")

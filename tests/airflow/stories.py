@@ -107,7 +107,10 @@ def superseded_spark(place: Place) -> None:
 
 
 def three_race_for_one_load(place: Place) -> None:
-    """Two DAGs and a manual trigger of one of them, one load name and one key: one copy, whoever wins (rules 2, 9)."""
+    """Two DAGs and a manual trigger of one of them, one load name and one key: one copy, whoever wins.
+
+    Rules: one-decision-per-load, one-key-loads-once.
+    """
     load = LoadIdentity("airflow", "race", "the one")
     place.kafka.create_topic("race", partitions=PARTITIONS)
     runs = [Run(place.airflow, dag, run_id) for dag, run_id in

@@ -36,7 +36,7 @@ def keys(place: Author, name: str) -> dict[str, LoadState]:
 
 
 def test_mapped_loads_are_known_by_their_items_and_each_is_loaded(place: Author, read: Read) -> None:
-    """design.md, Words: a load's identity never contains the position of a map index."""
+    """A load's identity never contains the position of a map index."""
     run = place.test("mapped_topics")
     assert run["run"] == "success", run["log"]
     assert len(run["tasks"]) == 18 and set(run["tasks"].values()) == {"success"}
@@ -67,7 +67,7 @@ def test_each_decorated_function_is_called_with_the_variables_around_it(place: A
 
 
 @pytest.mark.parametrize(("dag_id", "copies"), [("on_committed_skip", 1), ("on_committed_reload", 2)])
-def test_rule_9_a_committed_load_is_written_again_only_by_name(
+def test_a_committed_load_is_written_again_only_by_name(
     place: Author, read: Read, dag_id: str, copies: int
 ) -> None:
     """Reprocessing a completed date clears its run: skip writes nothing, reload exactly one more copy."""

@@ -81,7 +81,7 @@ class Backfill:
 
 @pytest.mark.timeout(2 * SECONDS + 120)
 def test_a_backfill_loads_each_day_once_and_the_same_again_loads_nothing(place: Place) -> None:
-    """Rule 9: a reprocessed date clears its run in place, and its load is committed already."""
+    """A reprocessed date clears its run in place, and its load is committed already (rule: one-key-loads-once)."""
     backfill = Backfill(place, "days", DAYS)
     for behavior in ("none", "completed"):
         backfill.run(behavior)
@@ -93,7 +93,7 @@ def test_a_backfill_loads_each_day_once_and_the_same_again_loads_nothing(place: 
 
 @pytest.mark.timeout(2 * SECONDS + 120)
 def test_the_same_again_with_reload_makes_exactly_one_more_copy(place: Place) -> None:
-    """Rule 9: a reload is a load with a key of its own, asked for by name."""
+    """A reload is a load with a key of its own, asked for by name (rule: one-key-loads-once)."""
     backfill = Backfill(place, "days_again", RELOADED_DAYS)
     for copies, behavior in enumerate(("none", "completed"), start=1):
         backfill.run(behavior)

@@ -51,7 +51,7 @@ CLEARS = Scenario(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", [MARKS, CLEARS], ids=lambda s: s.name)
 def test_what_a_person_clicks_loses_and_doubles_nothing(place: Place, browser: Browser, scenario: Scenario) -> None:
-    """Rules 1 to 5, 9 and 10; a deleted run leaves its load as it is, and a new one of that name loads nothing."""
+    """Whatever is clicked: one copy. A deleted run leaves its load as it is; a new one of that name loads nothing."""
     wait_for_dag(place.airflow, "clicks")
     run = Clicked(place, scenario.name, browser)
     play(scenario, run)

@@ -55,5 +55,5 @@ def _play_of(item: pytest.Item) -> str | None:
 def test_what_is_done_to_a_run_loses_and_doubles_nothing(
     played: Mapping[str, Future[None]], play_name: str
 ) -> None:
-    """Rules 1 to 5, 9 and 10, by hand and by SIGKILL; and no failed load in a successful run."""
+    """One copy, whatever is cleared by hand and killed by SIGKILL; and no failed load in a successful run."""
     played[play_name].result()

@@ -66,7 +66,7 @@ def printed(name: str, folder: Path) -> Any:
 def test_the_shipped_maintenance_sweeps_the_loads_and_takes_none_for_a_strangers(
     configured: Callable[[str], World], where: str, tmp_path: Path
 ) -> None:
-    """Rule 6: in another ledger all that is prepared would be called a stranger's, and a person told to end it."""
+    """In another ledger all that is prepared would be another's, and a person told to end it (rule: only-our-ids)."""
     left, decided = configured("left"), configured("decided")
     gone = left.prepare(["never"]).transactions[0].transactional_id
     decided.decide(decided.prepare(["decided"]))

@@ -88,7 +88,7 @@ def state(world: World) -> LoadState:
 def test_what_deleted_runs_left_is_ended_or_rolled_forward_and_nothing_else_is_touched(
     home: Path, left: Callable[[str], World]
 ) -> None:
-    """Rules 1, 6, 9: undecided and abandoned is aborted, decided is committed, the living and strangers stay."""
+    """Undecided and abandoned is aborted, decided is committed, the living and strangers stay."""
     deleted, decided, running = left("deleted"), left("decided"), left("running")
     gone = deleted.prepare(["never"]).transactions[0].transactional_id
     two_days_ago(home, deleted.load)

@@ -1,4 +1,7 @@
-"""prepare is killed: its spark-submit ends, and Kafka is told nothing that the ledger does not say first (rule 1)."""
+"""prepare is killed: its spark-submit ends, and Kafka is told nothing that the ledger does not say first.
+
+Rule: decide-before-kafka.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def test_on_kill_ends_spark_and_leaves_the_transaction_to_the_ledger(
     assert isinstance(ended[0], AirflowException)
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
-    # rule 1: no decision, so nobody may have ended it; cleanup makes the attempt undecidable first
+    # no decision, so nobody may have ended it; cleanup makes the attempt undecidable first
     load = LoadIdentity("airflow", LOAD, "killed")
     with session() as opened:
         (row,) = opened.ledger.attempts(load)

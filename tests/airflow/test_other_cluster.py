@@ -39,7 +39,7 @@ def test_each_step_says_so_and_the_load_goes_on_over_its_own_connection(
     run("decide", "moved")
     run("commit", "moved")
     assert state("moved") is LoadState.COMMITTED
-    # rule 10: what its readers see is asked where they are
+    # what its readers see is asked where they are (rule: one-cluster-per-attempt)
     said = refused("loaded", "moved", kafka_conn_id=moved)
     assert "attempt 1 of load airflow/" in said and "reload it, or give it a load_key of its own" in said
     run("loaded", "moved")

@@ -148,7 +148,7 @@ def test_a_trigger_never_takes_another_ledgers_word_nor_makes_one(
 
 
 def test_a_sensor_goes_on_where_the_trigger_stopped(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> None:
-    """By the attempt that the trigger had: not by a later one of the same run (rule 11)."""
+    """By the attempt that the trigger had: not by a later one of the same run (rule: up-to-its-own-attempt)."""
     from tests.airflow.steps import CONTEXT, operator, state
 
     a_prepared_load(home, kafka, "k", topic(), 1)

@@ -1,4 +1,4 @@
-"""Rule 9, step by step: what begin does with a load that is committed already, on a real ledger and broker."""
+"""Step by step, what begin does with a load that is committed already, on a real ledger and broker."""
 
 from __future__ import annotations
 

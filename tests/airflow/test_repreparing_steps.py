@@ -210,7 +210,7 @@ def test_killed_when(home: Path, kafka: LocalKafka, topic: Callable[..., str], s
     all_there_once(kafka, "killed", name, 2, HUNDRED)
 
 
-def test_rule_12_of_two_prepares_at_once_one_is_adopted(
+def test_of_two_prepares_at_once_one_is_adopted(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
     name = topic(2)
@@ -256,7 +256,7 @@ def load(spark, fail):
 """
 
 
-def test_rule_5_a_task_that_is_retried_in_a_repair_has_an_id_of_its_own(
+def test_a_task_that_is_retried_in_a_repair_has_an_id_of_its_own(
     home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection(monkeypatch, "spark_default", "spark", host="local[2,2]", extra={"deploy-mode": "client"})

@@ -109,7 +109,10 @@ def test_asking_for_a_connection_makes_no_database(home: Path) -> None:
 
 @pytest.mark.parametrize("by", ["airflow", "airflow-kafka-eos"])
 def test_what_no_argument_names_airflows_section_says(home: Path, by: str) -> None:
-    """In another ledger, or namespace, every open transaction of the loads would be a stranger's (rule 6)."""
+    """In another ledger, or namespace, every open transaction of the loads would be a stranger's.
+
+    Rule: only-our-ids.
+    """
     words = [str(Path(sys.executable).with_name("airflow")), "kafka-eos"]
     if by != "airflow":
         words = [sys.executable, "-c", "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())"]

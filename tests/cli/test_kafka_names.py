@@ -91,7 +91,7 @@ def test_a_strangers_is_not_aborted_by_where_it_is_open(
     found = world.session.partitions.producers([TopicPartition(world.topic, n) for n in range(2)])
     ((tp, producer),) = ((tp, p) for tp, rows in found.items() for p in rows if p.txn_start_offset >= 0)
     place = ("--topic", tp.topic, "--partition", str(tp.partition), "--start-offset", str(producer.txn_start_offset))
-    refused(command("transactions", "abort", *place, "--yes", *at), 2, "rule 6", stranger)
+    refused(command("transactions", "abort", *place, "--yes", *at), 2, "it is never ended", stranger)
 
 
 @pytest.mark.parametrize("option", ["--transactional-id", "--transactionalId"])

@@ -87,7 +87,7 @@ def test_commit_and_abort_are_about_the_present_holder_and_say_so(
 
 
 def test_a_replaced_transaction_s_load_is_decided(world: World, command: Command, at: Cluster) -> None:
-    """Rule 12: what a repair has replaced belongs to the decision still."""
+    """What a repair has replaced belongs to the decision still (rule: repair-replaces-lost-row)."""
     manifest = world.prepare(["a"])
     world.decide(manifest)
     (transaction,) = manifest.transactions

@@ -134,7 +134,7 @@ def test_commit_rolls_a_decided_load_forward(world: World, command: Command, at:
     assert world.visible() == ["a", "b"]
 
 
-def test_rule_1_commit_commits_nothing_that_nobody_has_decided(
+def test_commit_commits_nothing_that_nobody_has_decided(
     world: World, command: Command, at: Cluster
 ) -> None:
     manifest = world.prepare(["a"])
@@ -184,11 +184,11 @@ def test_force_terminate_ends_one_and_leaves_its_siblings_to_cleanup(
 
 
 @pytest.mark.parametrize("verb", ["commit", "abort", "force-terminate"])
-def test_rule_6_nothing_is_done_to_a_stranger(
+def test_nothing_is_done_to_a_stranger(
     world: World, command: Command, at: Cluster, stranger: str, verb: str
 ) -> None:
     yes = () if verb == "commit" else ("--yes",)
-    refused(command("transactions", verb, stranger, *yes, *at), 2, "rule 6", stranger)
+    refused(command("transactions", verb, stranger, *yes, *at), 2, "it is never ended", stranger)
 
 
 @pytest.mark.parametrize("verb", ["commit", "abort", "force-terminate"])

@@ -1,4 +1,4 @@
-"""Open transactions of others whose ids look like ours: no recovery may touch them (rule 6)."""
+"""Open transactions of others whose ids look like ours: no recovery may touch them (rule: only-our-ids)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Several at once, on a real broker: whatever the order, one outcome, and the load arrives once (rules 1, 2, 3, 9, 11).
+"""Several at once, on a real broker: whatever the order, one outcome, and the load arrives once.
+
+Rules: one-decision-per-load, one-key-loads-once.
 
 Each racer has a session of its own, as a process would. ``SEEDS=<n>`` runs more rounds; a failure names its seed, and
 ``SEED=<number>`` runs that one alone.
@@ -167,7 +169,10 @@ def test_two_committers_and_a_cleaner(rounds: Callable[..., None]) -> None:
 
 
 def test_a_decider_against_a_new_attempt(rounds: Callable[..., None]) -> None:
-    """A task is cleared while its run decides: the load is decided, or it is written anew, not both (rules 2, 9)."""
+    """A task is cleared while its run decides: the load is decided, or it is written anew, not both.
+
+    Rule: one-decision-per-load.
+    """
 
     def play(seed: int, places: list[Place]) -> None:
         manifest = places[0].prepare_all()

@@ -153,7 +153,7 @@ def _any(seed: int) -> Scenario:
     kafka = _weighted(dice, {"4.4": 5, "4.1": 3, "3.9": 2})
     writer = _weighted(dice, {"arrow": 3, "confluent": 1})
     scope = "task" if writer == "confluent" else _weighted(dice, {"task": 3, "load": 2})
-    # design.md: granted from 4.1 on; librdkafka has none
+    # granted from 4.1 on; librdkafka has none
     two_phase = kafka != "3.9" and writer == "arrow" and dice.random() < 0.4
     tasks = dice.randint(1, 8)
     partitions = dice.randint(1, 12)
@@ -217,7 +217,7 @@ def _in_its_world(scenario: Scenario) -> Scenario:
     found = replace(scenario, loads=loads, keeps=keeps)
     if scenario.seed < FRESH.start:
         return found
-    # design.md: 4.0 has no two-phase commit, and who has 3.9's transaction version has none either
+    # 4.0 has no two-phase commit, and who has 3.9's transaction version has none either
     some = {k: w for k, w in _KAFKAS[found.kafka].items() if k in _OF_2PC or not found.two_phase}
     found = replace(found, kafka=_weighted(dice, some))
     if scenario.seed % STEP_RUNS == 0 or dice.random() >= _ADMINS:
@@ -323,7 +323,7 @@ def _of_brokers(dice: random.Random, scenario: Scenario, kind: Kind) -> Fault:
         targets = {"all": 1, "leader": 1, "coordinator": 1}
     seconds = dice.choice([0.5, 1.5, 4.0]) if kind is Kind.BROKER_PAUSE else dice.choice([0.0, 1.0])
     fault = _from_outside(dice, scenario, kind, _weighted(dice, targets), seconds)
-    # what a broker has decided and not written down everywhere is where it may forget (docs/adr/0022)
+    # what a broker has decided and not written down everywhere is where it may forget (docs/adr/0021)
     own = random.Random(f"brokers {scenario.seed}")
     fitting = [p for p in PLACES if p.fits(scenario.scope, scenario.writer) and ENDS in p.name]
     return replace(fault, moment=Moment(step=own.choice(fitting).name)) if own.random() < 0.6 else fault

@@ -151,7 +151,7 @@ def cleanup(plan: Plan, order: Order, timeline: Timeline) -> Any:
     up_to: list[int] = []
 
     def look_up() -> polling.Poll:
-        # once: a poll that outlives its task must not touch a later attempt (rule 11)
+        # once: a poll that outlives its task must not touch a later attempt (rule: up-to-its-own-attempt)
         with session(plan) as s:
             up_to.append(polling.own_number(s.ledger.attempts(load), order.owner))
         timeline.log(SWEEPING, up_to=up_to[0])

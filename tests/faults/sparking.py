@@ -46,7 +46,8 @@ from tests.faults.scenario import LONG_HOLD_MS, Keeps, Role
 from tests.faults.timeline import Timeline
 from tests.faults.zygote import ADDRESS, ask
 
-#: Spark's default; and in scope load one more than it is told, for a lost executor's task may come again (rule 14)
+#: Spark's default; and in scope load one more than it is told, for a lost executor's task may come again
+#: (rule: scope-load-writes-once)
 MAX_FAILURES, MAX_FAILURES_OF_ONE = 4, 2
 CORES = 4
 ROWS_IN_A_BATCH = 4_000

@@ -1,6 +1,6 @@
 """A short campaign: kept seeds that were worth keeping, and fresh ones each time (``make faults`` plays thousands).
 
-All rules of design.md at once, on real brokers and databases: nothing lost, doubled, torn, left open or misreported.
+All rules (docs/protocol.md) on real brokers and databases: nothing lost, doubled, torn, left open or misreported.
 """
 
 from __future__ import annotations

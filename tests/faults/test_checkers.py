@@ -112,7 +112,7 @@ def a_run(**changes: object) -> Observation:
 
 
 def test_others_may_hold_a_partition_open() -> None:
-    """Rule 6's transaction over the whole run: an id that looks like ours, and still is not."""
+    """A transaction of another application's over the whole run: an id that looks like ours, and still is not."""
     seen = a_run()
     theirs = dataclasses.replace(seen.foreign[1], transactional_id=seen.loads[0].prefix + "1-0-1x")
     one = OpenTransaction(theirs.transactional_id, (("orders", 0),), 1)

@@ -118,7 +118,7 @@ def test_administrators_do_what_they_do_in_fresh_runs() -> None:
 
 
 def test_only_what_can_be_is_asked_for(scenarios: list[Scenario]) -> None:
-    """design.md: librdkafka has neither two-phase commit nor shared transactions, Kafka 3.9 grants no 2PC."""
+    """librdkafka has neither two-phase commit nor shared transactions, Kafka 3.9 grants no 2PC."""
     for s in scenarios:
         assert not (s.writer == "confluent" and (s.scope == "load" or s.two_phase))
         assert not (s.kafka == "3.9" and s.two_phase)

@@ -156,7 +156,7 @@ def test_a_load_that_comes_at_once_has_a_short_window(site: Site) -> None:
 
 
 def test_a_foreign_transaction_ended_by_somebody_else(site: Site) -> None:
-    """Rule 6: whoever uses InitProducerId on its id ends it; its client finds out when it commits."""
+    """Whoever uses InitProducerId on its id ends it; its client finds out when it commits."""
     held = HeldTransaction(site.servers, site.topic, "eos.other.1-0-1")
     site.commit(range(RECORDS))
     transactional(site.servers, "eos.other.1-0-1")

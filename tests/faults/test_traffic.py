@@ -69,7 +69,7 @@ def test_a_seed_makes_the_same_transactions(kafka: LocalKafka, topic: Callable[.
 
 
 def test_somebody_takes_its_id(kafka: LocalKafka, topic: Callable[..., str]) -> None:
-    """Rule 6, broken: the checkers must hear of it, whatever the client did at that moment."""
+    """A stranger's transaction is ended: the checkers must hear of it, whatever the client did at that moment."""
     name = topic(partitions=PARTITIONS)
     applications = Applications(kafka.bootstrap_servers, [name], f"eos.{name}.1-0-1x", seed=2, pause_s=0.005)
 
@@ -85,7 +85,7 @@ def test_somebody_takes_its_id(kafka: LocalKafka, topic: Callable[..., str]) -> 
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_somebody_ends_its_transaction(kafka: LocalKafka, topic: Callable[..., str], verdict: Verdict) -> None:
-    """Rule 6, broken as a product would that takes an id for its own: by EndTxn, in the identity that brokers list."""
+    """Ended as a product would that takes an id for its own: by EndTxn, in the identity that brokers list."""
     servers, name = kafka.bootstrap_servers, topic(partitions=PARTITIONS)
     held = HeldTransaction(servers, name, f"ns.0123456789.orders.{name}.1-0-2")
     with Observers(servers, {name: PARTITIONS}) as observers:

@@ -236,7 +236,9 @@ class TransactionalProducer(_Party):
 
 
 class HeldTransaction:
-    """A transaction of another application that is open over a whole run, and is committed at its end (rule 6).
+    """A transaction of another application that is open over a whole run, and is committed at its end.
+
+    Rule: only-our-ids.
 
     Readers get nothing of the topic behind it in the meantime.
     """

@@ -41,7 +41,7 @@ def state_of_id(coordinator: Coordinator, transactional_id: str) -> CoordinatorS
     return coordinator.describe([transactional_id])[transactional_id].coordinator_state
 
 
-def test_ending_twice_is_safe_and_the_answers_are_told_apart_rule_4(
+def test_ending_twice_is_safe_and_the_answers_are_told_apart(
     kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -59,7 +59,7 @@ def test_ending_twice_is_safe_and_the_answers_are_told_apart_rule_4(
     assert coordinator.end(txn, Verdict.ABORT) is EndAnswer.WRONG_STATE
 
 
-def test_an_abort_twice_is_safe_too_rule_4(
+def test_an_abort_twice_is_safe_too(
     kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -77,7 +77,8 @@ def test_a_transaction_that_the_broker_timed_out_cannot_be_committed(
         coordinator, kafka.bootstrap_servers, an_id(name), {TopicPartition(name, 0): 1}, timeout_ms=1000
     )
     wait_ended(coordinator, txn.transactional_id)
-    # by EndTxn v5 it looks like a retry with the opposite verdict; by v4 it is fenced: hints, no evidence (rule 7)
+    # by EndTxn v5 it looks like a retry with the opposite verdict; by v4 it is fenced: hints, no evidence
+    # (rule: log-is-the-evidence)
     assert coordinator.end(txn, Verdict.COMMIT) is EndAnswer.WRONG_STATE
 
 
@@ -187,43 +188,43 @@ def test_the_coordinators_places_name_each_partition_of_the_transaction_log(coor
         {"namespace": "other"},
     ],
 )
-def test_another_deployments_transaction_is_never_ended_or_initialised_rule_6(
+def test_another_deployments_transaction_is_never_ended_or_initialised(
     kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str], foreign: dict[str, str]
 ) -> None:
     name = topic()
     tps = {TopicPartition(name, 0): 1}
     ours, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name), tps)
     txn, _ = prepare(coordinator, kafka.bootstrap_servers, an_id(name, **foreign), tps)
-    with pytest.raises(ConfigurationError, match="rule 6") as caught:
+    with pytest.raises(ConfigurationError, match="never ended or initialised from here") as caught:
         coordinator.end(txn, Verdict.ABORT)
     assert caught.value.transactional_id == txn.transactional_id
-    with pytest.raises(ConfigurationError, match="rule 6"):
+    with pytest.raises(ConfigurationError, match="never ended or initialised"):
         coordinator.end_many([ours, txn], Verdict.ABORT)
-    with pytest.raises(ConfigurationError, match="rule 6"):
+    with pytest.raises(ConfigurationError, match="never ended or initialised"):
         coordinator.init_producer_id(txn.transactional_id, 60_000)
     for one in (ours, txn):
         assert state_of_id(coordinator, one.transactional_id) is CoordinatorState.ONGOING
 
 
-def test_another_applications_transaction_is_never_ended_or_initialised_rule_6(
+def test_another_applications_transaction_is_never_ended_or_initialised(
     kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str]
 ) -> None:
     name = topic()
     transactional_id = f"someone-elses-{name}"
     txn, _ = prepare(coordinator, kafka.bootstrap_servers, transactional_id, {TopicPartition(name, 0): 1})
-    with pytest.raises(ConfigurationError, match="rule 6"):
+    with pytest.raises(ConfigurationError, match="never ended or initialised"):
         coordinator.end(txn, Verdict.ABORT)
-    with pytest.raises(ConfigurationError, match="rule 6"):
+    with pytest.raises(ConfigurationError, match="never ended or initialised"):
         coordinator.init_producer_id(transactional_id, 60_000)
     assert state_of_id(coordinator, transactional_id) is CoordinatorState.ONGOING
 
 
-def test_a_transaction_without_identity_is_not_ended_rule_4(coordinator: Coordinator) -> None:
-    with pytest.raises(ConfigurationError, match="rule 4"):
+def test_a_transaction_without_identity_is_not_ended(coordinator: Coordinator) -> None:
+    with pytest.raises(ConfigurationError, match="without producer id and epoch"):
         coordinator.end(PreparedTransaction(an_id("none"), PreparedTxnState.EMPTY), Verdict.ABORT)
 
 
-def test_initialising_answers_the_identity_of_the_transaction_rule_8(
+def test_initialising_answers_the_identity_of_the_transaction(
     kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -233,7 +234,7 @@ def test_initialising_answers_the_identity_of_the_transaction_rule_8(
     assert coordinator.describe([an_id(name)])[an_id(name)].state == second
 
 
-def test_rule_5_past_the_deadline_nothing_is_initialised_however_long_it_took_to_get_there(
+def test_past_the_deadline_nothing_is_initialised_however_long_it_took_to_get_there(
     coordinator: Coordinator, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -310,7 +311,7 @@ class TestOn392:
         wait_ended(old, txn.transactional_id)
         assert old.end(txn, Verdict.COMMIT) is EndAnswer.DONE
         assert old.end(txn, Verdict.ABORT) is EndAnswer.WRONG_STATE
-        with pytest.raises(ConfigurationError, match="rule 6"):
+        with pytest.raises(ConfigurationError, match="never ended or initialised"):
             old.end(other, Verdict.ABORT)
         assert old.list_open(a_prefix("old")) == []
 
@@ -325,7 +326,10 @@ class TestOn392:
         assert old.end(txn, Verdict.COMMIT) is EndAnswer.FENCED
 
     def test_a_zombie_of_the_same_epoch_begins_anew(self, old_kafka: LocalKafka, old: Coordinator) -> None:
-        """Transaction version 1: why identities come from the writer, and ids are quarantined (rules 4 and 5)."""
+        """Transaction version 1: why identities come from the writer, and ids are quarantined.
+
+        Rules: recorded-identity, verified-end-before-reuse.
+        """
         producer = begin(old_kafka.bootstrap_servers, an_id("zombie"))
         write(producer, {TopicPartition("orders", 0): 1})
         state = old.describe([an_id("zombie")])[an_id("zombie")].state

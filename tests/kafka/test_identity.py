@@ -1,4 +1,7 @@
-"""What is reported must be what the coordinator shows (rule 4): each of its parts counts. No broker needed."""
+"""What is reported must be what the coordinator shows: each of its parts counts. No broker needed.
+
+Rule: recorded-identity.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def listed(*names: str) -> Any:
     return SimpleNamespace(error_code=0, unknown_state_filters=[], transaction_states=rows)
 
 
-def test_rule_6_of_a_listing_by_an_old_broker_ours_are_picked() -> None:
+def test_of_a_listing_by_an_old_broker_ours_are_picked() -> None:
     """Before Kafka 4.1 it cannot filter by name, and shows what every application has."""
     wire: Any = Answers(listed(OURS + "k.1-0-1", "billing-7", "x" + OURS + "k.1-0-1"))
     assert listing.rows_on(wire, 1, OURS, ["Ongoing"], -1) == [(OURS + "k.1-0-1", CoordinatorState.ONGOING)]
@@ -50,7 +50,7 @@ def metadata(*partitions: Any, error_code: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("away", [partition(1, -1), partition(1, 2, error_code=5)])
-def test_rule_11_while_a_coordinator_is_away_there_are_no_places(away: Any) -> None:
+def test_while_a_coordinator_is_away_there_are_no_places(away: Any) -> None:
     """A listing then hides the ids of its partition, and proves nothing."""
     wire: Any = Answers(metadata(partition(0, 1), away))
     assert listing.places(wire) is None

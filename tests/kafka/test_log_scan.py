@@ -47,7 +47,7 @@ def test_the_key_of_a_control_record_is_the_verdict(kind: int, marker: Marker) -
     assert scanned(own() + batch(5, key=struct.pack(">hh", 0, kind))) is marker
 
 
-def test_a_marker_that_compaction_emptied_is_unreadable_rule_7() -> None:
+def test_a_marker_that_compaction_emptied_is_unreadable() -> None:
     later = batch(9)  # a later transaction's
     assert scanned(own() + batch(5, count=0) + later) is Marker.UNREADABLE
 
@@ -114,10 +114,11 @@ def test_an_older_batch_format_is_passed_by() -> None:
     assert (scan.found, scan.next_offset) == ({}, 6)
 
 
-# -- whose a marker is (rule 7) ------------------------------------------------------------------------------------
+# -- whose a marker is (rule: log-is-the-evidence)
+# ------------------------------------------------------------------------------------
 
 
-def test_rule_7_without_a_batch_of_the_transaction_a_marker_may_be_the_next_one_s() -> None:
+def test_without_a_batch_of_the_transaction_a_marker_may_be_the_next_one_s() -> None:
     """Compaction took ours and our abort marker; the next transaction of the producer has the same epoch."""
     assert scanned(own(8) + batch(9)) is Marker.COMPACTED
     assert scanned(batch(9)) is Marker.COMPACTED_THEN_COMMIT

@@ -1,4 +1,4 @@
-"""Topics, offsets, producers and rule 7's evidence, on a real broker."""
+"""Topics, offsets, producers, and what logs prove (rule: log-is-the-evidence), on a real broker."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_this_broker_has_what_is_needed(wire: Wire) -> None:
 # -- offsets and producers ---------------------------------------------------------------------------------------
 
 
-def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named_rule_10(
+def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named(
     kafka: LocalKafka, coordinator: Coordinator, partitions: Partitions, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -139,7 +139,7 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named_rule
 
 
 @pytest.mark.parametrize(("verdict", "marker"), [(Verdict.COMMIT, Marker.COMMIT), (Verdict.ABORT, Marker.ABORT)])
-def test_the_log_shows_what_happened_rule_7(
+def test_the_log_shows_what_happened(
     kafka: LocalKafka,
     coordinator: Coordinator,
     partitions: Partitions,
@@ -160,7 +160,7 @@ def test_the_log_shows_what_happened_rule_7(
     assert partitions.markers(producer_id, last, ids) == dict.fromkeys(tps, marker)
 
 
-def test_a_marker_of_another_producer_is_none_of_ours_rule_7(
+def test_a_marker_of_another_producer_is_none_of_ours(
     kafka: LocalKafka, coordinator: Coordinator, partitions: Partitions, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -218,7 +218,7 @@ def test_the_ends_of_many_transactions_cost_no_more_requests_than_that_of_one(
         assert Counted.asked == 1
 
 
-def test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours_rule_7(
+def test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours(
     kafka: LocalKafka,
     coordinator: Coordinator,
     partitions: Partitions,
@@ -257,7 +257,7 @@ def test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours_rule_
     assert [markers(0), markers(2)] == [Marker.UNREADABLE, Marker.ABORT]
 
 
-def test_offsets_that_the_log_does_not_have_are_unreadable_rule_7(
+def test_offsets_that_the_log_does_not_have_are_unreadable(
     kafka: LocalKafka, coordinator: Coordinator, partitions: Partitions, topic: Callable[..., str]
 ) -> None:
     """As after an unclean leader election that lost the records."""
@@ -268,7 +268,7 @@ def test_offsets_that_the_log_does_not_have_are_unreadable_rule_7(
     assert found == {tp: Marker.UNREADABLE}
 
 
-def test_what_was_deleted_says_nothing_of_what_is_behind_it_rule_7(
+def test_what_was_deleted_says_nothing_of_what_is_behind_it(
     kafka: LocalKafka, coordinator: Coordinator, partitions: Partitions, admin: AdminClient, topic: Callable[..., str]
 ) -> None:
     """Two transactions of one load in a partition, asked for at once: retention took the first one with its end."""
@@ -286,7 +286,7 @@ def test_what_was_deleted_says_nothing_of_what_is_behind_it_rule_7(
     assert [found[tp][one] for one in every] == [Marker.UNREADABLE, Marker.COMMIT]
 
 
-def test_a_recreated_or_deleted_topic_is_unreadable_rule_7(
+def test_a_recreated_or_deleted_topic_is_unreadable(
     kafka: LocalKafka,
     coordinator: Coordinator,
     partitions: Partitions,
@@ -311,7 +311,7 @@ def test_a_recreated_or_deleted_topic_is_unreadable_rule_7(
     assert found[tp] is Marker.UNREADABLE
 
 
-def test_a_timeout_of_the_broker_shows_as_abort_rule_7(
+def test_a_timeout_of_the_broker_shows_as_abort(
     kafka: LocalKafka, coordinator: Coordinator, partitions: Partitions, topic: Callable[..., str]
 ) -> None:
     """Its marker carries the next epoch."""

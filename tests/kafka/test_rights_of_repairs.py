@@ -1,4 +1,6 @@
-"""A right that is missing while a decided load is repaired (rule 12) is named; once granted, the repair goes through.
+"""A right that is missing while a decided load is repaired is named; once granted, the repair goes through.
+
+Rule: repair-replaces-lost-row.
 
 Nothing is lost meanwhile, nothing of the repair stays open, and the load is never called done.
 """

@@ -1,4 +1,4 @@
-"""Scope ``load``: several writers fill one transaction, and none of them ends it (rule 14)."""
+"""Scope ``load``: several writers fill one transaction, and none of them ends it (rule: scope-load-writes-once)."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_prepared_transaction_stays_open_when_the_writer_is_gone(topic, new_wr
     seen = describe_once(settings, transactional_id)
     assert seen.coordinator_state.value == "Ongoing"
     assert prepared.transactional_id == str(transactional_id)
-    assert prepared.state == opened == seen.state  # rule 4: recorded is what InitProducerId was answered
+    assert prepared.state == opened == seen.state  # what InitProducerId was answered (rule: recorded-identity)
     assert seen.partitions == {w.topic_partition for w in writes}
 
 

@@ -164,7 +164,7 @@ def test_a_topic_that_is_made_anew_during_the_write_is_not_reported(kafka, topic
 
 
 def test_past_its_deadline_it_opens_nothing(topic, new_writer, settings):
-    # rule 5
+    # rule: writers-have-a-deadline
     name = topic(1)
     writer, transactional_id = new_writer({name: 1}, deadline_ms=int(time.time() * 1000) - 1)
     with pytest.raises(UndecidableError, match="deadline"):
@@ -201,7 +201,7 @@ def test_a_fenced_librdkafka_is_dropped_with_nothing_in_it(kafka, topic, end):
 
 
 def test_a_transaction_that_was_ended_is_not_reported(kind, topic, new_writer, settings, monkeypatch):
-    # rule 4: Describe confirms; without asking it, an aborted transaction would be reported as prepared
+    # Describe confirms; without asking it, an aborted transaction would be reported as prepared
     name = topic(1)
     writer, transactional_id = new_writer({name: 1})
     prepared = PreparedTransaction(str(transactional_id), writer.open())

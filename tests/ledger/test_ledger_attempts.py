@@ -1,4 +1,4 @@
-"""Opening, submitting, preparing and sweeping attempts (rules 1, 2, 3, 9, 11)."""
+"""Opening, submitting, preparing and sweeping attempts (rules: one-decision-per-load, one-application-per-attempt)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_begin_again_before_submit_is_the_same_attempt(ledger: Ledger) -> None:
     assert ledger.begin(LOAD, owner="a") == ledger.begin(LOAD, owner="b")
 
 
-def test_rule_3_begin_keeps_a_good_prepared_attempt(ledger: Ledger) -> None:
+def test_begin_keeps_a_good_prepared_attempt(ledger: Ledger) -> None:
     row = prepare(ledger)
     assert ledger.begin(LOAD, owner="cleared") == row
     assert state(ledger) is LoadState.PREPARED
 
 
-def test_rule_2_begin_after_a_lost_application_aborts_it_and_opens_the_next(ledger: Ledger) -> None:
+def test_begin_after_a_lost_application_aborts_it_and_opens_the_next(ledger: Ledger) -> None:
     ledger.begin(LOAD, owner="a")
     ledger.submit(LOAD, owner="a")
     row = ledger.begin(LOAD, owner="b")
@@ -62,7 +62,7 @@ def test_begin_after_an_abort_opens_the_next(ledger: Ledger) -> None:
     assert ledger.begin(LOAD, owner="b").number == 3
 
 
-def test_rule_9_a_committed_load_gets_no_new_attempt(ledger: Ledger) -> None:
+def test_a_committed_load_gets_no_new_attempt(ledger: Ledger) -> None:
     row = commit(ledger)
     assert ledger.begin(LOAD, owner="x") == ledger.submit(LOAD, owner="x") == row
     assert len(ledger.attempts(LOAD)) == 1
@@ -159,7 +159,7 @@ def test_begin_refuses_a_data_interval_without_a_zone(ledger: Ledger, bad: str) 
         ledger.begin(LOAD, owner="x", data_interval=(bad, DAY[1]))
 
 
-def test_rule_3_submit_never_gives_one_attempt_twice(ledger: Ledger) -> None:
+def test_submit_never_gives_one_attempt_twice(ledger: Ledger) -> None:
     ledger.begin(LOAD, owner="x")
     rows = [ledger.submit(LOAD, owner=f"try {n}") for n in (1, 2, 3)]
     assert [(r.number, r.submitted_by, r.is_submitted) for r in rows] == [
@@ -171,7 +171,7 @@ def test_rule_3_submit_never_gives_one_attempt_twice(ledger: Ledger) -> None:
     assert ledger.attempt(LOAD, 3) == rows[2]
 
 
-def test_rule_3_submit_after_prepared_opens_the_next(ledger: Ledger) -> None:
+def test_submit_after_prepared_opens_the_next(ledger: Ledger) -> None:
     prepare(ledger)
     assert ledger.submit(LOAD, owner="cleared prepare").number == 2
     assert [a.verdict for a in ledger.attempts(LOAD)] == [Verdict.ABORT, None]
@@ -201,7 +201,7 @@ def test_mark_prepared_twice_gives_the_same_answer(ledger: Ledger) -> None:
     assert ledger.mark_prepared(manifest(ledger, 1)) == decided
 
 
-def test_rule_11_a_prepared_attempts_transactions_are_known_by_name(ledger: Ledger) -> None:
+def test_a_prepared_attempts_transactions_are_known_by_name(ledger: Ledger) -> None:
     ledger.begin(LOAD, owner="x")
     ledger.submit(LOAD, owner="x")
     assert ledger.transactions(LOAD, 1) == []
@@ -259,7 +259,7 @@ def test_mark_prepared_refuses_another_manifest_of_the_attempt(ledger: Ledger) -
         ledger.mark_prepared(manifest(ledger, 1, full=3))
 
 
-def test_rule_4_an_id_of_another_attempt_is_refused_whole(ledger: Ledger) -> None:
+def test_an_id_of_another_attempt_is_refused_whole(ledger: Ledger) -> None:
     prepare(ledger)
     ledger.begin(OTHER, owner="x")
     submitted = ledger.submit(OTHER, owner="x")
@@ -343,9 +343,9 @@ def test_sweeping_an_older_attempt_leaves_the_load_alone(ledger: Ledger) -> None
     assert state(ledger) is LoadState.ABORTING
 
 
-def test_rule_1_an_undecided_attempt_cannot_have_been_swept(ledger: Ledger) -> None:
+def test_an_undecided_attempt_cannot_have_been_swept(ledger: Ledger) -> None:
     prepare(ledger)
-    with pytest.raises(ConfigurationError, match="rule 1"):
+    with pytest.raises(ConfigurationError, match="cannot have been swept"):
         ledger.record_swept(LOAD, 1)
 
 

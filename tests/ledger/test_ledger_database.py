@@ -222,7 +222,7 @@ def test_a_lost_answer_to_commit_is_found_out(url: str, proxied: tuple[Proxy, st
 def test_a_lost_answer_to_submit_gives_an_attempt_of_its_own(
     url: str, proxied: tuple[Proxy, str] | None
 ) -> None:
-    """Rule 3: nobody was told of attempt 1, but its COMMIT went through, so it is never given out again."""
+    """Nobody was told of attempt 1, but its COMMIT went through, so it is never given out again."""
     if proxied is None:
         return
     proxy, through = proxied

@@ -1,4 +1,4 @@
-"""Deciding and what follows a decision (rules 1, 2, 4, 7, 9, 10, 11; KIP-939's dual write)."""
+"""Deciding and what follows a decision (rules: one-decision-per-load, committed-is-verified)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_commit_of_an_empty_load(ledger: Ledger) -> None:
     assert state(ledger) is LoadState.COMMITTED
 
 
-def test_rule_2_commit_needs_a_prepared_attempt(ledger: Ledger, url: str) -> None:
+def test_commit_needs_a_prepared_attempt(ledger: Ledger, url: str) -> None:
     ledger.begin(LOAD, owner="x")
     ledger.submit(LOAD, owner="x")
     with pytest.raises(UndecidableError, match="not prepared"):
@@ -69,7 +69,7 @@ def test_rule_2_commit_needs_a_prepared_attempt(ledger: Ledger, url: str) -> Non
     assert decisions(url) == 0
 
 
-def test_rule_2_commit_needs_the_newest_attempt(ledger: Ledger, url: str) -> None:
+def test_commit_needs_the_newest_attempt(ledger: Ledger, url: str) -> None:
     prepare(ledger)
     ledger.submit(LOAD, owner="newer")
     with pytest.raises(UndecidableError, match=r"aborted by newer"):
@@ -79,7 +79,7 @@ def test_rule_2_commit_needs_the_newest_attempt(ledger: Ledger, url: str) -> Non
         ledger.decide_commit(manifest(ledger, 1), decided_by="d")
 
 
-def test_rule_2_an_aborted_attempt_is_never_committed(ledger: Ledger, url: str) -> None:
+def test_an_aborted_attempt_is_never_committed(ledger: Ledger, url: str) -> None:
     prepare(ledger)
     assert ledger.decide_abort(ref(ledger, 1), decided_by="cleanup", reason="killed")
     with pytest.raises(UndecidableError, match="killed"):
@@ -108,7 +108,7 @@ def test_a_manifest_that_was_swapped_after_prepare_is_never_decided(ledger: Ledg
     assert (ledger.attempt(LOAD, 1), len(mapping(url))) == (decided, 2)
 
 
-def test_rule_2_one_commit_per_load_though_another_attempt_is_decided(ledger: Ledger, url: str) -> None:
+def test_one_commit_per_load_though_another_attempt_is_decided(ledger: Ledger, url: str) -> None:
     commit(ledger)
     insert_attempt(url, 2, prepared=True)
     with pytest.raises(UndecidableError, match="attempt 1 is decided"):
@@ -134,7 +134,7 @@ INSERT_DECISION = (
 
 
 @pytest.mark.parametrize("committed_load", ["id", "NULL", "id + 1"])
-def test_rule_2_the_index_allows_one_commit_per_load(ledger: Ledger, url: str, committed_load: str) -> None:
+def test_the_index_allows_one_commit_per_load(ledger: Ledger, url: str, committed_load: str) -> None:
     commit(ledger)
     attempt = insert_attempt(url, 2, prepared=True)
     # MariaDB's driver has no word of its own for a CHECK that fails
@@ -145,7 +145,7 @@ def test_rule_2_the_index_allows_one_commit_per_load(ledger: Ledger, url: str, c
     assert decisions(url) == 2
 
 
-def test_rule_2_the_index_allows_one_decision_per_attempt(ledger: Ledger, url: str) -> None:
+def test_the_index_allows_one_decision_per_attempt(ledger: Ledger, url: str) -> None:
     prepare(ledger)
     attempt = sql(url, "SELECT id FROM kafka_eos_attempts")[0][0]
     sql(url, INSERT_DECISION.format("NULL"), attempt=attempt, verdict="abort")
@@ -153,7 +153,7 @@ def test_rule_2_the_index_allows_one_decision_per_attempt(ledger: Ledger, url: s
         sql(url, INSERT_DECISION.format("id"), attempt=attempt, verdict="commit")
 
 
-def test_rule_4_an_id_that_the_mapping_holds_already_is_refused_whole(ledger: Ledger, url: str) -> None:
+def test_an_id_that_the_mapping_holds_already_is_refused_whole(ledger: Ledger, url: str) -> None:
     prepare(ledger)
     name = transaction(ledger, 1, 1).transactional_id
     sql(url, "INSERT INTO kafka_transaction_state VALUES (:name, '7:7')", name=name)  # a stranger's
@@ -215,7 +215,7 @@ def test_abort_is_idempotent_and_loses_to_a_commit(ledger: Ledger, url: str) -> 
     assert state(ledger) is LoadState.COMMITTING
 
 
-def test_rule_11_undecidable_up_to_its_own_number_only(ledger: Ledger) -> None:
+def test_undecidable_up_to_its_own_number_only(ledger: Ledger) -> None:
     ledger.begin(LOAD, owner="x")
     ledger.submit(LOAD, owner="x")
     ledger.submit(LOAD, owner="y")
@@ -234,7 +234,7 @@ def test_rule_11_undecidable_up_to_its_own_number_only(ledger: Ledger) -> None:
     assert ledger.make_undecidable(LOAD, up_to=9, decided_by="z", reason="z") == rows == ledger.attempts(LOAD)
 
 
-def test_rule_11_an_older_attempt_does_not_move_the_load(ledger: Ledger, url: str) -> None:
+def test_an_older_attempt_does_not_move_the_load(ledger: Ledger, url: str) -> None:
     ledger.begin(LOAD, owner="x")
     ledger.submit(LOAD, owner="x")
     ledger.submit(LOAD, owner="y")
@@ -243,13 +243,13 @@ def test_rule_11_an_older_attempt_does_not_move_the_load(ledger: Ledger, url: st
     assert state(ledger) is LoadState.PREPARING
 
 
-def test_rule_11_a_decided_attempt_stays_decided(ledger: Ledger) -> None:
+def test_a_decided_attempt_stays_decided(ledger: Ledger) -> None:
     row = commit(ledger)
     assert ledger.make_undecidable(LOAD, up_to=5, decided_by="x", reason="x") == [row]
     assert state(ledger) is LoadState.COMMITTING
 
 
-def test_rule_4_only_the_very_identity_is_decided(ledger: Ledger) -> None:
+def test_only_the_very_identity_is_decided(ledger: Ledger) -> None:
     commit(ledger)
     decided = transaction(ledger, 1, 0)
     other_epoch = PreparedTxnState(decided.state.producer_id, decided.state.producer_epoch + 1)
@@ -260,7 +260,7 @@ def test_rule_4_only_the_very_identity_is_decided(ledger: Ledger) -> None:
     assert not ledger.is_decided_commit(transaction(ledger, 2, 0))
 
 
-def test_rule_4_a_transaction_without_a_commit_decision_is_not_decided(ledger: Ledger) -> None:
+def test_a_transaction_without_a_commit_decision_is_not_decided(ledger: Ledger) -> None:
     prepare(ledger)
     identity = ledger.transactions(LOAD, 1)[0].transaction
     assert not ledger.is_decided_commit(identity)  # prepared, undecided
@@ -276,7 +276,7 @@ def finish(ledger: Ledger) -> None:
         ledger.record_outcome(LOAD, 1, row.transaction.transactional_id, Outcome.COMMITTED)
 
 
-def test_rule_10_committed_needs_every_outcome(ledger: Ledger, url: str) -> None:
+def test_committed_needs_every_outcome(ledger: Ledger, url: str) -> None:
     commit(ledger)
     first, second = (t.transaction.transactional_id for t in ledger.transactions(LOAD, 1))
     with pytest.raises(NotFinishedError, match="2 of 2"):
@@ -297,7 +297,7 @@ def test_rule_10_committed_needs_every_outcome(ledger: Ledger, url: str) -> None
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.IN_DOUBT])
-def test_rule_10_a_lost_transaction_is_not_waited_for(ledger: Ledger, outcome: Outcome) -> None:
+def test_a_lost_transaction_is_not_waited_for(ledger: Ledger, outcome: Outcome) -> None:
     commit(ledger)
     finish_first = ledger.transactions(LOAD, 1)[0].transaction.transactional_id
     ledger.record_outcome(LOAD, 1, finish_first, outcome)

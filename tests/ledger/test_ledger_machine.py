@@ -158,17 +158,17 @@ class LedgerMachine(RuleBasedStateMachine):
             assert row.newest_attempt == len(rows)
             committed = [r for r in rows if r.verdict is Verdict.COMMIT]
             undecided = [r for r in rows if r.is_undecided]
-            assert len(committed) <= 1, "rule 2: one commit per load"
-            assert undecided in ([], rows[-1:]), "rule 2: opening aborts what is undecided"
+            assert len(committed) <= 1, "one commit per load"
+            assert undecided in ([], rows[-1:]), "opening aborts what is undecided"
             assert bool(committed) is (row.state in DECIDED_COMMIT)
             if committed:
-                assert committed == rows[-1:], "rule 9: no new attempt"
+                assert committed == rows[-1:], "no new attempt"
             self.state_fits(load, row.state, rows)
             for r in rows:
                 self.decided_never_changes(r)
                 known = self.ledger.transactions(load, r.number)
                 prepared = self.prepared[load, r.number].transactions if r.is_prepared else ()
-                assert [t.transaction for t in known] == list(prepared), "rule 11: known by name"
+                assert [t.transaction for t in known] == list(prepared), "known by name"
                 decided = r.verdict is Verdict.COMMIT
                 assert all(self.ledger.is_decided_commit(t.transaction) is decided for t in known)
                 assert decided or all(t.outcome is None for t in known)

@@ -147,7 +147,7 @@ def test_an_upgrade_that_was_killed_anywhere_is_run_again(new_url: Callable[[boo
     assert after > 15
 
 
-def test_rule_6_each_ledger_has_an_id_of_its_own(new_url: Callable[[bool], str]) -> None:
+def test_each_ledger_has_an_id_of_its_own(new_url: Callable[[bool], str]) -> None:
     ids = []
     for _ in range(2):
         url = new_url(False)

@@ -1,4 +1,4 @@
-"""Two at once, on real databases: whatever the order, one outcome (rules 1, 2, 3)."""
+"""Two at once, on real databases: whatever the order, one outcome (rule: one-decision-per-load)."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_opening_against_decider(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("rival", ["begin", "submit", "make_undecidable", "decide_abort", "decide_commit"])
-def test_rule_2_whoever_comes_during_a_decision_waits_for_it(ledger: Ledger, rival: str) -> None:
+def test_whoever_comes_during_a_decision_waits_for_it(ledger: Ledger, rival: str) -> None:
     """The decision is written and not yet committed when the rival comes: the lock of the load's row alone helps."""
     prepare(ledger)
     calls: dict[str, Callable[[], Any]] = {

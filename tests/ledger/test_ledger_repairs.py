@@ -1,4 +1,4 @@
-"""Repairs and giving up: one replacement for one lost row, whoever comes (rules 1, 9, 10, 12)."""
+"""Repairs and giving up: one replacement for one lost row, whoever comes (rule: repair-replaces-lost-row)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mapping(url: str) -> set[str]:
     return {row[0] for row in sql(url, "SELECT transactional_id FROM kafka_transaction_state")}
 
 
-def test_rule_12_a_repair_is_an_attempt_of_its_own_with_an_id_of_ours(ledger: Ledger) -> None:
+def test_a_repair_is_an_attempt_of_its_own_with_an_id_of_ours(ledger: Ledger) -> None:
     lost = lost_one(ledger)
     first, second = open_repair(ledger, lost, "a"), open_repair(ledger, lost, "b")
     assert [r.number for r in (first, second)] == [2, 3]
@@ -70,7 +70,7 @@ def test_rule_12_a_repair_is_an_attempt_of_its_own_with_an_id_of_ours(ledger: Le
         (RepairState.OPEN, "b", 1),
     ]
     assert load_state(ledger) is LoadState.REPAIRING
-    # rule 9: no ordinary attempt comes of it
+    # no ordinary attempt comes of it (rule: one-key-loads-once)
     assert [ledger.begin(LOAD, owner="x").number, ledger.submit(LOAD, owner="x").number] == [1, 1]
     assert len(ledger.attempts(LOAD)) == 1
     assert ledger.repairs(OTHER) == []
@@ -87,7 +87,7 @@ def test_only_what_is_lost_is_repaired(ledger: Ledger) -> None:
     assert [ledger.repairs(LOAD), ledger.repairs(OTHER)] == [[], []]
 
 
-def test_rule_12_one_ledger_transaction_replaces_the_lost_row_and_decides_the_repair(
+def test_one_ledger_transaction_replaces_the_lost_row_and_decides_the_repair(
     ledger: Ledger, url: str
 ) -> None:
     lost = lost_one(ledger)
@@ -109,7 +109,7 @@ def test_rule_12_one_ledger_transaction_replaces_the_lost_row_and_decides_the_re
     assert mapping(url) == before - {lost.transaction.transactional_id} | {row.transactional_id}
 
 
-def test_rule_12_the_loser_of_the_race_is_undecidable(ledger: Ledger) -> None:
+def test_the_loser_of_the_race_is_undecidable(ledger: Ledger) -> None:
     lost = lost_one(ledger)
     first, second = open_repair(ledger, lost), open_repair(ledger, lost)
     assert adopt(ledger, second, lost).state is RepairState.ADOPTED
@@ -120,7 +120,7 @@ def test_rule_12_the_loser_of_the_race_is_undecidable(ledger: Ledger) -> None:
     assert not ledger.is_decided_commit(prepared(first))
 
 
-def test_rule_12_many_repairers_at_once(ledger: Ledger, url: str) -> None:
+def test_many_repairers_at_once(ledger: Ledger, url: str) -> None:
     lost = lost_one(ledger)
     rows = [open_repair(ledger, lost) for _ in range(4)]
     ready, states = threading.Barrier(4), list[RepairState]()
@@ -139,7 +139,7 @@ def test_rule_12_many_repairers_at_once(ledger: Ledger, url: str) -> None:
     assert len(ledger.transactions(LOAD, 1)) == 3
 
 
-def test_rule_1_a_repair_that_was_made_undecidable_never_enters_the_decision(ledger: Ledger) -> None:
+def test_a_repair_that_was_made_undecidable_never_enters_the_decision(ledger: Ledger) -> None:
     lost = lost_one(ledger)
     row = open_repair(ledger, lost)
     ledger.abandon_repairs(LOAD, reason="cleanup")
@@ -154,7 +154,7 @@ def test_rule_1_a_repair_that_was_made_undecidable_never_enters_the_decision(led
     assert [r.closed_at is not None for r in ledger.repairs(LOAD)] == [True, False]
 
 
-def test_rule_7_nothing_is_adopted_while_a_person_is_asked(ledger: Ledger) -> None:
+def test_nothing_is_adopted_while_a_person_is_asked(ledger: Ledger) -> None:
     lost = lost_one(ledger)
     row = open_repair(ledger, lost)
     ledger.record_in_doubt(LOAD, 1, "mixed")
@@ -163,7 +163,7 @@ def test_rule_7_nothing_is_adopted_while_a_person_is_asked(ledger: Ledger) -> No
     assert load_state(ledger) is LoadState.REPAIRING
 
 
-def test_rule_4_only_the_repairs_own_transaction_is_adopted(ledger: Ledger) -> None:
+def test_only_the_repairs_own_transaction_is_adopted(ledger: Ledger) -> None:
     lost = lost_one(ledger)
     row = open_repair(ledger, lost)
     for foreign in (lost.transaction, PreparedTransaction(row.transactional_id, PreparedTxnState.EMPTY)):
@@ -173,7 +173,7 @@ def test_rule_4_only_the_repairs_own_transaction_is_adopted(ledger: Ledger) -> N
         ledger.abandon_repair(LOAD, 9, reason="x")
 
 
-def test_rule_10_committed_needs_the_replacement_and_not_what_it_replaced(ledger: Ledger, url: str) -> None:
+def test_committed_needs_the_replacement_and_not_what_it_replaced(ledger: Ledger, url: str) -> None:
     lost = lost_one(ledger)
     with pytest.raises(InDoubtError):
         ledger.record_committed(LOAD, 1)
@@ -261,7 +261,7 @@ def test_a_load_is_given_up_by_name_and_nothing_follows(ledger: Ledger, url: str
     ):
         with pytest.raises(KafkaEosError):
             call()
-    assert ledger.begin(LOAD, owner="x").verdict is Verdict.COMMIT  # rule 9 stays
+    assert ledger.begin(LOAD, owner="x").verdict is Verdict.COMMIT  # rule: one-key-loads-once
     assert load_state(ledger) is LoadState.GIVEN_UP
 
 
@@ -280,7 +280,7 @@ def test_only_a_decided_unfinished_load_is_given_up(ledger: Ledger) -> None:
         ledger.record_given_up(LOAD, by="ada", reason="x")
 
 
-def test_rule_12_the_lost_row_itself_is_compared(ledger: Ledger, url: str) -> None:
+def test_the_lost_row_itself_is_compared(ledger: Ledger, url: str) -> None:
     """The second line: even a repair that passes for open replaces nothing that was replaced."""
     lost = lost_one(ledger)
     first, second = open_repair(ledger, lost), open_repair(ledger, lost)

@@ -1,4 +1,7 @@
-"""A repair that Spark has prepared enters the decision under the id of one of its task attempts (rules 5 and 12)."""
+"""A repair that Spark has prepared enters the decision under the id of one of its task attempts.
+
+Rule: repair-replaces-lost-row.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def test_the_task_attempts_id_stands_in_the_lost_ones_place(ledger: Ledger) -> N
         adopt(ledger, row, replace(name, task_attempt_id=18), moved(lost))
 
 
-def test_rule_4_ids_of_others_are_not_adopted(ledger: Ledger) -> None:
+def test_ids_of_others_are_not_adopted(ledger: Ledger) -> None:
     lost, row = lost_and_opened(ledger)
     own = TransactionalId(LOAD, ledger.ledger_id, row.number, lost.spark_partition, 17)
     for foreign in (
@@ -69,7 +72,7 @@ def test_rule_4_ids_of_others_are_not_adopted(ledger: Ledger) -> None:
     assert ledger.transactions(LOAD, 1)[0].outcome is Outcome.LOST
 
 
-def test_rule_12_only_the_same_spark_partition_counts_and_digests_enter(ledger: Ledger) -> None:
+def test_only_the_same_spark_partition_counts_and_digests_enter(ledger: Ledger) -> None:
     lost, row = lost_and_opened(ledger)
     assert lost.spark_partition is not None
     own = TransactionalId(LOAD, ledger.ledger_id, row.number, lost.spark_partition, 17)
@@ -107,7 +110,7 @@ def test_a_newer_reason_is_taken_and_committed_is_final(ledger: Ledger) -> None:
     assert known is not None and known.state is LoadState.COMMITTED
 
 
-def test_rule_7_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else(ledger: Ledger) -> None:
+def test_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else(ledger: Ledger) -> None:
     lost, row = lost_and_opened(ledger)
     ledger.record_in_doubt(LOAD, 1, "both digests")
     for newer in (False, True):

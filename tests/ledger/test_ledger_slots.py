@@ -1,4 +1,7 @@
-"""Slots of pooled ids: leased at submission, held until the end is verified, quarantined unless clean (rule 5)."""
+"""Slots of pooled ids: leased at submission, held until the end is verified, quarantined unless clean.
+
+Rule: verified-end-before-reuse.
+"""
 
 from __future__ import annotations
 
@@ -92,14 +95,14 @@ def test_pooling_wants_a_deadline(ledger: Ledger) -> None:
         ledger.submit(LOAD, owner="p", naming=POOLING)
 
 
-def test_rule_3_every_submitted_application_has_a_slot_of_its_own(ledger: Ledger) -> None:
+def test_every_submitted_application_has_a_slot_of_its_own(ledger: Ledger) -> None:
     ledger.begin(LOAD, owner="b")
     first, retried = submit(ledger), ledger.submit(LOAD, owner="retry", naming=POOLING, deadline_ms=10**13)
     assert (first.slot, retried.slot) == (0, 1)
     assert slot_of(ledger).is_leased, "the first application may still run"
 
 
-def test_rule_5_a_slot_is_held_until_the_end_is_verified(ledger: Ledger) -> None:
+def test_a_slot_is_held_until_the_end_is_verified(ledger: Ledger) -> None:
     document = prepare(ledger)
     assert slot_of(ledger).is_leased
     ledger.decide_commit(document, decided_by="d")
@@ -163,7 +166,7 @@ def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id
     assert ledger.decided_states(anew[1:]) == {}
 
 
-def test_rule_5_what_was_decided_to_be_aborted_is_no_commit_that_the_ledger_knows(ledger: Ledger) -> None:
+def test_what_was_decided_to_be_aborted_is_no_commit_that_the_ledger_knows(ledger: Ledger) -> None:
     document = prepare(ledger)
     assert ledger.decide_abort(document.attempt, decided_by="d", reason="refused")
     assert ledger.decided_states(document.transactions) == {}
@@ -179,7 +182,7 @@ def test_the_ids_to_describe_by_name_are_those_of_the_last_attempts(
     assert ledger.slot_ids("team", "load_orders", 0) == []
 
 
-def test_rule_5_a_slot_with_writers_left_is_quarantined_after_a_commit_too(ledger: Ledger, url: str) -> None:
+def test_a_slot_with_writers_left_is_quarantined_after_a_commit_too(ledger: Ledger, url: str) -> None:
     row = submit(ledger)
     ledger.note_slot_checked(row)
     document = pooled_manifest(ledger, row)
@@ -203,7 +206,7 @@ def test_rule_5_a_slot_with_writers_left_is_quarantined_after_a_commit_too(ledge
     [(False, None, True), (True, True, True), (True, False, False)],
     ids=["killed", "run twice", "refused"],
 )
-def test_rule_5_a_swept_attempt_frees_its_slot_at_once_only_when_it_said_how_it_ended(
+def test_a_swept_attempt_frees_its_slot_at_once_only_when_it_said_how_it_ended(
     ledger: Ledger, reported: bool, writers_left: bool | None, quarantined: bool
 ) -> None:
     row = submit(ledger)
@@ -227,7 +230,7 @@ def test_a_slot_that_no_application_was_told_of_is_free_at_once(ledger: Ledger) 
     assert submit(ledger, OTHER).slot == 0
 
 
-def test_rule_4_a_manifest_of_another_slot_is_refused(ledger: Ledger) -> None:
+def test_a_manifest_of_another_slot_is_refused(ledger: Ledger) -> None:
     submit(ledger, OTHER)
     row = submit(ledger)
     for wrong in (0, None):

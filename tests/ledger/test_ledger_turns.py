@@ -1,4 +1,4 @@
-"""Turns: one holder of a thing at a time, and no two who wait for each other (docs/adr/0023)."""
+"""Turns: one holder of a thing at a time, and no two who wait for each other (docs/adr/0022)."""
 
 from __future__ import annotations
 

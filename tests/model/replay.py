@@ -25,7 +25,7 @@ SPECIFICATION = Path(__file__).parents[2] / "docs" / "specification" / "model.py
 CODES = {
     EndAnswer.DONE: {"ok", "51"},
     EndAnswer.WRONG_STATE: {"48"},
-    # behind a timeout the model says 48 and a broker 90; hints both (rule 7)
+    # behind a timeout the model says 48 and a broker 90; hints both (rule: log-is-the-evidence)
     EndAnswer.FENCED: {"90", "49", "48"},
 }
 #: "broker times out" stands for whoever has aborted a transaction of ours, and bumped its epoch, without asking us

@@ -93,7 +93,7 @@ def test_a_kill_and_what_came_behind_it(
 def test_a_killed_commit_that_is_taken_back_is_refused(
     new_world: Callable[..., Place], kill: Callable[[Place, str], list[Event]], recorder: Recorder
 ) -> None:
-    """Rule 1, over two processes: what one has decided, no other may abort, open anew or call done unseen."""
+    """Over two processes: what one has decided, no other may abort, open anew or call done unseen."""
     world = new_world()
     left = kill(world, BETWEEN_TWO)
     recover(world, Recovery.RETRY)

@@ -41,7 +41,10 @@ def _produce(producer: Producer, topic: str, partition: int) -> None:
 def test_a_zombie_that_begins_anew_under_the_aborted_identity_is_ended_again(
     new_world: Callable[..., Place], recorder: Recorder
 ) -> None:
-    """Rules 5 and 11. On transaction version 2 the same trace cannot be: there the zombie is fenced."""
+    """On transaction version 2 the same trace cannot be: there the zombie is fenced.
+
+    Rules: verified-end-before-reuse, describe-then-ask.
+    """
     world = new_world()
     ref = reference(world.session, world.open_attempt())
     name = str(TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 1))

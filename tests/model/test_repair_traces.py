@@ -1,4 +1,4 @@
-"""Rule 12 in the specification: what was lost behind the decision is copied, and one copy enters the decision."""
+"""Repairs in the specification: what was lost behind the decision is copied, and one copy enters the decision."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_a_repair_in_a_wrong_order_is_refused(repaired: tuple[Place, list[Event]
         with pytest.raises(Refused, match=kind):
             replay(wrong, repairers=1, **LOST)
 
-    # before anybody has seen the abort marker (rule 7)
+    # before anybody has seen the abort marker (rule: log-is-the-evidence)
     at = loss_found(events)
     refused([*events[:at], *events[at + 1 :]], "repair_opened")
     # before it is copied whole
     refused(moved(events, "adopted", "copied"), "adopted")
-    # Kafka before the ledger (rule 1): the copy is committed and nobody has let it in
+    # Kafka before the ledger (rule: decide-before-kafka): the copy is committed and nobody has let it in
     adopted = next(e for e in events if e.kind == "adopted")
     copy = adopted.what["transaction"]
     sent = next(n for n, e in enumerate(events) if e.kind == "sent" and e.what["transaction"] == copy)
@@ -133,7 +133,7 @@ def test_the_loser_of_two_repairers_leaves_nothing_open(
     events = list(recorder.events)
     two = LOST | {"repairers": 2, "undos": 2, "cleaners": 3, "tv": tv_of(request)}
     check(replay(events, **two), world)
-    # rule 12: the loser of the race does not enter the decision too
+    # the loser of the race does not enter the decision too (rule: repair-replaces-lost-row)
     late = next(n for n, e in enumerate(events) if e.kind == "adopted" and not e.what["done"])
     in_too = Event("adopted", events[late].what | {"done": True})
     with pytest.raises(Refused, match="adopted"):

@@ -116,11 +116,11 @@ def clean_trace(new_world: Callable[..., Place], recorder: Recorder) -> list[Eve
 @pytest.mark.parametrize(
     ("kind", "before"),
     [
-        ("sent", "decided_commit"),  # rule 1: Kafka before the ledger
-        ("decided_commit", "reported"),  # rule 2: not prepared
-        ("committed", "found"),  # rule 10: not verified
-        ("found", "sent"),  # rule 7: no marker can be there
-        ("wrote", "initialised"),  # rule 8
+        ("sent", "decided_commit"),  # Kafka before the ledger (rule: decide-before-kafka)
+        ("decided_commit", "reported"),  # not prepared (rule: decide-what-is-confirmed)
+        ("committed", "found"),  # rule: committed-is-verified
+        ("found", "sent"),  # no marker can be there (rule: log-is-the-evidence)
+        ("wrote", "initialised"),  # rule: one-init-per-transaction
     ],
 )
 def test_a_wrong_order_is_refused(clean_trace: list[Event], kind: str, before: str) -> None:
@@ -128,7 +128,7 @@ def test_a_wrong_order_is_refused(clean_trace: list[Event], kind: str, before: s
         replay(moved(clean_trace, kind, before))
 
 
-def test_rule_4_another_identity_is_refused(clean_trace: list[Event]) -> None:
+def test_another_identity_is_refused(clean_trace: list[Event]) -> None:
     at = [e.kind for e in clean_trace].index("sent")
     event = clean_trace[at]
     other = Event("sent", event.what | {"transaction": successor(event.what["transaction"])})
@@ -142,7 +142,7 @@ def test_a_decision_without_the_brokers_word_is_refused(clean_trace: list[Event]
 
 
 @pytest.mark.parametrize("left_out", ["made_undecidable", "described", "asked"])
-def test_rule_11_a_cleanup_that_leaves_out_a_step_is_refused(
+def test_a_cleanup_that_leaves_out_a_step_is_refused(
     new_world: Callable[..., Place], recorder: Recorder, left_out: str
 ) -> None:
     world = new_world()
@@ -153,6 +153,6 @@ def test_rule_11_a_cleanup_that_leaves_out_a_step_is_refused(
         replay([e for e in recorder.events if e.kind != left_out])
 
 
-def test_rule_9_a_new_attempt_of_a_decided_load_is_refused(clean_trace: list[Event]) -> None:
+def test_a_new_attempt_of_a_decided_load_is_refused(clean_trace: list[Event]) -> None:
     with pytest.raises(Refused, match="opened"):
         replay([*clean_trace, Event("opened", {"attempt": 2})], attempts=2)

@@ -33,7 +33,7 @@ def verdict(mutation: Mutation, root: Path) -> str:
 
 
 def main(chosen: list[str]) -> int:
-    mutations = [m for m in MUTATIONS if not chosen or m.name in chosen or str(m.rule) in chosen]
+    mutations = [m for m in MUTATIONS if not chosen or m.name in chosen or m.rule in chosen]
     alive = 0
     with copied() as root:
         for mutation in mutations:
@@ -41,7 +41,7 @@ def main(chosen: list[str]) -> int:
             found = verdict(mutation, root)
             alive += found != "killed"
             seconds = time.monotonic() - begun
-            print(f"rule {mutation.rule:2}  {mutation.name:26}{seconds:6.1f} s  {found}", flush=True)
+            print(f"{mutation.rule:30} {mutation.name:30}{seconds:6.1f} s  {found}", flush=True)
     print(f"{len(mutations) - alive} of {len(mutations)} killed")
     return 1 if alive or not mutations else 0
 

@@ -9,7 +9,7 @@ _KAFKA = "airflow_kafka_eos/kafka/"
 
 OF_COMPACTING: tuple[Mutation, ...] = (
     Mutation(
-        7,
+        "compacted-is-doubt",
         "anybodys-batch",
         "what stands where our last record was must be our own batch",
         _KAFKA + "log_scan.py",
@@ -18,7 +18,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         ("tests/kafka/test_log_scan.py::test_what_stands_in_place_of_the_last_record_must_be_of_the_transaction",),
     ),
     Mutation(
-        7,
+        "compacted-is-doubt",
         "marker-without-a-batch",
         "without a batch of the transaction a marker may be the next one's",
         _KAFKA + "log_scan.py",
@@ -26,13 +26,13 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         "            pass\n",
         (
             "tests/kafka/test_log_scan.py::"
-            "test_rule_7_without_a_batch_of_the_transaction_a_marker_may_be_the_next_one_s",
+            "test_without_a_batch_of_the_transaction_a_marker_may_be_the_next_one_s",
             "tests/protocol/test_compacted.py::"
-            "test_rule_7_the_next_transaction_of_a_producer_is_not_taken_for_an_aborted_one_whose_end_is_gone",
+            "test_the_next_transaction_of_a_producer_is_not_taken_for_an_aborted_one_whose_end_is_gone",
         ),
     ),
     Mutation(
-        7,
+        "compacted-is-doubt",
         "batch-of-another-moment",
         "where offsets are missing, the batch must still be there behind the marker",
         _KAFKA + "log_scan.py",
@@ -44,7 +44,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        7,
+        "compacted-is-doubt",
         "gap-behind-a-deleted-record",
         "where the last record is deleted, no offset may be missing up to the marker",
         _KAFKA + "log_scan.py",
@@ -53,7 +53,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         ("tests/kafka/test_log_scan.py::test_with_a_gap_behind_a_deleted_record_nothing_counts",),
     ),
     Mutation(
-        7,
+        "compacted-is-doubt",
         "old-marker-believed",
         "a marker behind records that are gone counts only while its own cannot be gone",
         _PROTOCOL + "judging.py",
@@ -62,7 +62,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         ("tests/protocol/test_compacted.py::test_an_old_marker_behind_records_that_are_gone_is_not_believed",),
     ),
     Mutation(
-        7,
+        "compacted-is-doubt",
         "missing-for-good-is-open",
         "what has ended without a marker is in doubt, not open",
         _PROTOCOL + "committing.py",
@@ -71,7 +71,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         ("tests/protocol/test_compacted.py::test_what_has_ended_and_has_no_marker_is_in_doubt_not_open",),
     ),
     Mutation(
-        7,
+        "compacted-is-doubt",
         "open-is-missing-for-good",
         "what readers are not past may still get its marker",
         _PROTOCOL + "judging.py",
@@ -80,7 +80,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         ("tests/protocol/test_compacted.py::test_what_has_ended_and_has_no_marker_is_in_doubt_not_open",),
     ),
     Mutation(
-        7,
+        "log-is-the-evidence",
         "epochs-of-4-0-0",
         "Kafka 4.0.0 raises the epoch twice on an abort",
         _KAFKA + "log_scan.py",
@@ -89,7 +89,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         ("tests/kafka/test_log_scan.py::test_a_marker_has_an_epoch_that_its_transaction_can_have",),
     ),
     Mutation(
-        7,
+        "compacted-is-doubt",
         "doubt-by-an-absent-leader",
         "a batch that cannot be looked for now is no doubt",
         _KAFKA + "markers.py",

@@ -1,4 +1,4 @@
-"""Guards of rules 1 to 6: who may decide, which attempt, whose ids."""
+"""Guards of deciding and of identities: who may decide, which attempt, whose ids."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _KAFKA = "airflow_kafka_eos/kafka/"
 _SPARK = "airflow_kafka_eos/spark/"
 _KILLED = "tests/crashes/test_crash_points.py::test_killed_and_recovered"
 
-OF_RULES_1_TO_6: tuple[Mutation, ...] = (
+OF_DECIDING: tuple[Mutation, ...] = (
     Mutation(
-        1,
+        "decide-before-kafka",
         "kafka-before-ledger",
         "the decision stands before the first EndTxn is sent",
         _PROTOCOL + "deciding.py",
@@ -22,36 +22,36 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         (_KILLED + "[4.4 and decide_commit]",),
     ),
     Mutation(
-        1,
+        "decide-before-kafka",
         "sweep-without-ledger",
         "cleanup makes attempts undecidable before it looks for what to abort",
         _PROTOCOL + "sweeping.py",
         "rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by,",
         "rows = (lambda **_: [r for r in session.ledger.attempts(load) if r.number <= up_to])(decided_by=by,",
-        ("tests/protocol/test_sweeping.py::test_rule_1_the_ledger_is_written_before_kafka_is_told",),
+        ("tests/protocol/test_sweeping.py::test_the_ledger_is_written_before_kafka_is_told",),
     ),
     Mutation(
-        1,
+        "decide-before-kafka",
         "commit-undecided",
         "a commit pass asks for the decision, not only for transactions",
         _PROTOCOL + "committing.py",
         "    if row is None or known is None or row.verdict is not Verdict.COMMIT:",
         "    if row is None or known is None:",
         (
-            "tests/protocol/test_committing.py::test_rule_1_a_pass_ends_nothing_that_is_not_decided_to_be_committed",
+            "tests/protocol/test_committing.py::test_a_pass_ends_nothing_that_is_not_decided_to_be_committed",
         ),
     ),
     Mutation(
-        2,
+        "one-decision-per-load",
         "no-row-lock",
         "deciding and opening lock the load's row (PostgreSQL, MySQL)",
         _LEDGER + "queries.py",
         "select(t.loads).where(_is(load)).with_for_update()",
         "select(t.loads).where(_is(load))",
-        ("tests/ledger/test_ledger_races.py::test_rule_2_whoever_comes_during_a_decision_waits_for_it",),
+        ("tests/ledger/test_ledger_races.py::test_whoever_comes_during_a_decision_waits_for_it",),
     ),
     Mutation(
-        2,
+        "one-decision-per-load",
         "no-begin-immediate",
         "deciding and opening lock the database (SQLite)",
         _LEDGER + "database.py",
@@ -60,26 +60,26 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ("tests/ledger/test_ledger_races.py",),
     ),
     Mutation(
-        2,
+        "one-decision-per-load",
         "older-attempt-decided",
         "only the newest attempt is decided",
         _LEDGER + "decisions.py",
         "    if newest is not None and newest.number != attempt.number:",
         "    if newest is None:",
-        ("tests/ledger/test_ledger_decisions.py::test_rule_2_commit_needs_the_newest_attempt",),
+        ("tests/ledger/test_ledger_decisions.py::test_commit_needs_the_newest_attempt",),
     ),
     Mutation(
-        2,
+        "one-decision-per-load",
         "aborted-attempt-decided",
         "what is aborted is never committed",
         _LEDGER + "decisions.py",
         '    if attempt.verdict is Verdict.ABORT:\n        return f"it was aborted',
         '    if attempt.verdict is Verdict.ABORT:\n        return ""\n'
         '    if attempt.number < 0:\n        return f"it was aborted',
-        ("tests/ledger/test_ledger_decisions.py::test_rule_2_an_aborted_attempt_is_never_committed",),
+        ("tests/ledger/test_ledger_decisions.py::test_an_aborted_attempt_is_never_committed",),
     ),
     Mutation(
-        2,
+        "one-decision-per-load",
         "opening-aborts-nothing",
         "opening an attempt aborts every undecided one in the same transaction",
         _LEDGER + "decisions.py",
@@ -88,25 +88,25 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ("tests/ledger/test_ledger_attempts.py",),
     ),
     Mutation(
-        3,
+        "one-application-per-attempt",
         "shared-attempt",
         "an attempt is given to one application only",
         _LEDGER + "attempts.py",
         "    if newest is None or newest.is_submitted:",
         "    if newest is None:",
-        ("tests/ledger/test_ledger_attempts.py::test_rule_3_submit_never_gives_one_attempt_twice",),
+        ("tests/ledger/test_ledger_attempts.py::test_submit_never_gives_one_attempt_twice",),
     ),
     Mutation(
-        3,
+        "one-application-per-attempt",
         "prepared-thrown-away",
         "clearing only decide keeps a prepared attempt",
         _LEDGER + "attempts.py",
         "(newest.is_prepared or not newest.is_submitted)",
         "(not newest.is_submitted)",
-        ("tests/ledger/test_ledger_attempts.py::test_rule_3_begin_keeps_a_good_prepared_attempt",),
+        ("tests/ledger/test_ledger_attempts.py::test_begin_keeps_a_good_prepared_attempt",),
     ),
     Mutation(
-        3,
+        "one-application-per-attempt",
         "claim-replaced",
         "a claim is made once, create-only",
         _SPARK + "local_place.py",
@@ -115,16 +115,16 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ("tests/spark/test_manifest_store.py::test_a_second_claim_is_refused_and_names_the_first",),
     ),
     Mutation(
-        4,
+        "recorded-identity",
         "decided-by-name",
         "a decision names id, producer id and epoch, not the id alone",
         _LEDGER + "queries.py",
         "            t.transactions.c.prepared_transaction_state == str(transaction.state),\n",
         "",
-        ("tests/ledger/test_ledger_decisions.py::test_rule_4_only_the_very_identity_is_decided",),
+        ("tests/ledger/test_ledger_decisions.py::test_only_the_very_identity_is_decided",),
     ),
     Mutation(
-        4,
+        "recorded-identity",
         "reported-unconfirmed",
         "a writer reports its own identity only while the coordinator shows the same",
         _KAFKA + "identity.py",
@@ -133,16 +133,16 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ("tests/kafka/test_identity.py::test_anything_else_is_not",),
     ),
     Mutation(
-        4,
+        "decide-what-is-confirmed",
         "decided-unconfirmed",
         "decide refuses a transaction that is open under another identity",
         _PROTOCOL + "confirming.py",
         "    if description.state != transaction.state:",
         "    if description.state is None:",
-        ("tests/protocol/test_deciding.py::test_rule_4_what_the_broker_does_not_confirm_is_aborted",),
+        ("tests/protocol/test_deciding.py::test_what_the_broker_does_not_confirm_is_aborted",),
     ),
     Mutation(
-        4,
+        "decide-what-is-confirmed",
         "markers-by-hand",
         "a transaction that was ended at its leader past the coordinator is not decided",
         _PROTOCOL + "confirming.py",
@@ -154,7 +154,7 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        5,
+        "unknown-commit-stops",
         "forgotten-slots",
         "a commit under a slot that the ledger does not know stops everything",
         _PROTOCOL + "restored.py",
@@ -163,7 +163,7 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ("tests/protocol/test_restored.py::test_a_pooled_load_that_the_ledger_has_forgotten_is_not_written_twice",),
     ),
     Mutation(
-        5,
+        "verified-end-before-reuse",
         "no-quarantine",
         "a slot with writers left is leased to nobody until their last request has come",
         _LEDGER + "slots.py",
@@ -171,20 +171,20 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         "",
         (
             "tests/ledger/test_ledger_slots.py::"
-            "test_rule_5_a_slot_with_writers_left_is_quarantined_after_a_commit_too",
+            "test_a_slot_with_writers_left_is_quarantined_after_a_commit_too",
         ),
     ),
     Mutation(
-        5,
+        "verified-end-before-reuse",
         "unverified-slot",
         "a slot is free only behind the verified end of what was written with it",
         _LEDGER + "slots.py",
         "        c.released_at.is_not(None),\n        c.doubt",
         "        c.leased_at.is_not(None),\n        c.doubt",
-        ("tests/ledger/test_ledger_slots.py::test_rule_5_a_slot_is_held_until_the_end_is_verified",),
+        ("tests/ledger/test_ledger_slots.py::test_a_slot_is_held_until_the_end_is_verified",),
     ),
     Mutation(
-        5,
+        "writers-have-a-deadline",
         "no-deadline",
         "past its deadline a writer begins nothing",
         _KAFKA + "deadline.py",
@@ -193,7 +193,7 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         ("tests/kafka/test_writers_refusals.py::test_past_its_deadline_it_opens_nothing",),
     ),
     Mutation(
-        5,
+        "writers-have-a-deadline",
         "deadline-checked-early",
         "the deadline is looked at right before each InitProducerId",
         _KAFKA + "coordinator.py",
@@ -201,11 +201,11 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         "",
         (
             "tests/kafka/test_coordinator.py::"
-            "test_rule_5_past_the_deadline_nothing_is_initialised_however_long_it_took_to_get_there",
+            "test_past_the_deadline_nothing_is_initialised_however_long_it_took_to_get_there",
         ),
     ),
     Mutation(
-        6,
+        "only-our-ids",
         "ends-anything",
         "no id of another namespace or ledger is ended or initialised",
         _KAFKA + "coordinator.py",
@@ -213,11 +213,11 @@ OF_RULES_1_TO_6: tuple[Mutation, ...] = (
         "if transactional_id is None:",
         (
             "tests/kafka/test_coordinator.py::"
-            "test_another_deployments_transaction_is_never_ended_or_initialised_rule_6",
+            "test_another_deployments_transaction_is_never_ended_or_initialised",
         ),
     ),
     Mutation(
-        6,
+        "only-our-ids",
         "sloppy-ids",
         "an id has one spelling only: what merely looks like ours is another application's",
         "airflow_kafka_eos/naming.py",

@@ -11,7 +11,7 @@ _DECIDED = (_ELSEWHERE + "test_no_step_touches_what_is_decided_in_another_cluste
 
 OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
     Mutation(
-        4,
+        "one-cluster-per-attempt",
         "cluster-not-noted",
         "the ledger notes the cluster before anything is written",
         _PROTOCOL + "opening.py",
@@ -20,7 +20,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_an_attempt_remembers_its_cluster_from_its_submission_on",),
     ),
     Mutation(
-        2,
+        "one-cluster-per-attempt",
         "begun-elsewhere",
         "begin adopts no attempt of another cluster",
         _PROTOCOL + "opening.py",
@@ -29,7 +29,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _UNDECIDED,
     ),
     Mutation(
-        2,
+        "one-cluster-per-attempt",
         "submitted-elsewhere",
         "prepare supersedes no attempt of another cluster",
         _PROTOCOL + "opening.py",
@@ -38,7 +38,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _UNDECIDED,
     ),
     Mutation(
-        9,
+        "one-cluster-per-attempt",
         "committed-refused-elsewhere",
         "a committed load stays so wherever the connection leads",
         _PROTOCOL + "opening.py",
@@ -47,7 +47,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_a_committed_load_stays_so_wherever_the_connection_leads",),
     ),
     Mutation(
-        11,
+        "one-cluster-per-attempt",
         "swept-elsewhere",
         "a sweep makes nothing undecidable, and closes nothing, that is open in another cluster",
         _PROTOCOL + "sweeping.py",
@@ -56,7 +56,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _UNDECIDED,
     ),
     Mutation(
-        11,
+        "one-cluster-per-attempt",
         "swept-elsewhere-late",
         "nor what was submitted since the sweep looked",
         _PROTOCOL + "sweeping.py",
@@ -65,7 +65,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_what_was_submitted_behind_the_look_is_not_swept_either",),
     ),
     Mutation(
-        2,
+        "one-cluster-per-attempt",
         "decided-elsewhere",
         "a manifest is not held against another cluster's brokers, nor refused by the author's check there",
         _PROTOCOL + "deciding.py",
@@ -75,7 +75,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _UNDECIDED,
     ),
     Mutation(
-        7,
+        "one-cluster-per-attempt",
         "committed-elsewhere",
         "another cluster's logs are no evidence",
         _PROTOCOL + "committing.py",
@@ -84,7 +84,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _DECIDED,
     ),
     Mutation(
-        7,
+        "one-cluster-per-attempt",
         "given-up-elsewhere",
         "nor are they what give-up records",
         _PROTOCOL + "recovering.py",
@@ -93,7 +93,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _DECIDED,
     ),
     Mutation(
-        12,
+        "one-cluster-per-attempt",
         "repair-closed-elsewhere",
         "what repairs have open is not looked for in another cluster, also behind a closed attempt",
         _PROTOCOL + "repairing.py",
@@ -102,7 +102,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_a_repair_that_was_left_behind_is_not_closed_from_another_cluster",),
     ),
     Mutation(
-        12,
+        "one-cluster-per-attempt",
         "let-in-elsewhere",
         "what was prepared again is let in where its attempt is",
         _PROTOCOL + "repreparing.py",
@@ -111,7 +111,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_nothing_is_prepared_again_for_another_cluster",),
     ),
     Mutation(
-        1,
+        "one-cluster-per-attempt",
         "terminated-elsewhere",
         "force-terminate makes nothing undecidable that is open in another cluster",
         _PROTOCOL + "terminating.py",
@@ -120,7 +120,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _UNDECIDED,
     ),
     Mutation(
-        1,
+        "one-cluster-per-attempt",
         "completed-elsewhere",
         "complete_transaction answers nothing from another cluster",
         _PROTOCOL + "recipe.py",
@@ -129,7 +129,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _UNDECIDED,
     ),
     Mutation(
-        4,
+        "one-cluster-per-attempt",
         "initialised-elsewhere",
         "that nothing is open in another cluster does not mean that nothing is prepared",
         _PROTOCOL + "recipe.py",
@@ -138,7 +138,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         _UNDECIDED,
     ),
     Mutation(
-        11,
+        "one-cluster-per-attempt",
         "found-elsewhere",
         "maintenance chooses nothing of another cluster",
         _PROTOCOL + "leftovers.py",
@@ -150,7 +150,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        11,
+        "one-cluster-per-attempt",
         "sought-elsewhere",
         "maintenance knows what is of another cluster",
         _PROTOCOL + "leftovers.py",
@@ -159,7 +159,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_maintenance_passes_over_what_is_in_another_cluster_and_says_so",),
     ),
     Mutation(
-        11,
+        "one-cluster-per-attempt",
         "closed-refused-elsewhere",
         "a load whose attempts are all closed may move to another cluster",
         _PROTOCOL + "elsewhere.py",
@@ -168,7 +168,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_a_load_whose_attempts_are_closed_moves_on",),
     ),
     Mutation(
-        11,
+        "one-cluster-per-attempt",
         "unknown-refused",
         "a cluster that is not known passes for this one",
         _PROTOCOL + "elsewhere.py",
@@ -177,7 +177,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_a_cluster_that_is_not_known_passes_for_this_one",),
     ),
     Mutation(
-        1,
+        "one-cluster-per-attempt",
         "aborted-by-hand-elsewhere",
         "`transactions abort` makes nothing undecidable that is open in another cluster",
         "airflow_kafka_eos/cli/ending.py",
@@ -186,7 +186,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         ("tests/cli/test_other_cluster.py::test_a_person_is_refused_there_and_served_here",),
     ),
     Mutation(
-        10,
+        "one-cluster-per-attempt",
         "visible-elsewhere",
         "what readers of another cluster see says nothing about the load",
         _PROTOCOL + "visibility.py",
@@ -195,16 +195,16 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         (_ELSEWHERE + "test_a_committed_load_stays_so_wherever_the_connection_leads",),
     ),
     Mutation(
-        4,
+        "one-cluster-per-attempt",
         "slot-of-another-cluster",
         "an id is not used in two clusters: producer ids and epochs come again there",
         "airflow_kafka_eos/ledger/slots.py",
         "        not_(_is_elsewhere(cluster_id)),\n",
         "",
-        (_ELSEWHERE + "test_rule_4_a_slot_stays_in_its_cluster",),
+        (_ELSEWHERE + "test_a_slot_stays_in_its_cluster",),
     ),
     Mutation(
-        12,
+        "one-cluster-per-attempt",
         "repairs-not-forgotten",
         "a cluster that is gone is forgotten with the repairs that it had",
         "airflow_kafka_eos/ledger/renewing.py",

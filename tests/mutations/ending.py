@@ -1,4 +1,4 @@
-"""Guards of rules 7 to 14: what happened, what may be ended, what may be reported done."""
+"""Guards of evidence, cleanup and reports: what happened, what may be ended, what may be reported done."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ _PROTOCOL = "airflow_kafka_eos/protocol/"
 _KAFKA = "airflow_kafka_eos/kafka/"
 _SPARK = "airflow_kafka_eos/spark/"
 
-OF_RULES_7_TO_14: tuple[Mutation, ...] = (
+OF_ENDING: tuple[Mutation, ...] = (
     Mutation(
-        7,
+        "log-is-the-evidence",
         "mixed-is-done",
         "COMMIT here and ABORT there stops for a person",
         "airflow_kafka_eos/evidence.py",
         " or {Marker.COMMIT, Marker.ABORT} <= seen",
         "",
-        ("tests/test_evidence.py::test_the_table_of_rule_7",),
+        ("tests/test_evidence.py::test_the_table_of_outcomes",),
     ),
     Mutation(
-        7,
+        "log-is-the-evidence",
         "unreadable-is-done",
         "a log that cannot be read tells nothing",
         "airflow_kafka_eos/evidence.py",
         "seen & UNTOLD or ",
         "",
-        ("tests/test_evidence.py::test_the_table_of_rule_7",),
+        ("tests/test_evidence.py::test_the_table_of_outcomes",),
     ),
     Mutation(
-        7,
+        "log-is-the-evidence",
         "anybodys-marker",
         "a marker counts for its own producer id only",
         _KAFKA + "log_scan.py",
         "for track in self._by_producer.get(batch.producer_id, ()):",
         "for track in self._tracks if batch.is_control else self._by_producer.get(batch.producer_id, ()):",
-        ("tests/kafka/test_partitions.py::test_a_marker_of_another_producer_is_none_of_ours_rule_7",),
+        ("tests/kafka/test_partitions.py::test_a_marker_of_another_producer_is_none_of_ours",),
     ),
     Mutation(
-        7,
+        "log-is-the-evidence",
         "later-marker",
         "a marker with an epoch that the transaction cannot have is a later one's",
         _KAFKA + "log_scan.py",
@@ -46,29 +46,29 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "        if batch.producer_epoch is None:",
         (
             "tests/kafka/test_partitions.py::"
-            "test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours_rule_7",
+            "test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours",
         ),
     ),
     Mutation(
-        8,
+        "one-init-per-transaction",
         "miscounted",
         "one InitProducerId per transaction, so that the last sequence + 1 is the count",
         _PROTOCOL + "confirming.py",
         "        if count != w.records % SEQUENCE_MODULUS:",
         "        if count is None:",
-        ("tests/protocol/test_deciding.py::test_rule_4_what_the_broker_does_not_confirm_is_aborted",),
+        ("tests/protocol/test_deciding.py::test_what_the_broker_does_not_confirm_is_aborted",),
     ),
     Mutation(
-        9,
+        "one-key-loads-once",
         "committed-begun-again",
         "begin opens nothing for a load that is decided to be committed",
         _LEDGER + "attempts.py",
         "    if locked.committed is not None:\n        return locked.committed\n    # one that is committed",
         "    # one that is committed",
-        ("tests/ledger/test_ledger_attempts.py::test_rule_9_a_committed_load_gets_no_new_attempt",),
+        ("tests/ledger/test_ledger_attempts.py::test_a_committed_load_gets_no_new_attempt",),
     ),
     Mutation(
-        9,
+        "one-key-loads-once",
         "decided-load-swept",
         "a decided identity is rolled forward, whatever keeps it from that now",
         _PROTOCOL + "sweeping.py",
@@ -76,11 +76,11 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "    elif identity is None:",
         (
             "tests/protocol/test_sweeping.py::"
-            "test_rule_9_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted",
+            "test_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted",
         ),
     ),
     Mutation(
-        9,
+        "one-key-loads-once",
         "reload-of-a-part",
         "clearing some tasks of a group opens no generation",
         "airflow_kafka_eos/generation.py",
@@ -89,7 +89,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/test_generation.py::test_a_part_that_was_cleared_never_opens_a_generation",),
     ),
     Mutation(
-        9,
+        "one-key-loads-once",
         "reload-of-each-try",
         "a begin that is tried again makes no second copy",
         "airflow_kafka_eos/generation.py",
@@ -98,7 +98,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/test_generation.py::test_a_begin_that_is_tried_again_makes_no_second_copy",),
     ),
     Mutation(
-        9,
+        "doubt-stops-for-a-person",
         "reload-round-a-doubt",
         "a reload waits for the person that a decision in doubt waits for",
         "airflow_kafka_eos/generation.py",
@@ -107,7 +107,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/test_generation.py::test_only_behind_a_commit_a_new_generation_is_opened",),
     ),
     Mutation(
-        9,
+        "doubt-stops-for-a-person",
         "doubt-of-others-gone-on-with",
         "only the group that a load in doubt is of goes on with it",
         "airflow_kafka_eos/generation.py",
@@ -116,25 +116,25 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/test_generation.py::test_only_behind_a_commit_a_new_generation_is_opened",),
     ),
     Mutation(
-        10,
+        "committed-is-verified",
         "committed-unverified",
         "COMMITTED needs every outcome",
         _LEDGER + "outcomes.py",
         "    if missing:\n        broken",
         "    if missing is None:\n        broken",
-        ("tests/ledger/test_ledger_decisions.py::test_rule_10_committed_needs_every_outcome",),
+        ("tests/ledger/test_ledger_decisions.py::test_committed_needs_every_outcome",),
     ),
     Mutation(
-        10,
+        "loaded-is-visible",
         "committed-is-visible",
         "loaded waits for the last stable offset",
         _PROTOCOL + "visibility.py",
         "        if stable[tp] < offset\n",
         "        if offset is None\n",
-        ("tests/protocol/test_committing.py::test_rule_10_loaded_names_who_holds_readers_back",),
+        ("tests/protocol/test_committing.py::test_loaded_names_who_holds_readers_back",),
     ),
     Mutation(
-        10,
+        "loaded-is-visible",
         "hidden-failure",
         "a run whose load was skipped by hand ends as failed, where Airflow would show it as successful",
         "airflow_kafka_eos/sensors/cleanup.py",
@@ -146,7 +146,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        11,
+        "up-to-its-own-attempt",
         "newer-attempt-swept",
         "cleanup ends attempts up to its own number only",
         _PROTOCOL + "sweeping.py",
@@ -154,11 +154,11 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "    if number is None:",
         (
             "tests/protocol/test_sweeping.py::"
-            "test_rule_11_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted",
+            "test_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted",
         ),
     ),
     Mutation(
-        11,
+        "describe-then-ask",
         "next-holder-terminated",
         "behind each look a slot's holder is asked for again before its transaction is force-terminated",
         _PROTOCOL + "terminating.py",
@@ -166,20 +166,20 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "        if attempt is None:",
         (
             "tests/protocol/test_recipe_pooled.py::"
-            "test_rule_1_what_the_next_holder_of_a_slot_has_open_is_not_terminated",
+            "test_what_the_next_holder_of_a_slot_has_open_is_not_terminated",
         ),
     ),
     Mutation(
-        11,
+        "listing-only-adds",
         "one-listing",
         "one listing without an open id does not end a cleanup: a coordinator that moves hides its ids",
         _PROTOCOL + "polling.py",
         "        if quiet < quiet_s or self._looks < looks or not probes:",
         "        if self._looks < 1:",
-        ("tests/protocol/test_sweeping.py::test_rule_11_one_empty_listing_does_not_end_cleanup",),
+        ("tests/protocol/test_sweeping.py::test_one_empty_listing_does_not_end_cleanup",),
     ),
     Mutation(
-        11,
+        "listing-only-adds",
         "unprobed-end",
         "no look ends a cleanup that has not asked by name for what nobody has reported",
         _PROTOCOL + "polling.py",
@@ -191,7 +191,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        7,
+        "unknown-commit-stops",
         "forgotten-commit",
         "complete_transaction never answers abort where the log has the commit markers",
         _PROTOCOL + "recipe.py",
@@ -200,54 +200,54 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/protocol/test_recipe_restored.py::test_a_commit_that_only_the_log_shows_is_in_doubt",),
     ),
     Mutation(
-        11,
+        "listing-only-adds",
         "moving-coordinator",
         "a listing while a coordinator moves is not complete, and counts for nothing",
         _PROTOCOL + "polling.py",
         "        if not report.is_complete:",
         "        if report.is_complete is None:",
-        ("tests/protocol/test_sweeping.py::test_rule_11_a_listing_while_a_coordinator_moves_counts_for_nothing",),
+        ("tests/protocol/test_sweeping.py::test_a_listing_while_a_coordinator_moves_counts_for_nothing",),
     ),
     Mutation(
-        11,
+        "describe-then-ask",
         "anybodys-slot",
         "an open pooled id is of whoever has its slot now",
         _PROTOCOL + "sweeping.py",
         "    if slot is None or slot.holder != load:",
         "    if slot is None:",
-        ("tests/protocol/test_pooling.py::test_rule_11_a_slot_that_went_to_another_load_is_that_load_s",),
+        ("tests/protocol/test_pooling.py::test_a_slot_that_went_to_another_load_is_that_load_s",),
     ),
     Mutation(
-        11,
+        "up-to-its-own-attempt",
         "undecidable-without-end",
         "make_undecidable aborts nothing beyond its number",
         _LEDGER + "decisions.py",
         "        if a.is_undecided and a.number <= up_to\n",
         "        if a.is_undecided\n",
-        ("tests/ledger/test_ledger_decisions.py::test_rule_11_undecidable_up_to_its_own_number_only",),
+        ("tests/ledger/test_ledger_decisions.py::test_undecidable_up_to_its_own_number_only",),
     ),
     Mutation(
-        11,
+        "listing-only-adds",
         "listing-only",
         "ids in the ledger are described by name; a listing only adds",
         _PROTOCOL + "sweeping.py",
         "sorted({*known, *listed, *pooled,",
         "sorted({*listed, *pooled,",
         (
-            "tests/protocol/test_sweeping.py::test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended",
+            "tests/protocol/test_sweeping.py::test_an_id_that_the_listing_does_not_show_is_still_ended",
         ),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "two-repairs-adopted",
         "the lost row is compared when a repair enters the decision",
         _LEDGER + "repairs.py",
         "    if _outcome(connection, attempt_id, row.lost_transactional_id) is not Outcome.LOST:",
         "    if row is None:",
-        ("tests/ledger/test_ledger_repairs.py::test_rule_12_the_lost_row_itself_is_compared",),
+        ("tests/ledger/test_ledger_repairs.py::test_the_lost_row_itself_is_compared",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "swept-repair-adopted",
         "a repair that was made undecidable never enters the decision",
         _LEDGER + "repairs.py",
@@ -255,11 +255,11 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         "    if row.state is RepairState.ADOPTED:\n        return row  # lost",
         (
             "tests/ledger/test_ledger_repairs.py::"
-            "test_rule_1_a_repair_that_was_made_undecidable_never_enters_the_decision",
+            "test_a_repair_that_was_made_undecidable_never_enters_the_decision",
         ),
     ),
     Mutation(
-        13,
+        "writer-ends-only-unreported",
         "given-up-after-writing",
         "once writing the manifest was tried, nothing may be ended",
         _SPARK + "manifest_store.py",
@@ -268,7 +268,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/spark/test_manifest_store.py::test_once_writing_was_tried_nothing_may_be_given_up",),
     ),
     Mutation(
-        13,
+        "writer-ends-only-unreported",
         "reports-forgotten",
         "a write that fails as a whole ends what its tasks have reported",
         _SPARK + "write.py",
@@ -280,16 +280,16 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        13,
+        "decide-what-is-confirmed",
         "result-without-a-partition",
         "no manifest is made of a result that lacks what accepted tasks have reported",
         _SPARK + "write.py",
         "    if missing:\n",
         "    if False:\n",
-        ("tests/spark/test_write.py::test_rule_13_a_partition_that_was_written_and_is_not_in_the_result_is_refused",),
+        ("tests/spark/test_write.py::test_a_partition_that_was_written_and_is_not_in_the_result_is_refused",),
     ),
     Mutation(
-        14,
+        "scope-load-writes-once",
         "second-run-writes",
         "scope load: a second run of a task writes nothing",
         _SPARK + "one_run.py",
@@ -298,7 +298,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/spark/test_owners.py::test_a_second_run_of_a_task_is_refused_in_scope_load_only",),
     ),
     Mutation(
-        14,
+        "scope-load-writes-once",
         "known-producer-writes",
         "scope load: a partition that knows the producer id is refused",
         _KAFKA + "arrow/enrolling.py",
@@ -307,7 +307,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/kafka/test_shared_transaction.py::test_a_second_writer_of_a_partition_is_refused",),
     ),
     Mutation(
-        7,
+        "doubt-stops-for-a-person",
         "maintenance-sweeps-doubt",
         "maintenance leaves a load in doubt as a person is to find it",
         "airflow_kafka_eos/operators/maintenance.py",
@@ -316,7 +316,7 @@ OF_RULES_7_TO_14: tuple[Mutation, ...] = (
         ("tests/airflow/test_maintenance.py::test_what_is_lost_and_what_is_in_doubt_is_named",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "superseded-arrives",
         "those who are told of a load get the repair's offsets, not the lost ones",
         _PROTOCOL + "visibility.py",

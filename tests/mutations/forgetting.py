@@ -1,4 +1,4 @@
-"""Guards of what ends a transaction that its coordinator has forgotten (docs/adr/0022)."""
+"""Guards of what ends a transaction that its coordinator has forgotten (docs/adr/0021)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _TESTS = "tests/protocol/test_forgotten.py::"
 _REAL = _TESTS + "TestOnRealBrokers::"
 _ALSO_RECOVERED = _REAL + "test_recover_and_cleanup_end_it_too"
 _SWEPT = _REAL + "test_cleanup_ends_what_an_aborted_attempt_has_left_hanging"
-_RULE_4 = _TESTS + "test_rule_4_what_is_not_the_recorded_transaction_gets_no_marker"
+_RULE_4 = _TESTS + "test_what_is_not_the_recorded_transaction_gets_no_marker"
 
 OF_FORGETTING: tuple[Mutation, ...] = (
     Mutation(
-        1,
+        "forgotten-markers",
         "marker-past-its-coordinator",
         "nothing is written while a coordinator may still end it",
         _OVER,
@@ -27,7 +27,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_TESTS + "test_nothing_is_written_while_a_coordinator_may_end_it",),
     ),
     Mutation(
-        1,
+        "forgotten-markers",
         "marker-in-an-unknown-state",
         "a coordinator's state that a newer broker has is not taken for an end",
         _OVER,
@@ -36,16 +36,16 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_TESTS + "test_nothing_is_written_while_a_coordinator_may_end_it",),
     ),
     Mutation(
-        7,
+        "forgotten-markers",
         "marker-against-the-log",
         "where a partition has a marker, the others get the same",
         _FORGOTTEN,
         "        found == {Marker.COMMIT}\n        if found\n        else seen is not None",
         "        found == {Marker.COMMIT}\n        if not found\n        else seen is not None",
-        (_TESTS + "test_rule_7_the_marker_of_another_partition_counts_whatever_the_coordinator_shows",),
+        (_TESTS + "test_the_marker_of_another_partition_counts_whatever_the_coordinator_shows",),
     ),
     Mutation(
-        7,
+        "forgotten-markers",
         "marker-against-its-coordinator",
         "without any marker it is the one that the coordinator may still send",
         _FORGOTTEN,
@@ -54,16 +54,16 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_TESTS + "test_without_any_marker_it_agrees_with_the_coordinator",),
     ),
     Mutation(
-        7,
+        "forgotten-markers",
         "marker-into-doubt",
         "what is in doubt gets no marker",
         _FORGOTTEN,
         "    if found - {Marker.COMMIT, Marker.ABORT} or len(found) > 1:\n",
         "    if False:\n",
-        (_TESTS + "test_rule_7_what_is_in_doubt_is_left_to_a_person",),
+        (_TESTS + "test_what_is_in_doubt_is_left_to_a_person",),
     ),
     Mutation(
-        4,
+        "forgotten-markers",
         "marker-for-another-identity",
         "only the recorded producer id and epoch gets a marker",
         _FORGOTTEN,
@@ -72,7 +72,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_RULE_4,),
     ),
     Mutation(
-        4,
+        "forgotten-markers",
         "marker-for-another-transaction",
         "only what began at the recorded first offset gets a marker",
         _FORGOTTEN,
@@ -81,7 +81,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_RULE_4,),
     ),
     Mutation(
-        4,
+        "forgotten-markers",
         "marker-behind-the-end",
         "only where the log shows no end does a marker follow",
         _FORGOTTEN,
@@ -90,7 +90,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_RULE_4,),
     ),
     Mutation(
-        10,
+        "forgotten-markers",
         "forgotten-by-commit",
         "commit and recover end what a coordinator has forgotten",
         _PROTOCOL + "committing.py",
@@ -99,7 +99,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_ALSO_RECOVERED,),
     ),
     Mutation(
-        10,
+        "forgotten-markers",
         "forgotten-by-the-sweep",
         "so does whoever rolls a decided load forward",
         _PROTOCOL + "sweeping.py",
@@ -108,7 +108,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_ALSO_RECOVERED,),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "leaders-not-asked",
         "cleanup asks the leaders of what was aborted",
         _PROTOCOL + "polling.py",
@@ -117,7 +117,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_SWEPT,),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "reported-partitions-not-asked",
         "among them those that the ledger has",
         _PROTOCOL + "sweeping.py",
@@ -126,7 +126,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_SWEPT,),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "shown-partitions-not-asked",
         "and those that the coordinator showed of what nobody has reported",
         _PROTOCOL + "sweeping.py",
@@ -135,7 +135,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_REAL + "test_cleanup_ends_what_hangs_behind_its_own_abort",),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "closed-although-refused",
         "an attempt with something hanging that may not be ended is not closed",
         _PROTOCOL + "polling.py",
@@ -144,7 +144,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_REAL + "test_cleanup_without_the_right_names_what_hangs_and_leaves_the_attempt_to_a_later_one",),
     ),
     Mutation(
-        6,
+        "only-our-ids",
         "hanging-stranger-fails-cleanup",
         "a stranger's hanging transaction is left alone, and no error",
         _HANGING,
@@ -152,29 +152,29 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "",
         (
             "tests/protocol/test_hanging.py::TestOnTransactionVersion1::"
-            "test_rule_6_ending_ours_leaves_what_is_not_and_does_not_fail_over_it",
+            "test_ending_ours_leaves_what_is_not_and_does_not_fail_over_it",
         ),
     ),
     Mutation(
-        7,
+        "forgotten-markers",
         "one-broker-believed",
         "nothing is over that any broker lists as open",
         _OVER,
         "sorted(wanted - open_somewhere)",
         "sorted(wanted)",
-        (_EDGES + "test_rule_7_one_broker_that_knows_no_such_id_is_not_believed",),
+        (_EDGES + "test_one_broker_that_knows_no_such_id_is_not_believed",),
     ),
     Mutation(
-        7,
+        "hanging-is-proven",
         "one-broker-believed-by-find",
         "nor does it hang",
         _HANGING,
         " or (name in listed and is_over(seen))",
         "",
-        (_EDGES + "test_rule_7_one_broker_that_knows_no_such_id_is_not_believed",),
+        (_EDGES + "test_one_broker_that_knows_no_such_id_is_not_believed",),
     ),
     Mutation(
-        7,
+        "forgotten-markers",
         "moving-coordinator-believed",
         "nothing is over while a coordinator moves or is away",
         _OVER,
@@ -183,7 +183,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_EDGES + "test_nothing_is_over_while_a_coordinator_moves",),
     ),
     Mutation(
-        7,
+        "forgotten-markers",
         "marker-not-seen-yet",
         "where the log shows no marker, all partitions must be open at their leaders",
         _FORGOTTEN,
@@ -192,25 +192,25 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_RULE_4,),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "given-up-ended-by-cleanup",
         "what is decided and not committed is no cleanup's to end",
         _HANGING,
         "            if known is None or known.state is not LoadState.COMMITTED:\n                continue\n",
         "",
-        (_EDGES + "test_rule_11_a_cleanup_ends_nothing_of_another_load_that_was_given_up",),
+        (_EDGES + "test_a_cleanup_ends_nothing_of_another_load_that_was_given_up",),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "newer-attempt-ended",
         "a cleanup ends what hangs of its own load, up to its own attempts",
         _HANGING,
         "        if load is not None and (attempt.load != load or attempt.number > up_to):\n",
         "        if False:\n",
-        (_EDGES + "test_rule_11_nor_of_newer_attempts_of_its_own",),
+        (_EDGES + "test_nor_of_newer_attempts_of_its_own",),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "places-lost-with-an-error",
         "where something was aborted is remembered though the broker did not answer",
         _POLLING,
@@ -219,7 +219,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_EDGES + "test_what_was_aborted_is_remembered_though_the_broker_never_answered",),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "places-lost-by-deferring",
         "and handed over to the trigger",
         "airflow_kafka_eos/triggers/cleanup.py",
@@ -228,7 +228,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         (_EDGES + "test_what_was_aborted_is_handed_over_to_the_trigger",),
     ),
     Mutation(
-        11,
+        "forgotten-markers",
         "future-overlooked",
         "a record's own time does not keep it from hanging",
         _HANGING,

@@ -9,7 +9,7 @@ _STEPS = "tests/airflow/test_steps.py::"
 
 OF_KEYS: tuple[Mutation, ...] = (
     Mutation(
-        9,
+        "key-names-the-data",
         "other-topics-pass",
         "a key that was committed into other topics does not pass for this load",
         _OPERATORS + "begin.py",
@@ -18,7 +18,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         (_STEPS + "test_a_key_that_was_committed_into_other_topics_does_not_pass_for_this_load",),
     ),
     Mutation(
-        9,
+        "key-names-the-data",
         "clicked-interval-compared",
         "the interval of a run that was triggered says nothing about data",
         _OPERATORS + "begin.py",
@@ -27,7 +27,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         (_STEPS + "test_only_scheduled_runs_have_an_interval_that_says_which_data_they_are_for",),
     ),
     Mutation(
-        9,
+        "key-names-the-data",
         "committed-interval-compared",
         "a committed load is that of every interval",
         "airflow_kafka_eos/ledger/attempts.py",
@@ -37,7 +37,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         ("tests/ledger/test_ledger_attempts.py::test_a_committed_load_is_that_of_every_data_interval",),
     ),
     Mutation(
-        9,
+        "key-names-the-data",
         "empty-load-takes-the-key",
         "a load without records is refused unless its author allows it",
         _OPERATORS + "decide.py",
@@ -46,7 +46,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         ("tests/airflow/test_bad_input.py::test_a_load_of_no_records_is_refused_by_default_and_does_not_take_the_key",),
     ),
     Mutation(
-        9,
+        "key-names-the-data",
         "key-none",
         "runs that have nothing for the key's template are not one load",
         _OPERATORS + "base.py",
@@ -55,7 +55,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         (_STEPS + "test_a_key_that_its_template_had_nothing_for_is_refused",),
     ),
     Mutation(
-        9,
+        "key-names-the-data",
         "told-of-what-was-not-written",
         "assets follow what was written, not what topics= names",
         "airflow_kafka_eos/sensors/loaded.py",
@@ -65,7 +65,7 @@ OF_KEYS: tuple[Mutation, ...] = (
          "test_openlineage_gets_the_topics_and_their_rows_from_the_run_that_wrote_them",),
     ),
     Mutation(
-        9,
+        "one-key-loads-once",
         "reload-told-of-as-a-double",
         "a reload asks for the same by name",
         _OPERATORS + "job_arguments.py",

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """:param rule: of design.md.
+    """:param rule: its name in docs/protocol.md.
     :param guards: what holds as long as the snippet stands.
     :param file: relative to the project's folder, as are the tests.
     :param tests: pytest's node ids; at least one of them must fail. One of the kill table's may end with
         ``[substring]`` of its parameters: see :func:`tests.mutations.apply.arguments`.
     """
 
-    rule: int
+    rule: str
     name: str
     guards: str
     file: str

@@ -1,4 +1,7 @@
-"""Guards of pooled ids and of restored ledgers (rules 3, 5, 6 and 11): whose an id is, and since when."""
+"""Guards of pooled ids and of restored ledgers: whose an id is, and since when.
+
+Rules: verified-end-before-reuse, unknown-commit-stops.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,25 @@ _RESTORED = "tests/protocol/test_restored.py::"
 
 OF_POOLING: tuple[Mutation, ...] = (
     Mutation(
-        5,
+        "id-per-task-attempt",
+        "initialised-id-taken",
+        "an id that was initialised since the lease is another task attempt's",
+        "airflow_kafka_eos/spark/pooled.py",
+        "if (None if now is None else _state(now)) == before and (now is None or not now.is_open):",
+        "if now is None or not now.is_open:",
+        ("tests/spark/test_choosing_ids.py::test_what_was_initialised_since_the_lease_is_skipped",),
+    ),
+    Mutation(
+        "id-per-task-attempt",
+        "open-id-taken",
+        "an id with something open is initialised by nobody",
+        "airflow_kafka_eos/spark/pooled.py",
+        "if (None if now is None else _state(now)) == before and (now is None or not now.is_open):",
+        "if (None if now is None else _state(now)) == before:",
+        ("tests/spark/test_choosing_ids.py::test_what_was_open_at_the_lease_is_nobodys_to_abort_from_here",),
+    ),
+    Mutation(
+        "look-at-the-slot",
         "doubtful-name-leased",
         "while one slot is in doubt nothing of its load name is leased",
         _SLOTS,
@@ -21,7 +42,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_TESTS + "test_while_a_slot_is_in_doubt_nothing_of_its_name_is_submitted",),
     ),
     Mutation(
-        5,
+        "look-at-the-slot",
         "settled-slot-leased",
         "a slot that was settled is retired",
         _SLOTS,
@@ -30,7 +51,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_TESTS + "test_a_slot_that_was_settled_is_never_leased_again_whoever_held_it",),
     ),
     Mutation(
-        11,
+        "look-at-the-slot",
         "checked-for-the-last-holder",
         "each lease is looked at anew",
         _SLOTS,
@@ -39,25 +60,25 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_TESTS + "test_a_slot_is_unchecked_with_every_lease",),
     ),
     Mutation(
-        5,
+        "verified-end-before-reuse",
         "released-without-quarantine",
         "an attempt with writers left gives its slot back to a quarantine",
         _SLOTS,
         "    if quarantine and found.checked_at is not None:",
         "    if quarantine and found.checked_at is None:",
-        (_TESTS + "test_rule_5_a_slot_with_writers_left_is_quarantined_after_a_commit_too",),
+        (_TESTS + "test_a_slot_with_writers_left_is_quarantined_after_a_commit_too",),
     ),
     Mutation(
-        5,
+        "look-at-the-slot",
         "undecided-is-known",
         "a commit under a slot is known only where it was decided",
         _SLOTS,
         "                t.decisions.c.verdict == Verdict.COMMIT.value,\n",
         "",
-        (_TESTS + "test_rule_5_what_was_decided_to_be_aborted_is_no_commit_that_the_ledger_knows",),
+        (_TESTS + "test_what_was_decided_to_be_aborted_is_no_commit_that_the_ledger_knows",),
     ),
     Mutation(
-        5,
+        "look-at-the-slot",
         "open-slot-used",
         "a slot with something open is not written with",
         _PROTOCOL + "leasing.py",
@@ -66,7 +87,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_LEASING + "test_only_what_is_at_rest_and_known_may_be_there",),
     ),
     Mutation(
-        5,
+        "look-at-the-slot",
         "any-commit-is-ours",
         "a coordinator shows a commit under its epoch or the next one, and nothing further",
         _PROTOCOL + "leasing.py",
@@ -75,7 +96,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_LEASING + "test_what_a_coordinator_shows_of_a_commit",),
     ),
     Mutation(
-        5,
+        "look-at-the-slot",
         "slot-not-looked-at",
         "a slot is looked at before its attempt writes",
         _PROTOCOL + "opening.py",
@@ -84,7 +105,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         ("tests/protocol/test_pooling.py::test_a_zombie_that_outlives_its_quarantine_is_found_and_said",),
     ),
     Mutation(
-        11,
+        "look-at-the-slot",
         "begun-behind-the-deadline",
         "what a slot's holder cannot have begun any more is not ended as its",
         _PROTOCOL + "leasing.py",
@@ -93,16 +114,16 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_RESTORED + "test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its",),
     ),
     Mutation(
-        11,
+        "look-at-the-slot",
         "begun-behind-the-quarantine",
         "what begins behind a slot's quarantine is not ended as its last holder's",
         _PROTOCOL + "leasing.py",
         "    return found.start_time_ms <= datetime.fromisoformat(slot.quarantined_until).timestamp() * 1000",
         "    return True",
-        (_LEASING + "test_rule_11_what_began_behind_a_slot_s_quarantine_is_not_its_last_holder_s",),
+        (_LEASING + "test_what_began_behind_a_slot_s_quarantine_is_not_its_last_holder_s",),
     ),
     Mutation(
-        11,
+        "look-at-the-slot",
         "unlooked-slot-swept",
         "what shows under a slot before its holder has looked at it is not ended",
         _PROTOCOL + "sweeping.py",
@@ -111,7 +132,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         ("tests/protocol/test_pooling.py::test_what_is_open_under_a_slot_that_was_not_looked_at_yet_is_not_swept",),
     ),
     Mutation(
-        11,
+        "unknown-commit-stops",
         "forgotten-holder-swept",
         "nothing under slots is ended while one of the name's shows a commit that nobody decided",
         _PROTOCOL + "sweeping.py",
@@ -120,7 +141,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_RESTORED + "test_what_is_open_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an_unknown_commit",),
     ),
     Mutation(
-        11,
+        "unknown-commit-stops",
         "unknown-attempts-swept",
         "what attempts have open that the ledger never opened is not ended",
         _PROTOCOL + "restored.py",
@@ -129,7 +150,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_RESTORED + "test_attempts_that_the_ledger_has_not_opened_are_not_ended",),
     ),
     Mutation(
-        11,
+        "unknown-commit-stops",
         "repairs-unknown",
         "repairs are numbered behind the attempts, and known",
         _PROTOCOL + "restored.py",
@@ -137,11 +158,11 @@ OF_POOLING: tuple[Mutation, ...] = (
         "]",
         (
             "tests/protocol/test_repair_cut_off.py::"
-            "test_rule_11_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten",
+            "test_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten",
         ),
     ),
     Mutation(
-        9,
+        "unknown-commit-stops",
         "forgotten-load-written-again",
         "a load whose commit the ledger has forgotten is not begun again",
         _PROTOCOL + "restored.py",
@@ -150,7 +171,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_RESTORED + "test_a_commit_that_the_ledger_does_not_know_stops_begin_and_nothing_is_loaded_twice",),
     ),
     Mutation(
-        11,
+        "zombie-behind-the-commit",
         "zombie-of-a-commit-kept",
         "what began behind a commit whose markers were seen is ended, under the committed identity too",
         _PROTOCOL + "sweeping.py",
@@ -159,7 +180,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         ("tests/protocol/test_reopened.py",),
     ),
     Mutation(
-        7,
+        "zombie-behind-the-commit",
         "reopened-unverified",
         "a committed identity is ended only when the commit's markers are on record",
         _PROTOCOL + "reopened.py",
@@ -168,7 +189,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         ("tests/protocol/test_reopened.py",),
     ),
     Mutation(
-        7,
+        "zombie-behind-the-commit",
         "reopened-ahead",
         "what begins in front of the committed one's last record may be it",
         _PROTOCOL + "reopened.py",
@@ -177,7 +198,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         ("tests/protocol/test_reopened.py",),
     ),
     Mutation(
-        11,
+        "listing-only-adds",
         "scope-load-not-probed",
         "the one id of scope load is asked for by name, listed or not",
         _PROTOCOL + "probing.py",
@@ -186,7 +207,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         ("tests/protocol/test_probing.py::test_an_incrementing_attempt_is_asked_for_its_one_id_of_scope_load",),
     ),
     Mutation(
-        11,
+        "listing-only-adds",
         "tries-not-probed",
         "where all numbers of a Spark partition are known, the next ones are asked for",
         _PROTOCOL + "probing.py",
@@ -195,7 +216,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         ("tests/protocol/test_probing.py::test_what_can_be_guessed_is_found_whatever_is_missing_between",),
     ),
     Mutation(
-        6,
+        "one-cluster-per-attempt",
         "clusters-mixed-up",
         "producer ids of two clusters meet: the transactional id must be the same too",
         _PROTOCOL + "holding.py",

@@ -1,4 +1,7 @@
-"""Guards around repairs (rule 12): what may be copied, what may enter the decision, what is ended."""
+"""Guards around repairs: what may be copied, what may enter the decision, what is ended.
+
+Rules: repair-replaces-lost-row, only-equal-records.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _CUT_OFF = "tests/protocol/test_repair_cut_off.py::"
 
 OF_REPAIRS: tuple[Mutation, ...] = (
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "repaired-unlost",
         "only what the ledger has as lost is repaired",
         _LEDGER,
@@ -24,7 +27,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         (_TESTS + "test_only_what_is_lost_is_repaired",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "given-up-repairing",
         "repairs that are under way are undecidable with the moment in which their load is given up",
         "airflow_kafka_eos/ledger/outcomes.py",
@@ -33,61 +36,61 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         (_TESTS + "test_a_load_is_given_up_by_name_and_nothing_follows",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "repairs-attempts-id",
         "a repair's number, and with it its id, is no attempt's",
         _LEDGER,
         "    own = max(highest or 0, locked.row.newest_attempt) + 1",
         "    own = (highest or 0) + 1",
-        (_TESTS + "test_rule_12_a_repair_is_an_attempt_of_its_own_with_an_id_of_ours",),
+        (_TESTS + "test_a_repair_is_an_attempt_of_its_own_with_an_id_of_ours",),
     ),
     Mutation(
-        4,
+        "recorded-identity",
         "anybodys-copy-adopted",
         "only what was prepared under the repair's own id enters the decision",
         _LEDGER,
         "    if not _is_of(row, transaction.transactional_id) or transaction.state.is_empty:",
         "    if row is None:",
-        (_TESTS + "test_rule_4_only_the_repairs_own_transaction_is_adopted",),
+        (_TESTS + "test_only_the_repairs_own_transaction_is_adopted",),
     ),
     Mutation(
-        7,
+        "doubt-stops-for-a-person",
         "adopted-in-doubt",
         "nothing enters the decision of a load that a person is asked about",
         _LEDGER,
         "    if locked.row.state is not LoadState.REPAIRING:\n        return _end(",
         "    if locked.row is None:\n        return _end(",
-        (_TESTS + "test_rule_7_nothing_is_adopted_while_a_person_is_asked",),
+        (_TESTS + "test_nothing_is_adopted_while_a_person_is_asked",),
     ),
     Mutation(
-        7,
+        "doubt-stops-for-a-person",
         "doubt-taken-back",
         "a look at a load in doubt does not take it back from the person who is asked",
         "airflow_kafka_eos/ledger/outcomes.py",
         "    elif state is not LoadState.IN_DOUBT:\n",
         "    else:\n",
-        (_AGAIN + "test_rule_7_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else",),
+        (_AGAIN + "test_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "lost-mapping-kept",
         "KIP-939's mapping names the replacement, and no more what it replaced",
         _LEDGER,
         "    connection.execute(delete(mapping).where(mapping.c.transactional_id == row.lost_transactional_id))\n",
         "",
-        (_TESTS + "test_rule_12_one_ledger_transaction_replaces_the_lost_row_and_decides_the_repair",),
+        (_TESTS + "test_one_ledger_transaction_replaces_the_lost_row_and_decides_the_repair",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "adopted-abandoned",
         "a repair that was adopted is decided: nobody makes it undecidable",
         _LEDGER,
         "    return _end(connection, attempt_id, row, reason) if row.state is RepairState.OPEN else row",
         "    return _end(connection, attempt_id, row, reason)",
-        (_TESTS + "test_rule_1_a_repair_that_was_made_undecidable_never_enters_the_decision",),
+        (_TESTS + "test_a_repair_that_was_made_undecidable_never_enters_the_decision",),
     ),
     Mutation(
-        1,
+        "decide-before-kafka",
         "repair-swept-by-kafka-only",
         "cleanup makes repairs undecidable in the ledger before it ends what they have open",
         _SWEEPING,
@@ -96,7 +99,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         (_REAL + "test_sweeping_ends_an_abandoned_repair_and_no_decided_one",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "adopted-repair-ended",
         "what is decided of a repair is not ended with what other task attempts of it have left",
         _REPAIRING,
@@ -106,7 +109,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
          "test_one_that_dies_behind_the_adoption_is_rolled_forward_and_copied_if_it_is_lost",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "straggler-forgotten",
         "cleanup looks at closed repairs too: a straggler may have begun behind their end",
         _SWEEPING,
@@ -115,16 +118,16 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         (_REAL + "test_a_straggler_whose_repair_was_closed_is_found_by_the_sweep",),
     ),
     Mutation(
-        1,
+        "decide-before-kafka",
         "maybe-adopted-ended",
         "where the answer to the adoption was lost, nothing is ended before the ledger says that it was none",
         _REPAIRING,
         "    if row.state is RepairState.UNDECIDABLE:\n        copier.abort()",
         "    if row is not None:\n        copier.abort()",
-        (_CUT_OFF + "test_rule_1_a_repair_whose_adoption_was_not_answered_is_not_ended",),
+        (_CUT_OFF + "test_a_repair_whose_adoption_was_not_answered_is_not_ended",),
     ),
     Mutation(
-        12,
+        "repair-replaces-lost-row",
         "overtaken-is-an-error",
         "a repairer that another one has overtaken leaves it at that",
         _REPAIRING,
@@ -133,7 +136,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         (_REAL + "test_a_repairer_that_is_overtaken_while_it_copies_leaves_it_at_that",),
     ),
     Mutation(
-        12,
+        "only-equal-records",
         "unequal-copy",
         "only a copy with the recorded digest is let in",
         _COPYING,
@@ -142,7 +145,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         (_REAL + "test_records_that_are_not_what_was_recorded_are_not_let_in",),
     ),
     Mutation(
-        7,
+        "only-equal-records",
         "copied-beyond",
         "a batch of another transaction of the same producer id ends the copy",
         _COPYING,
@@ -154,7 +157,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        7,
+        "only-equal-records",
         "copied-from-another-topic",
         "a topic that was made anew has nothing to copy",
         _COPYING,
@@ -163,31 +166,31 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         ("tests/kafka/test_copying.py::test_a_topic_that_was_made_anew_has_nothing_to_copy",),
     ),
     Mutation(
-        12,
+        "unknown-commit-stops",
         "repaired-twice-by-a-restored-ledger",
         "nothing is repaired where the broker shows a repair that the ledger does not know",
         "airflow_kafka_eos/protocol/committing.py",
         "                    refuse_unknown_repairs(session, load)\n",
         "",
         ("tests/protocol/test_repair_restored.py::"
-         "test_rule_12_what_was_repaired_behind_the_backup_is_not_repaired_again",),
+         "test_what_was_repaired_behind_the_backup_is_not_repaired_again",),
     ),
     Mutation(
-        5,
+        "writers-have-a-deadline",
         "late-repair-is-final",
         "a repair that could not begin in time is tried again, for the load is decided",
         _REPAIRING,
         "        if isinstance(e, UndecidableError):\n            raise _too_late(opened, e) from e\n",
         "",
-        (_CUT_OFF + "test_rule_5_a_repair_that_cannot_begin_in_time_is_tried_again",),
+        (_CUT_OFF + "test_a_repair_that_cannot_begin_in_time_is_tried_again",),
     ),
     Mutation(
-        5,
+        "writers-have-a-deadline",
         "late-repair",
         "a repair that has not begun by its deadline never does",
         _COPYING,
         "            before_sending=lambda: left_ms(self._deadline_ms, int(time.time() * 1000), str(self._name)),\n",
         "",
-        ("tests/kafka/test_copying.py::test_rule_5_past_its_deadline_a_copy_begins_nothing",),
+        ("tests/kafka/test_copying.py::test_past_its_deadline_a_copy_begins_nothing",),
     ),
 )

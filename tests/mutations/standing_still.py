@@ -11,7 +11,7 @@ _NEVER = _OTHER_HOME + "test_a_trigger_never_takes_another_ledgers_word_nor_make
 
 OF_STANDING_STILL: tuple[Mutation, ...] = (
     Mutation(
-        1,
+        "decide-at-once",
         "decided-before-the-author",
         "prepare decides nothing that a task of the author's stands before",
         "airflow_kafka_eos/operators/at_once.py",
@@ -20,7 +20,7 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         (_AT_ONCE,),
     ),
     Mutation(
-        1,
+        "decide-at-once",
         "decided-past-a-hook",
         "prepare decides nothing that a hook of the author's stands before",
         "airflow_kafka_eos/operators/at_once.py",
@@ -29,7 +29,7 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         (_AT_ONCE,),
     ),
     Mutation(
-        1,
+        "decide-at-once",
         "paused-at-work",
         "maintenance leaves alone what a task of a paused DAG is at work on",
         "airflow_kafka_eos/operators/paused.py",
@@ -38,7 +38,7 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         (_PAUSED + "test_a_task_of_the_group_that_is_at_work_is_waited_for",),
     ),
     Mutation(
-        1,
+        "decide-at-once",
         "paused-of-a-name-cut-off",
         "maintenance takes no run for still whose name the ledger has not kept whole",
         "airflow_kafka_eos/operators/paused.py",
@@ -47,7 +47,7 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         (_PAUSED + "test_what_is_not_known_to_stand_still_is_left_alone",),
     ),
     Mutation(
-        11,
+        "same-ledger",
         "clean-in-another-ledger",
         "a trigger takes no word of a ledger with another id",
         "airflow_kafka_eos/ledger/opened.py",
@@ -56,7 +56,7 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         (_NEVER,),
     ),
     Mutation(
-        11,
+        "same-ledger",
         "clean-in-a-new-ledger",
         "a trigger makes no ledger",
         "airflow_kafka_eos/triggers/polling.py",
@@ -65,7 +65,7 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         (_NEVER,),
     ),
     Mutation(
-        11,
+        "same-ledger",
         "clean-of-an-unknown-load",
         "a trigger calls no load clean, or invisible, that its ledger does not know",
         "airflow_kafka_eos/triggers/polling.py",
@@ -74,7 +74,7 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         (_NEVER,),
     ),
     Mutation(
-        11,
+        "same-ledger",
         "clean-of-an-unknown-attempt",
         "a trigger calls no attempt clean that its ledger does not know",
         "airflow_kafka_eos/triggers/cleanup.py",

@@ -1,4 +1,4 @@
-"""The guards of design.md's rules, each with the edit that takes it out and the tests that must notice.
+"""The guards of docs/protocol.md's rules, each with the edit that takes it out and the tests that must notice.
 
 A snippet that the code no longer has exactly once fails a test of this folder: a guard that moved takes its row along.
 """
@@ -6,9 +6,9 @@ A snippet that the code no longer has exactly once fails a test of this folder: 
 from __future__ import annotations
 
 from tests.mutations.compacting import OF_COMPACTING
-from tests.mutations.deciding import OF_RULES_1_TO_6
+from tests.mutations.deciding import OF_DECIDING
 from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
-from tests.mutations.ending import OF_RULES_7_TO_14
+from tests.mutations.ending import OF_ENDING
 from tests.mutations.forgetting import OF_FORGETTING
 from tests.mutations.keys import OF_KEYS
 from tests.mutations.mutation import Mutation
@@ -16,12 +16,13 @@ from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
 from tests.mutations.repairs import OF_REPAIRS
 from tests.mutations.standing_still import OF_STANDING_STILL
+from tests.mutations.turns import OF_TURNS
 
 __all__ = ["MUTATIONS", "Mutation"]
 
 MUTATIONS: tuple[Mutation, ...] = (
-    *OF_RULES_1_TO_6,
-    *OF_RULES_7_TO_14,
+    *OF_DECIDING,
+    *OF_ENDING,
     *OF_REPAIRS,
     *OF_POOLING,
     *OF_OPERATING,
@@ -30,4 +31,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_COMPACTING,
     *OF_STANDING_STILL,
     *OF_KEYS,
+    *OF_TURNS,
 )

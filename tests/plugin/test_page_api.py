@@ -212,7 +212,7 @@ def test_a_lingering_transaction_is_named_so_and_the_button_ends_it(site: Site, 
 
 
 def test_recover_rolls_a_decided_load_forward(site: Site, new_load: NewLoad) -> None:
-    """Rule 9: what is decided is only ever completed."""
+    """What is decided is only ever completed (rule: one-key-loads-once)."""
     world = new_load("decided")
     site.session.ledger.decide_commit(world.prepare(["a"], ["b"], owner=owner(world)), decided_by="test")
     run = {"dag_id": "orders", "run_id": "decided"}
@@ -244,7 +244,7 @@ def test_giving_up_wants_the_name_and_a_reason(site: Site, new_load: NewLoad) ->
 
 
 def test_an_undecided_attempt_is_swept_only_by_name(site: Site, new_load: NewLoad) -> None:
-    """Rule 1: a run may be at work on it, and about to decide."""
+    """A run may be at work on it, and about to decide."""
     world = new_load("at-work")
     world.prepare(["a"], owner=owner(world))
     with site.client("user") as user:
@@ -256,7 +256,7 @@ def test_an_undecided_attempt_is_swept_only_by_name(site: Site, new_load: NewLoa
 
 
 def test_what_came_after_the_user_looked_is_not_touched(site: Site, new_load: NewLoad) -> None:
-    """Rule 11: an attempt that nobody has seen is nobody's to sweep."""
+    """An attempt that nobody has seen is nobody's to sweep (rule: up-to-its-own-attempt)."""
     world = new_load("newer")
     lingering(site, world)
     world.prepare(["c"], owner=owner(world))

@@ -71,7 +71,7 @@ def test_what_looks_well_and_is_not_is_noted() -> None:
 
 @pytest.mark.parametrize("state", list(LoadState))
 def test_a_decision_is_never_offered_to_be_taken_back(state: LoadState) -> None:
-    """Rule 9: behind the decision one rolls forward, or gives up by name; before it there is nothing to recover."""
+    """Behind the decision one rolls forward, or gives up by name; before it there is nothing to recover."""
     offered = {a.name for a in views.actions(row(state), [attempt(verdict=Verdict.COMMIT)])}
     unfinished = {LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT}
     wanted = {ActionName.RECOVER, ActionName.GIVE_UP} if state in unfinished else set()

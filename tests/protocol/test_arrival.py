@@ -30,7 +30,7 @@ def test_records_and_offsets_of_all_transactions_are_put_together(world: World) 
 
 
 def test_what_a_repair_has_replaced_does_not_count(world: World) -> None:
-    """Its offsets are those of aborted records: who reads there finds nothing (rule 12)."""
+    """Its offsets are those of aborted records: who reads there finds nothing (rule: repair-replaces-lost-row)."""
     manifest = world.prepare([str(n) for n in range(20)])
     world.decide(manifest)
     lose(world, manifest.transactions[0])

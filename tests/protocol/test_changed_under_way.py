@@ -119,7 +119,7 @@ def test_a_topic_that_is_deleted_before_the_decision_is_never_a_committed_load(w
 def test_a_topic_that_is_gone_after_the_decision_leaves_the_load_in_doubt(
     world: World, change: Change
 ) -> None:
-    """Rule 7: nothing is left that could tell of a commit, so none is reported."""
+    """Nothing is left that could tell of a commit, so none is reported (rule: log-is-the-evidence)."""
     manifest = world.prepare(["a", "b"], ["c"])
     world.decide(manifest)
     change(world, manifest)

@@ -1,4 +1,7 @@
-"""A decided load is rolled forward, and reported done only on the log's word (rules 4, 7, 9, 10)."""
+"""A decided load is rolled forward, and reported done only on the log's word.
+
+Rules: log-is-the-evidence, committed-is-verified.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_without_a_decision_nothing_is_committed(world: World) -> None:
     assert world.visible() == []
 
 
-def test_rule_1_a_pass_ends_nothing_that_is_not_decided_to_be_committed(world: World) -> None:
+def test_a_pass_ends_nothing_that_is_not_decided_to_be_committed(world: World) -> None:
     ref = world.prepare(["a"]).attempt
     before = world.open_ids()
     with pytest.raises(UndecidableError, match="not decided"):
@@ -78,7 +81,7 @@ def test_rule_1_a_pass_ends_nothing_that_is_not_decided_to_be_committed(world: W
     assert (len(before), world.open_ids(), world.visible()) == (1, before, [])
 
 
-def test_rule_10_committed_is_written_only_when_every_marker_is_there(world: World) -> None:
+def test_committed_is_written_only_when_every_marker_is_there(world: World) -> None:
     manifest = world.prepare(["a"], ["b"])
     world.decide(manifest)
     ended = world.session.coordinator.end(manifest.transactions[0], Verdict.COMMIT)
@@ -95,7 +98,7 @@ def test_rule_10_committed_is_written_only_when_every_marker_is_there(world: Wor
     assert _state(world) is LoadState.COMMITTED
 
 
-def test_rule_7_a_transaction_lost_after_the_decision_is_lost_never_done(world: World) -> None:
+def test_a_transaction_lost_after_the_decision_is_lost_never_done(world: World) -> None:
     manifest = world.prepare(["a"], ["b"])
     world.decide(manifest)
     lost = manifest.transactions[1]
@@ -122,7 +125,7 @@ def test_a_pass_is_idempotent(world: World) -> None:
     assert (again.newly_committed, again.open) == ([], [])
 
 
-def test_rule_10_loaded_names_who_holds_readers_back(world: World) -> None:
+def test_loaded_names_who_holds_readers_back(world: World) -> None:
     name = f"slow-service-{world.load.key}"
     producer = foreign_transaction(world, name)
     world.load_all([str(n) for n in range(40)])

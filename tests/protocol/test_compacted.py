@@ -1,4 +1,6 @@
-"""Loads into compacted topics, with the cleaner at work: what can still be told, and what a person is told (rule 7).
+"""Loads into compacted topics, with the cleaner at work: what can still be told, and what a person is told.
+
+Rule: compacted-is-doubt.
 
 Where nothing can be told it is IN_DOUBT, at once: never COMMITTED, never "open" for ever.
 """
@@ -156,7 +158,7 @@ def test_one_batch_that_is_left_proves_the_commit(world: World) -> None:
     assert state(world) is LoadState.COMMITTED
 
 
-def test_rule_7_the_next_transaction_of_a_producer_is_not_taken_for_an_aborted_one_whose_end_is_gone(
+def test_the_next_transaction_of_a_producer_is_not_taken_for_an_aborted_one_whose_end_is_gone(
     world: World,
 ) -> None:
     """Transaction version 1 clients keep the epoch: nothing in the marker tells the two apart."""

@@ -1,4 +1,7 @@
-"""decide believes the manifest only as far as the broker confirms it, and decides once (rules 2, 3, 4, 9)."""
+"""decide believes the manifest only as far as the broker confirms it, and decides once.
+
+Rule: decide-what-is-confirmed.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,7 @@ def _other_topic(m: Manifest) -> Manifest:
         (_other_topic, "deleted or recreated"),
     ],
 )
-def test_rule_4_what_the_broker_does_not_confirm_is_aborted(world: World, change: object, says: str) -> None:
+def test_what_the_broker_does_not_confirm_is_aborted(world: World, change: object, says: str) -> None:
     manifest = world.prepare([str(n) for n in range(40)])  # enough keys for both partitions
     with pytest.raises(UndecidableError, match=says):
         world.decide(change(manifest))  # type: ignore[operator]
@@ -223,7 +226,7 @@ def test_a_load_whose_first_records_are_deleted_already_is_refused(world: World)
     assert _verdict(world, 1) is Verdict.ABORT
 
 
-def test_rule_2_a_superseded_attempt_is_not_decided(world: World) -> None:
+def test_a_superseded_attempt_is_not_decided(world: World) -> None:
     manifest = world.prepare(["a"])
     submit(world.session, world.load, owner="dag/other")
     with pytest.raises(UndecidableError):
@@ -244,7 +247,7 @@ def test_a_prepare_marked_success_by_hand_is_no_empty_load(world: World) -> None
         undecided_attempt(world.session, world.load, owner=RUN)
 
 
-def test_rule_3_clearing_only_decide_keeps_the_prepared_attempt(world: World) -> None:
+def test_clearing_only_decide_keeps_the_prepared_attempt(world: World) -> None:
     manifest = world.prepare(["a"])
     assert begin(world.session, world.load, owner=RUN).number == 1  # the setup is cleared along with decide
     assert undecided_attempt(world.session, world.load, owner=RUN).number == 1
@@ -254,7 +257,7 @@ def test_rule_3_clearing_only_decide_keeps_the_prepared_attempt(world: World) ->
 
 
 @pytest.mark.parametrize("cleared", ["prepare", "decide", "commit"])
-def test_rule_9_clearing_a_task_of_a_committed_load_writes_nothing_again(world: World, cleared: str) -> None:
+def test_clearing_a_task_of_a_committed_load_writes_nothing_again(world: World, cleared: str) -> None:
     manifest = world.load_all(["a"], ["b"])
     before = world.session.partitions.end_offsets(
         sorted({w.topic_partition for e in manifest.entries for w in e.writes})

@@ -186,7 +186,7 @@ def test_a_committed_load_stays_so_wherever_the_connection_leads(here: World, th
     assert (state(here), lags(here.session, here.load)) == (LoadState.COMMITTED, [])
 
 
-def test_rule_4_a_slot_stays_in_its_cluster(here: World, there: Session) -> None:
+def test_a_slot_stays_in_its_cluster(here: World, there: Session) -> None:
     """In another one its ids may get the producer ids and epochs that are recorded of the first."""
     pooling = {"owner": RUN, "naming": TransactionNaming.POOLING, "deadline_ms": int(time.time() * 1000) + 60_000}
     slots = []

@@ -1,4 +1,7 @@
-"""Coordinators forget ids that rest (transactional.id.expiration.ms); what is decided is judged by the log (rule 7)."""
+"""Coordinators forget ids that rest (transactional.id.expiration.ms); what is decided is judged by the log.
+
+Rule: log-is-the-evidence.
+"""
 
 from __future__ import annotations
 

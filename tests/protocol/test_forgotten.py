@@ -132,7 +132,10 @@ class TestOnRealBrokers:
     def test_what_its_coordinator_has_open_is_left_to_it(
         self, here: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Rule 1: EndTxn decides; a marker past a coordinator that goes on could only contradict it."""
+        """EndTxn decides; a marker past a coordinator that goes on could only contradict it.
+
+        Rule: forgotten-markers.
+        """
         manifest = prepare_forgotten(here, "ab", known=[0, 1])
         decide_anyway(here, manifest)
         row = here.session.ledger.attempts(here.load)[-1]
@@ -262,7 +265,7 @@ def test_nothing_is_written_while_a_coordinator_may_end_it(of: CoordinatorState)
 @pytest.mark.parametrize(
     ("marker", "verdict"), [(Marker.COMMIT, Verdict.COMMIT), (Marker.ABORT, Verdict.ABORT)]
 )
-def test_rule_7_the_marker_of_another_partition_counts_whatever_the_coordinator_shows(
+def test_the_marker_of_another_partition_counts_whatever_the_coordinator_shows(
     of: CoordinatorState | None, marker: Marker, verdict: Verdict
 ) -> None:
     """Else its partitions would contradict each other, and nothing could mend that."""
@@ -279,7 +282,7 @@ def test_without_any_marker_it_agrees_with_the_coordinator(of: CoordinatorState 
 
 
 @pytest.mark.parametrize("other", [Marker.UNREADABLE, Marker.ABORT])
-def test_rule_7_what_is_in_doubt_is_left_to_a_person(other: Marker) -> None:
+def test_what_is_in_doubt_is_left_to_a_person(other: Marker) -> None:
     both = {**markers(Marker.COMMIT, other), TopicPartition("t", 2): Marker.MISSING}
     found = judge_forgotten(
         replace(row(), writes=(*row().writes, PartitionWrites("t", 2, 1, 1, 0, 0, "0" * 32, 0))),
@@ -290,7 +293,7 @@ def test_rule_7_what_is_in_doubt_is_left_to_a_person(other: Marker) -> None:
     assert found is None
 
 
-def test_rule_4_what_is_not_the_recorded_transaction_gets_no_marker() -> None:
+def test_what_is_not_the_recorded_transaction_gets_no_marker() -> None:
     over = at_coordinator(CoordinatorState.COMPLETE_ABORT)
     assert judged(over, ALL_MISSING, at_leaders(0, 1, state=PreparedTxnState(7, 4))) is None  # another epoch
     assert judged(over, ALL_MISSING, at_leaders(0, 1, behind=1)) is None  # what began elsewhere

@@ -59,7 +59,7 @@ def stale(world: World, wire: Wire) -> Any:
     return replace(session, coordinator=Stale(wire, namespace=session.namespace, ledger_id=session.ledger.ledger_id))
 
 
-def test_rule_7_one_broker_that_knows_no_such_id_is_not_believed(
+def test_one_broker_that_knows_no_such_id_is_not_believed(
     here: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one has it open: its markers may follow, and would contradict ours."""
@@ -88,7 +88,7 @@ def test_nothing_is_over_while_a_coordinator_moves(here: World, monkeypatch: pyt
     assert over(here.session, [name]) == {}
 
 
-def test_rule_11_a_cleanup_ends_nothing_of_another_load_that_was_given_up(here: World) -> None:
+def test_a_cleanup_ends_nothing_of_another_load_that_was_given_up(here: World) -> None:
     other = beside(here, "given up")
     manifest = prepare_forgotten(other, "ab", known=[0, 2])
     decide_anyway(other, manifest)
@@ -105,7 +105,7 @@ def test_rule_11_a_cleanup_ends_nothing_of_another_load_that_was_given_up(here: 
     assert [p.partition.partition for p in shown(other, transaction)] == [1]
 
 
-def test_rule_11_nor_of_newer_attempts_of_its_own(here: World) -> None:
+def test_nor_of_newer_attempts_of_its_own(here: World) -> None:
     manifest = prepare_forgotten(here, "ab", known=[2])
     transaction = end(here, manifest, Verdict.ABORT)
     here.session.ledger.decide_abort(manifest.attempt, decided_by=RUN, reason="refused")

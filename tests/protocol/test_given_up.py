@@ -84,7 +84,7 @@ def test_it_is_closed_when_nothing_is_open_and_its_slot_comes_back(pooled: Poole
     assert (manifest.attempt.slot, pooled.visible()) == (0, ["x"])
 
 
-def test_rule_10_loaded_does_not_wait_for_what_nobody_completes(world: World) -> None:
+def test_loaded_does_not_wait_for_what_nobody_completes(world: World) -> None:
     (name,) = given_up(world, ["a"])
     with pytest.raises(UndecidableError, match=r"given up by .*loaded by hand"):
         lags(world.session, world.load)

@@ -1,4 +1,5 @@
-"""Hanging transactions, made for real: found by producer state, ended only when they are ours (KIP-664, rule 6)."""
+"""Hanging transactions, made for real: found by producer state, ended only when they are ours (KIP-664;
+rule: only-our-ids)."""
 
 from __future__ import annotations
 
@@ -147,7 +148,7 @@ class TestOnTransactionVersion1:
         assert find(here.session, places(here)) == []
         assert len(look(here)) == 1
 
-    def test_rule_1_an_undecided_attempts_stray_partition_is_not_ended(self, here: World) -> None:
+    def test_an_undecided_attempts_stray_partition_is_not_ended(self, here: World) -> None:
         transaction = prepare(here, "a", partition=0)
         late(here, transaction, 0, partition=1)  # never added to the transaction
         (found,) = look(here)
@@ -160,7 +161,7 @@ class TestOnTransactionVersion1:
             abort(here.session, forged)
         assert len(look(here)) == 1
 
-    def test_rule_10_a_decided_load_is_verified_before_anything_of_it_is_ended(self, here: World) -> None:
+    def test_a_decided_load_is_verified_before_anything_of_it_is_ended(self, here: World) -> None:
         transaction = prepare(here, "a", partition=0)
         decide(here)
         late(here, transaction, 0, partition=1)
@@ -175,7 +176,7 @@ class TestOnTransactionVersion1:
         assert (look(here), here.visible()) == ([], ["a"])
 
     @pytest.mark.parametrize("kind", ["another application", "another ledger", "another namespace"])
-    def test_rule_6_a_foreign_one_is_shown_and_never_ended(self, here: World, kind: str) -> None:
+    def test_a_foreign_one_is_shown_and_never_ended(self, here: World, kind: str) -> None:
         ours = here.session.ledger.ledger_id
         name = {
             "another application": f"orders-service-{here.load.key}",
@@ -189,11 +190,11 @@ class TestOnTransactionVersion1:
         (found,) = look(here)
         assert (found.whose, found.transactional_id) == (Whose.FOREIGN, name)
         for seen in (found, replace(found, whose=Whose.OURS)):
-            with pytest.raises(ConfigurationError, match=r"never ended here \(rule 6\)"):
+            with pytest.raises(ConfigurationError, match="never ended here"):
                 abort(here.session, seen)
         assert [h.producer.state for h in look(here)] == [stranger.state]
 
-    def test_rule_6_ending_ours_leaves_what_is_not_and_does_not_fail_over_it(self, here: World) -> None:
+    def test_ending_ours_leaves_what_is_not_and_does_not_fail_over_it(self, here: World) -> None:
         transaction = prepare(here, "a")
         sweep_all(here)
         late(here, transaction, 1)
@@ -202,7 +203,7 @@ class TestOnTransactionVersion1:
         assert [h.producer.state for h in ended] == [transaction.state]
         assert [h.producer.state for h in look(here)] == [stranger.state]
 
-    def test_rule_6_the_same_producer_id_on_another_cluster_makes_nothing_ours(
+    def test_the_same_producer_id_on_another_cluster_makes_nothing_ours(
         self, here: World, session: Session
     ) -> None:
         """One ledger, two clusters: producer ids are small numbers, and meet."""
@@ -294,7 +295,7 @@ def test_what_ends_while_we_look_is_not_hanging(world: World) -> None:
     assert not shown.is_open
 
 
-def test_rule_11_what_a_listing_hides_is_described_by_the_ledgers_name(world: World) -> None:
+def test_what_a_listing_hides_is_described_by_the_ledgers_name(world: World) -> None:
     """A coordinator that is just moving: without its id, an open transaction would look like a hanging one."""
     prepare(world, "a")
 
@@ -306,7 +307,7 @@ def test_rule_11_what_a_listing_hides_is_described_by_the_ledgers_name(world: Wo
     assert find(hidden, places(world), longer_than_ms=0) == []
 
 
-def test_rule_10_what_began_before_the_last_record_is_the_decided_transaction_itself(world: World) -> None:
+def test_what_began_before_the_last_record_is_the_decided_transaction_itself(world: World) -> None:
     transaction = prepare(world, "a", "b")
     decide(world)
     world.commit()

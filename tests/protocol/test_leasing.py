@@ -1,4 +1,7 @@
-"""What a slot that was given back may show, by state and epoch (rule 7: equality and one step, never an order)."""
+"""What a slot that was given back may show, by state and epoch: equality and one step, never an order.
+
+Rule: look-at-the-slot.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def test_what_a_coordinator_shows_of_a_commit(
     assert may_show(committed, seen) is fits
 
 
-def test_rule_11_what_began_behind_a_slot_s_quarantine_is_not_its_last_holder_s() -> None:
+def test_what_began_behind_a_slot_s_quarantine_is_not_its_last_holder_s() -> None:
     begun = datetime.fromisoformat("2026-01-01T12:00:00+00:00")
     moment, later = text_of(begun), text_of(begun + timedelta(seconds=1))
     holder = LoadIdentity("test", "orders", "k")

@@ -1,4 +1,6 @@
-"""Each outcome, produced on real brokers of transaction versions 1 and 2, and recognised by the log (rule 7).
+"""Each outcome, produced on real brokers of transaction versions 1 and 2, and recognised by the log.
+
+Rule: log-is-the-evidence.
 
 The broker forgets ids after some seconds, and is restarted on the way: its coordinator loads anew, as in a fail-over.
 """

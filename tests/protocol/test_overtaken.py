@@ -1,4 +1,7 @@
-"""Two committers at once: the one whose look is older finds the load COMMITTED, which it wanted (rules 7, 10, 12)."""
+"""Two committers at once: the one whose look is older finds the load COMMITTED, which it wanted.
+
+Rule: committed-is-verified.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pooled transactional ids (FLIP-511): bounded, and used again only after a verified end (rules 3, 4, 5, 11)."""
+"""Pooled transactional ids (FLIP-511): bounded, and used again only after a verified end.
+
+Rules: verified-end-before-reuse, look-at-the-slot.
+"""
 
 from __future__ import annotations
 
@@ -85,12 +88,12 @@ def test_scope_load_uses_its_one_id_again(world: PooledWorld) -> None:
     assert world.visible() == ["a0", "a1", "b0", "b1", "c0", "c1"]
 
 
-def test_rule_14_in_scope_load_a_second_writer_of_a_partition_is_still_refused(world: PooledWorld) -> None:
+def test_in_scope_load_a_second_writer_of_a_partition_is_still_refused(world: PooledWorld) -> None:
     world.of("a").load_shared(["a0"])
     other = world.of("b")
     manifest = other.prepare_shared(["b0"])
     (shared,) = manifest.transactions
-    with pytest.raises(KafkaEosError, match="rule 14"):
+    with pytest.raises(KafkaEosError, match="this Spark task has written there"):
         other.write_arrow(PooledId.parse(shared.transactional_id), ["again"], shared=shared.state, partition=0)  # type: ignore[arg-type]
 
 
@@ -104,7 +107,7 @@ def test_the_strategy_may_change_from_run_to_run(world: PooledWorld) -> None:
     assert (kinds.count(PooledId), kinds.count(TransactionalId)) == (1, 2)
 
 
-def test_rule_5_a_stage_that_runs_again_skips_ids_that_are_initialised(world: PooledWorld) -> None:
+def test_a_stage_that_runs_again_skips_ids_that_are_initialised(world: PooledWorld) -> None:
     world.load_all(["first"])
     again = world.of("again")
     ref = again.driver()
@@ -124,7 +127,7 @@ def test_rule_5_a_stage_that_runs_again_skips_ids_that_are_initialised(world: Po
     assert again.slot().quarantined_until is not None
 
 
-def test_rule_5_an_id_that_was_initialised_and_never_written_is_skipped_too(world: PooledWorld) -> None:
+def test_an_id_that_was_initialised_and_never_written_is_skipped_too(world: PooledWorld) -> None:
     ref = world.driver()
     name = world.task_id(ref)
     world.session.coordinator.init_producer_id(str(name), 60_000)
@@ -133,7 +136,7 @@ def test_rule_5_an_id_that_was_initialised_and_never_written_is_skipped_too(worl
     assert PooledId.parse(str(world.task_id(ref, attempt_number=1))).number == 2  # type: ignore[union-attr]
 
 
-def test_rule_5_a_quarantined_slot_is_left_alone_until_its_time(world: PooledWorld, ledger_url: str) -> None:
+def test_a_quarantined_slot_is_left_alone_until_its_time(world: PooledWorld, ledger_url: str) -> None:
     killed = world.of("killed")
     ref = killed.driver()
     killed.task(ref, ["never reported"])
@@ -146,7 +149,7 @@ def test_rule_5_a_quarantined_slot_is_left_alone_until_its_time(world: PooledWor
     assert world.visible() == ["b", "c"]
 
 
-def test_rule_5_a_slot_is_not_used_again_before_its_end_is_verified(world: PooledWorld) -> None:
+def test_a_slot_is_not_used_again_before_its_end_is_verified(world: PooledWorld) -> None:
     one = world.of("one")
     manifest = one.prepare(["a"])
     one.decide(manifest)
@@ -156,7 +159,7 @@ def test_rule_5_a_slot_is_not_used_again_before_its_end_is_verified(world: Poole
     assert world.of("three").open_attempt().slot == 0
 
 
-def test_rule_4_a_zombie_of_the_lease_before_cannot_write_what_is_committed(world: PooledWorld) -> None:
+def test_a_zombie_of_the_lease_before_cannot_write_what_is_committed(world: PooledWorld) -> None:
     ref = world.driver()
     old = world.task(ref, ["old"])
     manifest = world.manifest(ref, [old])
@@ -174,7 +177,7 @@ def test_rule_4_a_zombie_of_the_lease_before_cannot_write_what_is_committed(worl
     assert world.visible() == ["new", "old"]
 
 
-def test_rule_11_what_a_killed_attempt_left_under_its_slot_is_ended(world: PooledWorld) -> None:
+def test_what_a_killed_attempt_left_under_its_slot_is_ended(world: PooledWorld) -> None:
     ref = world.driver()
     entries = [world.task(ref, ["a"], 0), world.task(ref, ["b"], 1)]
     again = world.driver()  # a retried prepare
@@ -186,7 +189,7 @@ def test_rule_11_what_a_killed_attempt_left_under_its_slot_is_ended(world: Poole
     assert all(e.transaction and e.transaction.transactional_id not in open_now for e in entries)
 
 
-def test_rule_11_a_slot_that_went_to_another_load_is_that_load_s(world: PooledWorld) -> None:
+def test_a_slot_that_went_to_another_load_is_that_load_s(world: PooledWorld) -> None:
     one, two = world.of("one"), world.of("two")
     one.load_all(["a"])
     manifest = two.prepare(["b"])
@@ -198,7 +201,7 @@ def test_rule_11_a_slot_that_went_to_another_load_is_that_load_s(world: PooledWo
     assert world.visible() == ["a", "b"]
 
 
-def test_rule_6_an_incrementing_load_whose_key_looks_like_a_slot_is_not_touched(world: PooledWorld) -> None:
+def test_an_incrementing_load_whose_key_looks_like_a_slot_is_not_touched(world: PooledWorld) -> None:
     other = world.of("p0-0")
     other.naming = TransactionNaming.INCREMENTING
     theirs = other.prepare(["theirs"])
@@ -344,7 +347,7 @@ def test_decide_asks_the_brokers_clock_about_pooled_ids_too(world: PooledWorld) 
         world.decide(manifest, margin_s=60)
 
 
-def test_rule_6_another_application_s_transaction_in_our_topic_survives(world: PooledWorld) -> None:
+def test_another_application_s_transaction_in_our_topic_survives(world: PooledWorld) -> None:
     stranger = foreign_transaction(world, f"{world.load.name}.p0-0-0")
     ours = world.of("ours")
     ours.task(ours.driver(), ["ours"])

@@ -1,4 +1,4 @@
-"""Ids of an attempt that reported nothing are found by name where a listing hides them (rule 11)."""
+"""Ids of an attempt that reported nothing are found by name where a listing hides them (rule: listing-only-adds)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KIP-939's calls over our ledger: the recorded decision decides, and nothing else (rule 1)."""
+"""KIP-939's calls over our ledger: the recorded decision decides, and nothing else (rule: decide-before-kafka)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_recorded_decision_commits_all_of_its_load(world: World) -> None:
     assert row is not None and row.state is LoadState.COMMITTED
 
 
-def test_rule_1_what_is_prepared_and_not_decided_is_aborted_ledger_first(world: World) -> None:
+def test_what_is_prepared_and_not_decided_is_aborted_ledger_first(world: World) -> None:
     manifest = world.prepare(["a"])
     (transaction,) = manifest.transactions
     assert complete(world, transaction, transaction.state) == Completion(Verdict.ABORT, transaction)
@@ -119,11 +119,11 @@ def test_no_released_broker_grants_keep_prepared_and_asking_ends_nothing(world: 
     assert world.visible() == ["a"]
 
 
-def test_rule_6_only_ids_of_ours(world: World) -> None:
+def test_only_ids_of_ours(world: World) -> None:
     for call in (
         lambda: prepared_state(world.session, "theirs"),
         lambda: complete_transaction(world.session, "theirs", EMPTY, by=RUN),
         lambda: init_transactions(world.session, "theirs", keep_prepared=False, by=RUN),
     ):
-        with pytest.raises(ConfigurationError, match="rule 6"):
+        with pytest.raises(ConfigurationError, match="never ended from here"):
             call()

@@ -1,4 +1,7 @@
-"""KIP-939's calls where an id is of many attempts, or a transaction was replaced (rules 1, 4, 11, 12)."""
+"""KIP-939's calls where an id is of many attempts, or a transaction was replaced.
+
+Rules: decide-before-kafka, recorded-identity.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def is_healthy(world: PooledWorld, manifest: Manifest) -> None:
     world.commit()
 
 
-def test_rule_1_a_committed_load_stays_so_when_its_id_went_to_another(pooled: PooledWorld) -> None:
+def test_a_committed_load_stays_so_when_its_id_went_to_another(pooled: PooledWorld) -> None:
     a = one(pooled.load_all(["a"]))
     b = pooled.of("b")
     theirs = b.prepare(["b"])
@@ -67,7 +70,7 @@ def test_rule_1_a_committed_load_stays_so_when_its_id_went_to_another(pooled: Po
     assert complete(pooled, a) == Completion(Verdict.COMMIT, a)  # now that both are committed
 
 
-def test_rule_1_so_it_does_while_the_other_has_reported_nothing(pooled: PooledWorld) -> None:
+def test_so_it_does_while_the_other_has_reported_nothing(pooled: PooledWorld) -> None:
     a = one(pooled.load_all(["a"]))
     b = pooled.of("b")
     ref = b.driver()
@@ -120,7 +123,7 @@ def test_without_a_state_the_present_holder_is_meant(pooled: PooledWorld) -> Non
         b.decide(theirs)
 
 
-def test_rule_12_the_answer_stays_commit_behind_a_repair(world: World) -> None:
+def test_the_answer_stays_commit_behind_a_repair(world: World) -> None:
     manifest = world.prepare(["a"])
     world.decide(manifest)
     lost = one(manifest)
@@ -139,7 +142,7 @@ def test_rule_12_the_answer_stays_commit_behind_a_repair(world: World) -> None:
     assert complete(world, replacement) == Completion(Verdict.COMMIT, replacement)
 
 
-def test_rule_12_what_was_replaced_still_contradicts_another_state(world: World) -> None:
+def test_what_was_replaced_still_contradicts_another_state(world: World) -> None:
     manifest = world.prepare(["a"])
     world.decide(manifest)
     lost = one(manifest)
@@ -149,7 +152,7 @@ def test_rule_12_what_was_replaced_still_contradicts_another_state(world: World)
         complete(world, replace(lost, state=PreparedTxnState(1, 1)))
 
 
-def test_rule_1_a_decision_between_the_looks_is_not_answered_with_abort(world: World) -> None:
+def test_a_decision_between_the_looks_is_not_answered_with_abort(world: World) -> None:
     manifest = world.prepare(["a"])
     ledger = world.session.ledger
 
@@ -168,7 +171,7 @@ def test_rule_1_a_decision_between_the_looks_is_not_answered_with_abort(world: W
 @pytest.mark.parametrize(
     ("is_reported", "is_decided"), [(False, False), (True, False), (True, True)], ids=["writing", "prepared", "decided"]
 )
-def test_rule_1_what_the_next_holder_of_a_slot_has_open_is_not_terminated(
+def test_what_the_next_holder_of_a_slot_has_open_is_not_terminated(
     pooled: PooledWorld, settings: KafkaSettings, is_reported: bool, is_decided: bool
 ) -> None:
     """A's transaction ends, its slot is given back, and B begins: while the loop of A's termination sleeps."""

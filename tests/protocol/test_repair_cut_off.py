@@ -1,4 +1,7 @@
-"""A repair that is cut off between its steps: what it had open is ended, or decided, never both (rules 1, 5, 12)."""
+"""A repair that is cut off between its steps: what it had open is ended, or decided, never both.
+
+Rules: decide-before-kafka, repair-replaces-lost-row.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def lost_one(world: World) -> tuple[Manifest, TransactionRow]:
     return manifest, lost
 
 
-def test_rule_11_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten(world: World) -> None:
+def test_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten(world: World) -> None:
     _, lost = lost_one(world)
     name = lost.transaction.transactional_id
     opened = world.session.ledger.open_repair(world.load, 1, name, opened_by="r")
@@ -45,7 +48,7 @@ def test_rule_11_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_fo
     world.commit()
 
 
-def test_rule_1_a_repair_whose_adoption_was_not_answered_is_not_ended(
+def test_a_repair_whose_adoption_was_not_answered_is_not_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was adopted, and the connection broke before the answer: it is decided, and rolled forward."""
@@ -67,7 +70,7 @@ def test_rule_1_a_repair_whose_adoption_was_not_answered_is_not_ended(
     assert len(world.session.ledger.repairs(world.load)) == 1
 
 
-def test_rule_5_a_repair_that_cannot_begin_in_time_is_tried_again(
+def test_a_repair_that_cannot_begin_in_time_is_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Final it would be for a writer. Here it is a coordinator that was away for a minute, and commit goes on."""
@@ -82,7 +85,7 @@ def test_rule_5_a_repair_that_cannot_begin_in_time_is_tried_again(
     assert (world.open_ids(), state(world)) == ([], LoadState.COMMITTED)
 
 
-def test_rule_1_a_repair_that_is_force_terminated_enters_nothing(
+def test_a_repair_that_is_force_terminated_enters_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest, lost = lost_one(world)

@@ -1,4 +1,7 @@
-"""A ledger restored to before a repair repairs nothing again: the broker knows the repair (rules 1 and 12)."""
+"""A ledger restored to before a repair repairs nothing again: the broker knows the repair.
+
+Rule: unknown-commit-stops.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def prepared_again(own: World, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("repaired", [copied, prepared_again])
-def test_rule_12_what_was_repaired_behind_the_backup_is_not_repaired_again(
+def test_what_was_repaired_behind_the_backup_is_not_repaired_again(
     own: World, tmp_path: Path, repaired: Callable[[World, Path], None]
 ) -> None:
     repaired(own, tmp_path)
@@ -65,7 +68,7 @@ def test_rule_12_what_was_repaired_behind_the_backup_is_not_repaired_again(
     old.ledger.close()
 
 
-def test_rule_12_a_repair_that_is_open_and_unknown_is_not_ended_by_another(own: World, tmp_path: Path) -> None:
+def test_a_repair_that_is_open_and_unknown_is_not_ended_by_another(own: World, tmp_path: Path) -> None:
     """It may be decided: whoever adopted it sends EndTxn any moment."""
     manifest = decided(own, 2)
     gone(own, manifest, 1)
@@ -92,7 +95,7 @@ class Moving(Coordinator):
         return []
 
 
-def test_rule_11_a_listing_that_may_hide_a_repair_is_no_leave_to_repair(own: World, tmp_path: Path) -> None:
+def test_a_listing_that_may_hide_a_repair_is_no_leave_to_repair(own: World, tmp_path: Path) -> None:
     copied(own, tmp_path)
     old: Session = restored(own, tmp_path)
     moving = Moving(own.session.partitions.wire, namespace="test", ledger_id=own.session.ledger.ledger_id)

@@ -1,4 +1,7 @@
-"""What was lost after the decision is copied out of the log, under the same decision (rules 1, 7, 9, 12)."""
+"""What was lost after the decision is copied out of the log, under the same decision.
+
+Rules: repair-replaces-lost-row, only-equal-records.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ def test_one_lost_of_eight_is_copied_byte_for_byte_and_only_that_one(world: Worl
         manifest.transactions[3].transactional_id,
     )
     assert lags(world.session, world.load) == []
-    assert len(world.session.ledger.attempts(world.load)) == 1  # rule 9
+    assert len(world.session.ledger.attempts(world.load)) == 1  # rule: one-key-loads-once
 
 
 def test_scope_load_lost_as_a_whole_is_repaired_as_a_whole(world: World) -> None:
@@ -145,7 +148,7 @@ def test_records_that_are_not_what_was_recorded_are_not_let_in(world: World) -> 
     all_there_once(world, manifest)
 
 
-def test_rule_12_of_two_repairers_with_everything_ready_one_is_adopted(
+def test_of_two_repairers_with_everything_ready_one_is_adopted(
     world: World, settings: KafkaSettings, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have copied and flushed before either asks the ledger."""
@@ -292,7 +295,7 @@ def test_sweeping_ends_an_abandoned_repair_and_no_decided_one(
     all_there_once(world, manifest)
 
 
-def test_rule_1_a_repair_that_is_swept_while_it_copies_enters_nothing(
+def test_a_repair_that_is_swept_while_it_copies_enters_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = decided(world, 1)
@@ -314,7 +317,7 @@ def test_rule_1_a_repair_that_is_swept_while_it_copies_enters_nothing(
     all_there_once(world, manifest)
 
 
-def test_rule_7_mixed_markers_stop_a_load_before_anything_is_repaired(world: World) -> None:
+def test_mixed_markers_stop_a_load_before_anything_is_repaired(world: World) -> None:
     manifest = decided(world, 3)
     lose(world, manifest.transactions[0])
     mixed = manifest.transactions[1].transactional_id

@@ -1,4 +1,4 @@
-"""What is gone from the log is prepared again: only the same records enter the decision (rules 1, 7, 9, 12)."""
+"""What is gone from the log is prepared again: only the same records enter the decision (rule: only-equal-records)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_commit_says_which_spark_partition_is_gone_and_who_can_write_it_again(wo
     assert row.state is LoadState.REPAIRING  # the source may still have them: nothing is in doubt
     assert "Spark partition 1 " in row.reason and "Clear prepare" in row.reason
     assert world.open_ids() == []
-    # rule 9: no new attempt
+    # no new attempt (rule: one-key-loads-once)
     assert begin(world.session, world.load, owner=RUN).number == 1
     assert manifest.transactions[1].transactional_id == caught.value.transactional_id
 
@@ -136,7 +136,7 @@ def test_only_what_is_lost_is_prepared_again_and_enters_the_decision(world: Worl
     assert [(r.transactional_id, r.lost_transactional_id) for r in adopted] == [
         (made.transactions[0].transactional_id, manifest.transactions[1].transactional_id)
     ]
-    assert len(world.session.ledger.attempts(world.load)) == 1  # rule 9
+    assert len(world.session.ledger.attempts(world.load)) == 1  # rule: one-key-loads-once
     row = submit(world.session, world.load, owner=RUN)
     assert open_repreparation(world.session, row, by="x", hold_time_ms=1) is None
 
@@ -201,7 +201,7 @@ def test_a_source_with_fewer_spark_partitions_or_another_digest_is_said(world: W
     nothing_is_open(world)
 
 
-def test_rule_12_of_two_that_prepare_again_at_once_one_is_adopted(
+def test_of_two_that_prepare_again_at_once_one_is_adopted(
     world: World, settings: KafkaSettings, ledger_url: str
 ) -> None:
     """Both have written everything before either asks the ledger; neither ends the other's before one is adopted."""
@@ -230,7 +230,7 @@ def test_rule_12_of_two_that_prepare_again_at_once_one_is_adopted(
     assert len(adopted) == len(set(adopted)) == 2
 
 
-def test_rule_12_one_that_comes_when_another_has_brought_all_of_it_is_late_and_no_error(world: World) -> None:
+def test_one_that_comes_when_another_has_brought_all_of_it_is_late_and_no_error(world: World) -> None:
     lost_and_gone(world, 2, 0, 1)
     slow, fast = opened(world, by="slow"), opened(world, by="fast")
     late = written(world, slow, same(2), 100)
@@ -241,7 +241,7 @@ def test_rule_12_one_that_comes_when_another_has_brought_all_of_it_is_late_and_n
     assert (len(read(world, "read_committed")), state(world)) == (80, LoadState.COMMITTED)
 
 
-def test_rule_12_recover_at_the_same_time_neither_ends_nor_doubles_it(world: World) -> None:
+def test_recover_at_the_same_time_neither_ends_nor_doubles_it(world: World) -> None:
     lost_and_gone(world, 2, 1)
     again = opened(world)
     made = written(world, again, same(2))
@@ -253,7 +253,7 @@ def test_rule_12_recover_at_the_same_time_neither_ends_nor_doubles_it(world: Wor
     assert (len(read(world, "read_committed")), world.open_ids()) == (40, [])
 
 
-def test_rule_5_what_other_attempts_of_its_tasks_left_is_ended_and_what_is_decided_is_not(world: World) -> None:
+def test_what_other_attempts_of_its_tasks_left_is_ended_and_what_is_decided_is_not(world: World) -> None:
     """A task of the repair was killed with its worker, and another attempt of it was accepted."""
     lost_and_gone(world, 1, 0)
     again = opened(world)
@@ -272,7 +272,7 @@ def test_rule_5_what_other_attempts_of_its_tasks_left_is_ended_and_what_is_decid
 
 
 @pytest.mark.parametrize("next_one", ["cleanup", "prepare", "give up", "give back"])
-def test_rule_1_a_prepare_that_is_killed_leaves_nothing_that_the_next_does_not_end(
+def test_a_prepare_that_is_killed_leaves_nothing_that_the_next_does_not_end(
     world: World, next_one: str
 ) -> None:
     lost_and_gone(world, 2, 1)
@@ -299,7 +299,7 @@ def test_rule_1_a_prepare_that_is_killed_leaves_nothing_that_the_next_does_not_e
 
 
 def test_a_listing_that_hides_ids_closes_no_repair(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 11: ids of Spark's tasks are known by listing only; while a coordinator moves, it may hide them."""
+    """Ids of Spark's tasks are known by listing only; while a coordinator moves, it may hide them."""
     lost_and_gone(world, 1, 0)
     again = opened(world)
     written(world, again, same(1))
@@ -316,7 +316,7 @@ def test_a_listing_that_hides_ids_closes_no_repair(world: World, monkeypatch: py
     nothing_is_open(world)
 
 
-def test_rule_1_one_that_cleanup_took_for_dead_enters_nothing_and_may_run_again(world: World) -> None:
+def test_one_that_cleanup_took_for_dead_enters_nothing_and_may_run_again(world: World) -> None:
     lost_and_gone(world, 1, 0)
     again = opened(world)
     made = written(world, again, same(1))
@@ -331,7 +331,7 @@ def test_rule_1_one_that_cleanup_took_for_dead_enters_nothing_and_may_run_again(
     assert (len(read(world, "read_committed")), state(world)) == (40, LoadState.COMMITTED)
 
 
-def test_rule_7_one_that_the_broker_has_ended_meanwhile_enters_nothing(world: World) -> None:
+def test_one_that_the_broker_has_ended_meanwhile_enters_nothing(world: World) -> None:
     lost_and_gone(world, 1, 0)
     again = opened(world)
     made = written(world, again, same(1))

@@ -1,4 +1,4 @@
-"""What was prepared again ends what is not decided of it, whatever becomes of the rest (rule 1)."""
+"""What was prepared again ends what is not decided of it, whatever becomes of the rest (rule: decide-before-kafka)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.protocol.test_repreparing import lost_and_gone, nothing_is_open, open
 from tests.protocol.world import World
 
 
-def test_rule_1_one_whose_load_is_given_up_meanwhile_says_so_and_leaves_nothing_open(world: World) -> None:
+def test_one_whose_load_is_given_up_meanwhile_says_so_and_leaves_nothing_open(world: World) -> None:
     """Whoever gave it up was killed before Kafka was told."""
     lost_and_gone(world, 1, 0)
     again = opened(world)

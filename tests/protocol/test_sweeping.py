@@ -1,4 +1,4 @@
-"""Cleanup ends what is ours and undecidable, and nothing else (rules 1, 6, 9, 11)."""
+"""Cleanup ends what is ours and undecidable, and nothing else (rules: describe-then-ask, only-our-ids)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_killed_prepare_is_found_by_listing_and_aborted(world: World) -> None:
     assert world.session.ledger.load(world.load).state is LoadState.ABORTED  # type: ignore[union-attr]
 
 
-def test_rule_1_the_ledger_is_written_before_kafka_is_told(world: World) -> None:
+def test_the_ledger_is_written_before_kafka_is_told(world: World) -> None:
     ref = reference(world.session, world.open_attempt())
     world.write(ref, ["a"])
     sweep(world.session, world.load, up_to=1, by=RUN)
@@ -69,7 +69,7 @@ def test_rule_1_the_ledger_is_written_before_kafka_is_told(world: World) -> None
     assert row is not None and row.verdict is Verdict.ABORT
 
 
-def test_rule_11_a_newer_attempt_is_not_touched(world: World) -> None:
+def test_a_newer_attempt_is_not_touched(world: World) -> None:
     world.open_attempt("dag/older")
     newer = submit(world.session, world.load, owner="dag/newer")
     entry = world.write(reference(world.session, newer), ["a"])
@@ -80,7 +80,7 @@ def test_rule_11_a_newer_attempt_is_not_touched(world: World) -> None:
     assert world.session.ledger.attempt(world.load, newer.number).is_undecided  # type: ignore[union-attr]
 
 
-def test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended(
+def test_an_id_that_the_listing_does_not_show_is_still_ended(
     world: World, hiding: HidingCoordinator
 ) -> None:
     manifest = world.prepare(["a"], ["b"])
@@ -94,7 +94,7 @@ def test_rule_11_an_id_that_the_listing_does_not_show_is_still_ended(
     assert (world.open_ids(), world.visible()) == ([], [])
 
 
-def test_rule_11_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted(world: World) -> None:
+def test_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted(world: World) -> None:
     world.open_attempt("dag/older")
     newer = reference(world.session, submit(world.session, world.load, owner="dag/newer"))
     entry = world.write(newer, ["a"])
@@ -141,7 +141,7 @@ def _polled(world: World, coordinator: Coordinator) -> list[str]:
 
 
 @pytest.mark.parametrize("hidden", [0, 1])
-def test_rule_11_one_empty_listing_does_not_end_cleanup(world: World, settings: KafkaSettings, hidden: int) -> None:
+def test_one_empty_listing_does_not_end_cleanup(world: World, settings: KafkaSettings, hidden: int) -> None:
     """The loser of a speculation is in no manifest: only a listing shows it, and the first one may miss it."""
     ref = reference(world.session, world.open_attempt())
     accepted, _ = world.write(ref, ["a"]), world.write(ref, ["a"])
@@ -158,7 +158,7 @@ def test_rule_11_one_empty_listing_does_not_end_cleanup(world: World, settings: 
 
 
 @pytest.mark.parametrize("places", [(A, B, B, A), (A, B, A, B)])
-def test_rule_11_a_listing_while_a_coordinator_moves_counts_for_nothing(
+def test_a_listing_while_a_coordinator_moves_counts_for_nothing(
     world: World, settings: KafkaSettings, places: tuple[Places, ...]
 ) -> None:
     ref = reference(world.session, world.open_attempt())
@@ -169,7 +169,7 @@ def test_rule_11_a_listing_while_a_coordinator_moves_counts_for_nothing(
     assert world.open_ids() == []
 
 
-def test_rule_11_without_a_leader_of_the_transaction_log_no_listing_is_complete(
+def test_without_a_leader_of_the_transaction_log_no_listing_is_complete(
     world: World, settings: KafkaSettings
 ) -> None:
     class Away(Coordinator):
@@ -192,7 +192,7 @@ class LooseCoordinator(Coordinator):
         return super().list_open("")
 
 
-def test_rule_6_a_listing_that_shows_too_much_ends_nothing_of_another_load(
+def test_a_listing_that_shows_too_much_ends_nothing_of_another_load(
     world: World, settings: KafkaSettings
 ) -> None:
     other = replace(world, load=LoadIdentity("test", "orders", world.load.key + "-other"))
@@ -217,7 +217,7 @@ class DeafCoordinator(Coordinator):
         return super().end_many(transactions, verdict)
 
 
-def test_rule_9_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted(
+def test_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted(
     world: World, settings: KafkaSettings
 ) -> None:
     manifest = world.prepare(["a"])
@@ -232,7 +232,7 @@ def test_rule_9_a_decided_load_that_cannot_be_rolled_forward_now_is_not_aborted(
     assert world.session.ledger.repairs(world.load) == []  # a repair would hide that it was aborted
 
 
-def test_rule_11_known_ids_of_a_newer_attempt_are_not_touched(
+def test_known_ids_of_a_newer_attempt_are_not_touched(
     world: World, hiding: HidingCoordinator
 ) -> None:
     first, second = world.prepare(["a"]), world.prepare(["b"])
@@ -254,7 +254,7 @@ def test_closed_attempts_are_not_described_again(world: World, hiding: HidingCoo
 @pytest.mark.parametrize(
     "kind", ["another application", "another ledger", "another load", "a prefix of the key"]
 )
-def test_rule_6_foreign_transactions_survive_every_cleanup(world: World, kind: str) -> None:
+def test_foreign_transactions_survive_every_cleanup(world: World, kind: str) -> None:
     ours = world.session.ledger.ledger_id
     name = {
         "another application": f"orders-service-{world.load.key}",
@@ -275,7 +275,7 @@ def test_rule_6_foreign_transactions_survive_every_cleanup(world: World, kind: s
     assert world.visible() == ["foreign"]
 
 
-def test_rule_9_a_decided_load_is_rolled_forward_not_swept(world: World) -> None:
+def test_a_decided_load_is_rolled_forward_not_swept(world: World) -> None:
     manifest = world.prepare(["a"], ["b", "c"])
     world.decide(manifest)
     poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
@@ -286,7 +286,7 @@ def test_rule_9_a_decided_load_is_rolled_forward_not_swept(world: World) -> None
     assert world.session.ledger.repairs(world.load) == []
 
 
-def test_rule_4_a_sibling_task_attempt_of_a_decided_load_is_aborted(world: World) -> None:
+def test_a_sibling_task_attempt_of_a_decided_load_is_aborted(world: World) -> None:
     ref = reference(world.session, world.open_attempt())
     accepted = world.write(ref, ["a"])
     world.write(ref, ["a"])  # the speculative copy: flushed, never reported

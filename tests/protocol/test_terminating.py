@@ -1,4 +1,7 @@
-"""force_terminate: ledger first, never what is decided or not ours, never InitProducerId (rules 1, 4, 6, 11)."""
+"""force_terminate: ledger first, never what is decided or not ours, never InitProducerId.
+
+Rules: decide-before-kafka, describe-then-ask.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Watched(Coordinator):
         raise AssertionError("InitProducerId ends whatever is open by then")
 
 
-def test_rule_1_the_attempt_is_undecidable_in_the_ledger_before_kafka_is_told(
+def test_the_attempt_is_undecidable_in_the_ledger_before_kafka_is_told(
     world: World, settings: KafkaSettings
 ) -> None:
     manifest = world.prepare(["a"], ["b"])
@@ -84,7 +87,7 @@ def test_a_decided_transaction_is_never_terminated_and_still_commits(world: Worl
 
 
 def test_a_decision_that_comes_between_the_looks_is_seen(world: World, settings: KafkaSettings) -> None:
-    """Rule 11: described first, then asked. make_undecidable loses the race against decide here."""
+    """Described first, then asked (rule: describe-then-ask). make_undecidable loses the race against decide here."""
     manifest = world.prepare(["a"])
 
     class Late(Coordinator):
@@ -129,7 +132,7 @@ def test_a_load_that_was_given_up_by_name_lets_go_of_its_transactions(world: Wor
 
 
 @pytest.mark.parametrize("kind", ["another application", "another ledger", "another namespace"])
-def test_rule_6_a_foreign_transaction_is_never_terminated(world: World, kind: str) -> None:
+def test_a_foreign_transaction_is_never_terminated(world: World, kind: str) -> None:
     ours = world.session.ledger.ledger_id
     name = {
         "another application": f"billing-{world.load.key}",
@@ -137,7 +140,7 @@ def test_rule_6_a_foreign_transaction_is_never_terminated(world: World, kind: st
         "another namespace": str(TransactionalId(replace(world.load, namespace="other"), ours, 1, 0, 0)),
     }[kind]
     stranger = foreign_transaction(world, name)
-    with pytest.raises(ConfigurationError, match=r"never ended from here \(rule 6\)"):
+    with pytest.raises(ConfigurationError, match="never ended from here"):
         terminate(world, name)
     stranger.commit_transaction(30)
     assert world.visible() == ["foreign"]

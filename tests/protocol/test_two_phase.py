@@ -123,7 +123,7 @@ def test_scope_load_is_decided_committed_and_seen_as_one(world: World) -> None:
     assert world.visible() == ["a", "b", "c"]
     row = world.session.ledger.load(world.load)
     assert row is not None and row.state is LoadState.COMMITTED
-    # a load that is committed is not written again (rule 9), and cleanup leaves it alone
+    # a load that is committed is not written again (rule: one-key-loads-once), and cleanup leaves it alone
     assert sweep(world.session, world.load, up_to=1, by=RUN).is_quiet
 
 

@@ -113,7 +113,7 @@ def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(spec, k
 
 @pytest.mark.spark
 def test_our_error_is_the_last_line(spec, spark_env):
-    # and a driver that may not write need not start Spark (rule 3)
+    # and a driver that may not write need not start Spark (rule: one-application-per-attempt)
     ManifestStore(spec.manifest_dir).claim(spec.attempt, "driver one")
     code, out, err = submit(spec, "127.0.0.1:1", spark_env)
     assert code == 1, err

@@ -81,7 +81,7 @@ def test_all_columns_are_taken_and_empty_partitions_open_nothing(
 
 
 def test_scope_load_is_refused_where_a_stage_may_run_twice(spark, topic, options, still_open, failure):
-    """This session allows it. A Python task could not see that it happens (rule 14)."""
+    """This session allows it. A Python task could not see that it happens (rule: scope-load-writes-once)."""
     frame = spark.sql("select 'v' value, 0 partition from range(0, 1, 1, 1)")
     found = failure(frame, options(topic=topic(1), transaction_scope="load"))
     assert found.startswith("ConfigurationError: spark.stage.maxConsecutiveAttempts is not set"), found
@@ -177,14 +177,14 @@ def test_a_broker_that_is_not_there_is_said_so(options):
 
 
 def test_the_same_attempt_is_written_once(spark, topic, options, write, failure):
-    # rule 3
+    # rule: one-application-per-attempt
     given = options(topic=topic(1))
     write(spark.sql(ROWS), given)
     assert "UndecidableError: the attempt was already claimed" in failure(spark.sql(ROWS), given)
 
 
 def test_one_application_writes_once(spark, topic, options, ref, still_open, tmp_path, write, failure):
-    # rules 3 and 13: its claim is good for one manifest; a second write could only leave transactions behind
+    # its claim is good for one manifest; a second write could only leave transactions behind
     ManifestStore(str(tmp_path)).claim(ref, "me")
     given = options(topic=topic(1), load_claim="me")
     write(spark.sql(ROWS), given)
@@ -219,7 +219,7 @@ def all_committed_once(kafka, name, manifest, settings, ref, still_open, records
 def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
     spark, kafka, topic, options, ref, settings, still_open, tmp_path, write
 ):
-    # rule 5; a sibling task attempt never ends in the log twice
+    # rule: id-per-task-attempt; a sibling task attempt never ends in the log twice
     def failing_once(batches):
         from pyspark import TaskContext
 
@@ -337,7 +337,7 @@ def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
 
 
 def test_when_the_manifest_fails_nothing_is_ended(spark, topic, options, ref, still_open, tmp_path, failure):
-    # rule 13: commit raises, Spark calls abort with all messages; nobody knows what decide has seen
+    # commit raises, Spark calls abort with all messages; nobody knows what decide has seen
     store = ManifestStore(str(tmp_path))
     store.claim(ref, "me")
     store._create(store._file(ref, "writing"), "")

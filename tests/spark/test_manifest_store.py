@@ -1,4 +1,4 @@
-"""Claims and manifests are create-only and whole, and no two loads share a file (rules 3 and 13)."""
+"""Claims and manifests are create-only and whole, and no two loads share a file (rule: one-application-per-attempt)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_any_name_can_be_written_and_read(ref):
 
 
 def test_the_identity_of_scope_load_is_asked_for_once_and_remembered(tmp_path):
-    # planning may ask twice; a second InitProducerId would end what the first one's tasks write (rules 4 and 8)
+    # planning may ask twice; a second InitProducerId would end what the first one's tasks write
+    # (rule: one-init-per-transaction)
     answers = [PreparedTxnState(7, 0), PreparedTxnState(7, 1)]
     assert ManifestStore(str(tmp_path)).identity(REF, lambda: answers.pop(0)) == PreparedTxnState(7, 0)
     assert ManifestStore(str(tmp_path)).identity(REF, lambda: answers.pop(0)) == PreparedTxnState(7, 0)
@@ -105,7 +106,7 @@ def test_after_giving_up_no_manifest_can_follow(tmp_path):
 
 
 def test_once_writing_was_tried_nothing_may_be_given_up(tmp_path, monkeypatch):
-    # rule 13: also when the writing failed, for nobody knows what a reader has seen
+    # also when the writing failed, for nobody knows what a reader has seen
     store = ManifestStore(str(tmp_path))
     link = os.link
 

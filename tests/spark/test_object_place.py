@@ -1,4 +1,4 @@
-"""Claims and manifests in an object store: still create-only and whole (rules 3 and 13, ADR 0020)."""
+"""Claims and manifests in an object store: still create-only and whole (rule: one-application-per-attempt; ADR 19)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_answer_that_is_lost_is_no_other_claimant(server: ObjectStore, store:
     assert store._place.read("once") == "mine"
 
 
-def test_rule_3_a_store_that_replaces_objects_is_refused(server: ObjectStore, store: ManifestStore) -> None:
+def test_a_store_that_replaces_objects_is_refused(server: ObjectStore, store: ManifestStore) -> None:
     server.forgets_conditions = True
     try:
         with pytest.raises(ConfigurationError, match="replaces objects"):

@@ -1,4 +1,7 @@
-"""An application does not outlive the task that submitted it: rule 5's zombies are short-lived."""
+"""An application does not outlive the task that submitted it: zombies are short-lived.
+
+Rule: writers-have-a-deadline.
+"""
 
 from __future__ import annotations
 

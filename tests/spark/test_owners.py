@@ -1,4 +1,7 @@
-"""Scope ``load``: each Kafka partition has one owner, and an owner refuses what is not its own (rule 14)."""
+"""Scope ``load``: each Kafka partition has one owner, and an owner refuses what is not its own.
+
+Rule: scope-load-writes-once.
+"""
 
 from __future__ import annotations
 

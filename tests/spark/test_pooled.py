@@ -1,4 +1,7 @@
-"""Pooled ids through Spark: used again by the next load, skipped in a stage that runs again (rule 5)."""
+"""Pooled ids through Spark: used again by the next load, skipped in a stage that runs again.
+
+Rule: id-per-task-attempt.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def test_a_task_that_spark_tries_again_leaves_the_id_of_its_first_try_alone(
 
 
 def test_what_nobody_said_counts_as_run_twice(spark, topic, options, ref, tmp_path):
-    """Rule 5: a plain df.write, whose driver says nothing of speculation or stages."""
+    """A plain df.write, whose driver says nothing of speculation or stages."""
     frame = spark.sql("select 'k' key, 'v' value")
     spark.sparkContext.setJobGroup("plain", "x")
     write(frame, options(topic=topic(1)))

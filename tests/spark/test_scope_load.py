@@ -1,4 +1,4 @@
-"""Scope ``load`` in Spark: one transaction of all tasks, or none (design.md, Two transaction scopes; rule 14)."""
+"""Scope ``load`` in Spark: one transaction of all tasks, or none (rule: scope-load-writes-once)."""
 
 from __future__ import annotations
 

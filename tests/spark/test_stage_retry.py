@@ -1,4 +1,7 @@
-"""A stage that runs again: task attempts are counted from 0 anew, transactional ids are not (rule 5)."""
+"""A stage that runs again: task attempts are counted from 0 anew, transactional ids are not.
+
+Rule: id-per-task-attempt.
+"""
 
 from __future__ import annotations
 

@@ -138,7 +138,10 @@ def test_scope_task_an_executor_killed_while_it_writes_costs_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark runs its tasks again elsewhere, each with an id of its own (rule 5); cleanup ends what it had open."""
+    """Spark runs its tasks again elsewhere, each with an id of its own; cleanup ends what it had open.
+
+    Rule: id-per-task-attempt.
+    """
     name, key, go = topic(PARTITIONS), "killed task", tmp_path / "go"
     connection(monkeypatch, "kafka_default", "kafka", extra=SLOWLY | {"bootstrap.servers": kafka.bootstrap_servers})
     arguments = {"rows": 2000, "tasks": 4, "hold": str(go)}
@@ -164,7 +167,7 @@ def test_scope_load_an_executor_killed_while_it_writes_fails_the_attempt_and_the
     topic: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rule 14: nothing is run again in that transaction, and it is ended before another attempt writes."""
+    """Nothing is run again in that transaction, and it is ended before another attempt writes."""
     from airflow.sdk.exceptions import AirflowException
 
     name, key = topic(PARTITIONS), "killed load"

@@ -23,7 +23,7 @@ def prepared(partition: int, producer_id: int) -> PreparedPartition:
     return PreparedPartition(ManifestEntry(partition, transaction, ()))
 
 
-def test_rule_13_a_partition_that_was_written_and_is_not_in_the_result_is_refused() -> None:
+def test_a_partition_that_was_written_and_is_not_in_the_result_is_refused() -> None:
     every = [prepared(n, n) for n in range(3)]
     ours.refuse_missing(every, every, REF)
     # an update of an accumulator may be lost, a result may not

@@ -67,7 +67,8 @@ def seal(
 ) -> SealedBatch:
     """Number, compress and frame a batch.
 
-    :param sequence: of its first record; it begins at 0 for each partition of a transaction (rule 8).
+    :param sequence: of its first record; it begins at 0 for each partition of a transaction
+        (rule: one-init-per-transaction).
     :param codec: as :func:`.compression.compressor` gives it.
     """
     code, compress = codec

@@ -29,7 +29,8 @@ class Enrolment:
 
     def __init__(self, wire: ProduceWire, transactional_id: str, state: PreparedTxnState, *, shared: bool) -> None:
         """
-        :param shared: scope ``load``: a partition whose leader knows producer id and epoch is refused (rule 14).
+        :param shared: scope ``load``: a partition whose leader knows producer id and epoch is refused
+            (rule: scope-load-writes-once).
         """
         self._wire = wire
         self._shared = shared
@@ -71,7 +72,7 @@ class Enrolment:
             if any((p.producer_id, p.producer_epoch) == ours for p in producers):
                 raise ProducerFencedError(
                     f"{partition} has records of producer id and epoch {self._state} already: another attempt of "
-                    "this Spark task has written there (rule 14)",
+                    "this Spark task has written there",
                     remedy="Clear prepare: it opens a new attempt. With scope load no Spark task may run twice",
                     transactional_id=self.transactional_id,
                 )

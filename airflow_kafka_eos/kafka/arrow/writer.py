@@ -78,7 +78,10 @@ class ArrowWriter:
     # -- the writer's interface ----------------------------------------------------------------------------------
 
     def open(self) -> PreparedTxnState:
-        """See the interface. InitProducerId is sent here and nowhere else (rule 8); in scope ``load``, not at all."""
+        """See the interface. InitProducerId is sent here and nowhere else; in scope ``load``, not at all.
+
+        Rule: one-init-per-transaction.
+        """
         wire = self._wire = ProduceWire(
             self._settings,
             timeout_s=_ANSWER_S,
@@ -152,7 +155,10 @@ class ArrowWriter:
         return PreparedTransaction(self._id, self._state), self._tally.writes()
 
     def abort(self) -> None:
-        """See the interface. A shared transaction is not this writer's to end: its driver does (rule 14)."""
+        """See the interface. A shared transaction is not this writer's to end: its driver does.
+
+        Rule: scope-load-writes-once.
+        """
         if self._sender is None or self._wire is None:
             return
         self._sender.stop()

@@ -128,7 +128,7 @@ def upgrade() -> None:
         [
             {
                 "id": 1,
-                "ledger_id": secrets.token_hex(5),  # rule 6: another deployment's ids never parse as ours
+                "ledger_id": secrets.token_hex(5),  # another deployment's ids never parse as ours (rule: only-our-ids)
                 "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
             }
         ],

@@ -1,4 +1,4 @@
-"""Repairs of transactions that were lost after the decision to commit (rule 12)."""
+"""Repairs of transactions that were lost after the decision to commit (rule: repair-replaces-lost-row)."""
 
 from __future__ import annotations
 
