@@ -29,7 +29,7 @@ def _prose(page: Path) -> str:
 def _anchors(page: Path) -> set[str]:
     """Of its headings, as GitHub makes them."""
     titles = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8")))
-    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def _links(page: Path) -> list[str]:

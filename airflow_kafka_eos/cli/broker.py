@@ -34,8 +34,6 @@ def _broker(arguments: argparse.Namespace) -> int:
     import json
     import time
 
-    from confluent_kafka.admin import AdminClient
-
     from airflow_kafka_eos.sandbox.kafka import LocalKafka
     from airflow_kafka_eos.sandbox.running import sigterm_as_ctrl_c
 
@@ -45,10 +43,8 @@ def _broker(arguments: argparse.Namespace) -> int:
         sigterm_as_ctrl_c(),
         LocalKafka(data_dir=folder, port=arguments.port, log=_say, start_again=True) as kafka,
     ):
-        known = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30).topics
         for topic in dict.fromkeys(arguments.topic):
-            if topic not in known:
-                kafka.create_topic(topic, partitions=_PARTITIONS)
+            kafka.create_topic(topic, partitions=_PARTITIONS, exist_ok=True)
         extra = json.dumps({"bootstrap.servers": kafka.bootstrap_servers})
         _say(f"Kafka {kafka.version} listens on {kafka.bootstrap_servers}; Ctrl-C ends it, its data stays in {folder}")
         _say(f"  airflow connections add kafka_default --conn-type kafka --conn-extra '{extra}'")

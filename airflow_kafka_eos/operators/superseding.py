@@ -1,6 +1,6 @@
 """Whoever opens an attempt tells the drivers of older ones that they may stop; how they look is in spark/superseded.py.
 
-The ledger has given them up before (rule 1); what they have open is swept in any case.
+The ledger has given them up before (rule: decide-before-kafka); what they have open is swept in any case.
 """
 
 from __future__ import annotations

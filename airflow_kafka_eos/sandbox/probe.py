@@ -22,6 +22,10 @@ TOPIC_ALREADY_EXISTS = 36
 NOT_CONTROLLER, REQUEST_TIMED_OUT, INVALID_REPLICATION_FACTOR, BROKER_NOT_AVAILABLE = 41, 7, 38, 8
 
 
+class TopicExists(ConfigurationError):
+    """There is a topic of that name."""
+
+
 def ask(address: str, request: Any) -> Any:
     """Send one kafka-python request message to ``host:port`` and decode its answer.
 
@@ -117,14 +121,30 @@ def _producer_ids(addresses: Sequence[str], partitions: int) -> str | None:
 
 def create_topic(
     addresses: Sequence[str], name: str, partitions: int, replication: int, config: Mapping[str, str],
-    wait: Callable[[Callable[[], str | None]], None],
+    wait: Callable[[Callable[[], str | None]], None], *, exist_ok: bool = False,
 ) -> None:  # fmt: skip
     """Create a topic and wait until every node names a leader for all of its partitions.
+
+    :param exist_ok: where it is there already, nothing is done.
 
     :param wait: calls what it is given until that returns None (what is missing), or raises.
     :raises ConfigurationError: the broker refuses the topic.
     """
-    wait(lambda: _try_create(addresses[0], name, partitions, replication, config))
+    was_there = False
+
+    def create() -> str | None:
+        nonlocal was_there
+        try:
+            return _try_create(addresses[0], name, partitions, replication, config)
+        except TopicExists:
+            if not exist_ok:
+                raise
+            was_there = True
+            return None
+
+    wait(create)
+    if was_there:
+        return
     wait(lambda: next(filter(None, (_leaderless(address, name, partitions) for address in addresses)), None))
 
 
@@ -146,12 +166,9 @@ def _try_create(
     said = f"topic {name!r} was refused with error {answer.error_code}: {answer.error_message}"
     if answer.error_code in (NOT_CONTROLLER, REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE):
         return said
-    remedy = (
-        "Use another name"
-        if answer.error_code == TOPIC_ALREADY_EXISTS
-        else "Look at its partitions and config"
-    )
-    raise ConfigurationError(said, remedy=remedy)
+    if answer.error_code == TOPIC_ALREADY_EXISTS:
+        raise TopicExists(said, remedy="Use another name")
+    raise ConfigurationError(said, remedy="Look at its partitions and config")
 
 
 def _leaderless(address: str, name: str, partitions: int) -> str | None:

@@ -1,8 +1,9 @@
 """A driver whose attempt is over stops by itself: what it writes can never become visible.
 
-The ledger lets one attempt of a load be decided, the newest (rule 2). Whoever opens the next one leaves a note for the
-driver of the last one where both look anyway, beside its claim (:class:`.manifest_store.ManifestStore`). The driver
-has no ledger to ask, and needs none: in cluster mode it could not reach it.
+The ledger lets one attempt of a load be decided, the newest (rule: one-decision-per-load). Whoever opens the next one
+leaves a note for the driver of the last one where both look anyway, beside its claim
+(:class:`.manifest_store.ManifestStore`). The driver has no ledger to ask, and needs none: in cluster mode it could not
+reach it.
 
 Without a note the driver goes on, and so it does where it cannot look: what it writes is refused by ledger and broker
 in any case. Stopping early saves the cluster's time, and its readers' once it is open no more.
