@@ -199,7 +199,7 @@ def _describe(arguments: argparse.Namespace) -> int:
 def _print_for_people(shown: dict[str, Any]) -> None:
     ledger, coordinator = shown["ledger"], shown["coordinator"]
     verdict = "not of this ledger" if ledger is None else ledger["verdict"] or "undecided"
-    log = shown["log"] or "nothing was reported that could be looked for"
+    log = shown["log"] or "not looked at: this ledger has no offsets of it"
     print(as_lines({"transactional_id": shown["transactional_id"], "verdict": verdict, "log": log}))
     if coordinator is not None:
         times = {key: coordinator[key] for key in ("duration_ms", "timeout_ms", "time_left_ms")}

@@ -31,6 +31,8 @@ def run(folder: Path, port: int, *topics: str) -> tuple[set[str], int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # a shell's background job, as these tests may be, ignores it, and so do its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert started.stdout is not None
