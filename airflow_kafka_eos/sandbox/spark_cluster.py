@@ -141,6 +141,8 @@ class LocalSpark(Running):
                 found: dict[str, Any] = json.load(answer)
         except OSError:
             return None
+        except json.JSONDecodeError:  # for a moment the page for people answers at every address, this one too
+            return None
         return found
 
 

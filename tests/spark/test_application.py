@@ -260,6 +260,9 @@ class TestCause:
 
     def test_it_is_never_taken_for_an_error_of_ours(self, monkeypatch, capsys):
         from airflow_kafka_eos.spark import application
+        from airflow_kafka_eos.spark.airflow_here import NO_DATABASE
+
+        monkeypatch.setenv(NO_DATABASE, "1")  # what main() sets for its process is taken back from ours
 
         class RecordError(Exception):
             __module__, __qualname__ = "builtins", "RecordError"
