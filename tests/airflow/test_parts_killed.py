@@ -56,7 +56,7 @@ def test_a_killed_scheduler_loses_and_doubles_nothing(place: Place) -> None:
         assert run.wait() == "success", run.tasks()
     for run in runs.values():
         assert run.count(whole=True) == right(whole=True), run.id
-    # what README says under Limits: no task of it is left that could fail; nothing of a load has begun
+    # what docs/guarantees.md says under Limits: no task of it is left that could fail; nothing of a load has begun
     assert (unborn.wait(), unborn.attempts()) == ("success", 0)
     assert {state for state, _ in unborn.tasks().values()} == {"skipped"}
     assert unborn.count(whole=False) == right(whole=False)
