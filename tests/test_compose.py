@@ -1,4 +1,4 @@
-"""docker-compose.yml describes the same broker as the sandbox runs natively; both promises are made in the README."""
+"""docker-compose.yml describes the same broker as the sandbox runs natively."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.broker
 
 PROBE = Path(__file__).with_name("memory_probe.py")
-MOST_MIB = 350  # of a Spark task's Python worker, see docs/benchmarks.md
+MOST_MIB = 350  # of a Spark task's Python worker
 MIB_MORE = 60  # of one run than of another with the same work: glibc's and Arrow's allocators keep some
 _numbers = itertools.count()
 
