@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient
@@ -14,6 +15,16 @@ from airflow_kafka_eos.kafka import client_logs
 from airflow_kafka_eos.kafka.settings import KafkaSettings
 from airflow_kafka_eos.kafka.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+
+
+@pytest.fixture(autouse=True)
+def _nobody_has_set_a_level() -> Iterator[None]:
+    """A command of ours that a test before has run in this very process has."""
+    found = logging.getLogger("kafka")
+    before = found.level
+    found.setLevel(logging.NOTSET)
+    yield
+    found.setLevel(before)
 
 
 @pytest.fixture
