@@ -50,12 +50,17 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
 
     :param secrets: as they are; in URLs, too, they are found.
     """
+    text = _LOGIN.sub(f"{_MASK}@", without_known(text, secrets))
+    text = _BEARER.sub(rf"\1 {_MASK}", text)
+    return _ASSIGNED.sub(rf"\1{_MASK}", text)
+
+
+def without_known(text: str, secrets: Iterable[str]) -> str:
+    """Mask these alone, where somebody has to read the rest as it is: a traceback."""
     forms = {form(s) for s in secrets if len(s) >= _SHORTEST_SECRET for form in (str, quote, quote_plus)}
     for secret in sorted(forms, key=len, reverse=True):
         text = text.replace(secret, _MASK)
-    text = _LOGIN.sub(f"{_MASK}@", text)
-    text = _BEARER.sub(rf"\1 {_MASK}", text)
-    return _ASSIGNED.sub(rf"\1{_MASK}", text)
+    return text
 
 
 def _of_ours(error: BaseException | None) -> KafkaEosError | None:

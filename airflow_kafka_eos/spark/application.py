@@ -56,16 +56,27 @@ def main(arguments: list[str]) -> int:
         ours = own_error(e)
         if ours is not None:
             _leave_word(spec, ours)
-            print(ours, file=sys.stderr, flush=True)
+            print(_masked(ours), file=sys.stderr, flush=True)
             return 1
-        traceback.print_exception(e)
+        print(_masked("".join(traceback.format_exception(e))), file=sys.stderr, end="")
         lines = cause(e)
         _leave_word(spec, FAILED + gist(lines))
         # Airflow shows the last lines only, and Spark's errors end with a stack of the JVM's; none may look like ours
         for line in lines:
-            print(f"{FAILED}{line}", file=sys.stderr, flush=True)
+            print(_masked(f"{FAILED}{line}"), file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _masked(text: str) -> str:
+    """Airflow masks a task's log file, and not what a LocalExecutor's scheduler prints of it."""
+    from airflow_kafka_eos.reasons import without_known
+    from airflow_kafka_eos.spark.last_words import secrets_of
+
+    try:
+        return without_known(text, secrets_of(os.environ))
+    except Exception:  # what was handed over cannot be read, which may be the very error
+        return text
 
 
 def _leave_word(spec_text: str, text: str) -> None:

@@ -28,10 +28,14 @@ def leave(spec_text: str, text: str, environ: Mapping[str, str]) -> None:
     store = ManifestStore(spec.manifest_dir)
     if not (store.claimant(spec.attempt) or "").startswith(THIS_PROCESS):
         return
-    secrets = [
+    store.note_failed(spec.attempt, noted(text, secrets_of(environ)))
+
+
+def secrets_of(environ: Mapping[str, str]) -> list[str]:
+    """What the driver was handed over that nobody may read in its log; a job's own error may have it in its message."""
+    return [
         str(value)
         for variable in (SETTINGS_VARIABLE, REGISTRY_VARIABLE)
         for key, value in (json_object(handed_over(environ, variable) or "") or {}).items()
         if any(word in key for word in ("password", "secret", "token", "user.info", "jaas", "key.pem"))
     ]
-    store.note_failed(spec.attempt, noted(text, secrets))
