@@ -33,8 +33,10 @@ def add_to(commands: Any) -> None:
 def _broker(arguments: argparse.Namespace) -> int:
     import json
     import time
+    from contextlib import suppress
 
     from airflow_kafka_eos.sandbox.kafka import LocalKafka
+    from airflow_kafka_eos.sandbox.probe import TopicExists
     from airflow_kafka_eos.sandbox.running import sigterm_as_ctrl_c
 
     folder = arguments.folder.resolve()
@@ -44,7 +46,8 @@ def _broker(arguments: argparse.Namespace) -> int:
         LocalKafka(data_dir=folder, port=arguments.port, log=_say, start_again=True) as kafka,
     ):
         for topic in dict.fromkeys(arguments.topic):
-            kafka.create_topic(topic, partitions=_PARTITIONS, exist_ok=True)
+            with suppress(TopicExists):  # from the last time
+                kafka.create_topic(topic, partitions=_PARTITIONS)
         extra = json.dumps({"bootstrap.servers": kafka.bootstrap_servers})
         _say(f"Kafka {kafka.version} listens on {kafka.bootstrap_servers}; Ctrl-C ends it, its data stays in {folder}")
         _say(f"  airflow connections add kafka_default --conn-type kafka --conn-extra '{extra}'")

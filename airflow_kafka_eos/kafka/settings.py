@@ -176,8 +176,13 @@ class KafkaSettings:
     __str__ = __repr__
 
 
+def is_secret_name(key: str) -> bool:
+    """Whether a client's setting of that name, Kafka's or the registry's, has a value that nobody may read."""
+    return any(word in key for word in ("password", "secret", "token", "jaas", "user.info", "pem"))
+
+
 def _is_secret(key: str, value: str) -> bool:
-    if any(word in key for word in ("password", "secret", "token", "jaas", "user.info", "pem")):
+    if is_secret_name(key):
         return True
     if key in _SHOWN or key.endswith((".location", ".username")):
         return False

@@ -237,19 +237,17 @@ class LocalKafka(Running):
         partitions: int = 1,
         replication: int | None = None,
         config: Mapping[str, str] | None = None,
-        *,
-        exist_ok: bool = False,
     ) -> None:
         """Create a topic and wait until all running nodes know its leaders.
 
         :param replication: copies of each partition; by default as many as there are brokers.
-        :param exist_ok: one of that name, whatever it is like, will do.
         :raises ConfigurationError: the broker refuses it.
         """
         addresses = [self._nodes[one].address for one in self._processes]
         copies = replication or min(3, self.brokers)
-        until = lambda check: self._until(check, READY_SECONDS)  # noqa: E731
-        probe.create_topic(addresses, name, partitions, copies, config or {}, until, exist_ok=exist_ok)
+        probe.create_topic(
+            addresses, name, partitions, copies, config or {}, lambda check: self._until(check, READY_SECONDS)
+        )
 
     def _run(self, nodes: Sequence[int]) -> None:
         for one in nodes:

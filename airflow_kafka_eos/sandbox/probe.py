@@ -121,30 +121,15 @@ def _producer_ids(addresses: Sequence[str], partitions: int) -> str | None:
 
 def create_topic(
     addresses: Sequence[str], name: str, partitions: int, replication: int, config: Mapping[str, str],
-    wait: Callable[[Callable[[], str | None]], None], *, exist_ok: bool = False,
+    wait: Callable[[Callable[[], str | None]], None],
 ) -> None:  # fmt: skip
     """Create a topic and wait until every node names a leader for all of its partitions.
 
-    :param exist_ok: where it is there already, nothing is done.
-
     :param wait: calls what it is given until that returns None (what is missing), or raises.
+    :raises TopicExists: there is one of that name.
     :raises ConfigurationError: the broker refuses the topic.
     """
-    was_there = False
-
-    def create() -> str | None:
-        nonlocal was_there
-        try:
-            return _try_create(addresses[0], name, partitions, replication, config)
-        except TopicExists:
-            if not exist_ok:
-                raise
-            was_there = True
-            return None
-
-    wait(create)
-    if was_there:
-        return
+    wait(lambda: _try_create(addresses[0], name, partitions, replication, config))
     wait(lambda: next(filter(None, (_leaderless(address, name, partitions) for address in addresses)), None))
 
 

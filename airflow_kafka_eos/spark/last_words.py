@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from airflow_kafka_eos.kafka.settings import json_object
+from airflow_kafka_eos.kafka.settings import is_secret_name, json_object
 from airflow_kafka_eos.reasons import noted
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 from airflow_kafka_eos.spark.handed_over import handed_over
@@ -37,5 +37,5 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
         str(value)
         for variable in (SETTINGS_VARIABLE, REGISTRY_VARIABLE)
         for key, value in (json_object(handed_over(environ, variable) or "") or {}).items()
-        if any(word in key for word in ("password", "secret", "token", "user.info", "jaas", "key.pem"))
+        if is_secret_name(key)
     ]
