@@ -11,8 +11,7 @@ from typing import Any, Never, Unpack
 
 from airflow_kafka_eos.arguments import json_arguments
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.misplaced import refuse_unknown
-from airflow_kafka_eos.signatures import DecoratorArguments, OverridingArguments
+from airflow_kafka_eos.signatures import DecoratorArguments, OverridingArguments, refuse_unknown
 from airflow_kafka_eos.spark.dag_file import JOB, job_args, remember
 from airflow_kafka_eos.task_group import ExactlyOnceLoad
 

@@ -24,7 +24,7 @@ _CONTROL_BEHIND = re.compile(rf";{_COMMENTS}{_ENDS}", re.IGNORECASE | re.DOTALL)
 class Statement:
     """One SQL statement; ``:name`` in it is a parameter, ``\\:`` a colon.
 
-    :param parameters: by name. Those of the load (:mod:`airflow_kafka_eos.ledger.beside`) need not be given.
+    :param parameters: by name. Those of the load (:mod:`airflow_kafka_eos.ledger.dual_write`) need not be given.
     """
 
     sql: str

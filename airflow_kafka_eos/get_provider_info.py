@@ -10,7 +10,7 @@ from airflow_kafka_eos.config import provider_config
 #: The form of Airflow's UI for the ledger's connection: the fields beside the standard ones.
 LEDGER_CONNECTION: dict[str, Any] = {
     "connection-type": "kafka_eos_ledger",
-    "hook-class-name": "airflow_kafka_eos.hooks.kafka_eos_ledger.KafkaEosLedgerHook",
+    "hook-class-name": "airflow_kafka_eos.hooks.kafka_eos.KafkaEosLedgerHook",
     "hook-name": "Kafka exactly-once ledger",
     "ui-field-behaviour": {
         "hidden-fields": [],
@@ -74,13 +74,13 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": "Kafka exactly-once loads",
-                "python-modules": ["airflow_kafka_eos.triggers.cleanup", "airflow_kafka_eos.triggers.loaded"],
+                "python-modules": ["airflow_kafka_eos.triggers.polling", "airflow_kafka_eos.triggers.polling"],
             }
         ],
         "hooks": [
             {
                 "integration-name": "Kafka exactly-once loads",
-                "python-modules": ["airflow_kafka_eos.hooks.kafka_eos", "airflow_kafka_eos.hooks.kafka_eos_ledger"],
+                "python-modules": ["airflow_kafka_eos.hooks.kafka_eos", "airflow_kafka_eos.hooks.kafka_eos"],
             }
         ],
         "connection-types": [LEDGER_CONNECTION],

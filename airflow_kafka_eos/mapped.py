@@ -10,9 +10,8 @@ from airflow.sdk import TaskGroup, task_group
 
 from airflow_kafka_eos.arguments import job_or_sql, json_arguments, topic_names
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.misplaced import refuse_unknown
 from airflow_kafka_eos.operators.begin import name_of_item
-from airflow_kafka_eos.signatures import ItemArguments, Mappable, MappedArguments
+from airflow_kafka_eos.signatures import ItemArguments, Mappable, MappedArguments, refuse_unknown
 from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from airflow_kafka_eos.load import (
     TwoPhaseCommitText,
     WriterText,
 )
-from airflow_kafka_eos.misplaced import refuse_unknown, refuse_unknown_of_spark
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
@@ -27,7 +26,12 @@ from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
-from airflow_kafka_eos.signatures import GroupArguments, PartialArguments
+from airflow_kafka_eos.signatures import (
+    GroupArguments,
+    PartialArguments,
+    refuse_unknown,
+    refuse_unknown_of_spark,
+)
 from airflow_kafka_eos.spark.formats.settings import FormatText, ValueFormatArguments
 
 if TYPE_CHECKING:

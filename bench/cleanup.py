@@ -22,16 +22,16 @@ from typing import Any
 from confluent_kafka import Producer
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.lanes import Lanes
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.pool import Lanes
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import begin, submit
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.stages.begin import begin, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from bench.report import table
 

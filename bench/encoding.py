@@ -48,13 +48,11 @@ def encoding(records: Dataset, partitions: int, say: Callable[[str], None]) -> E
 
 def _works(partitions: int) -> dict[str, Callable[[pa.RecordBatch], object]]:
     try:
-        from airflow_kafka_eos.kafka.arrow.batcher import Batcher
-        from airflow_kafka_eos.kafka.arrow.columns import read
-        from airflow_kafka_eos.kafka.arrow.compression import compressor
-        from airflow_kafka_eos.kafka.arrow.encode import encode, measure
-        from airflow_kafka_eos.kafka.arrow.placing import place
-        from airflow_kafka_eos.kafka.tally import Tally
-        from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+        from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, encode, measure
+        from airflow_kafka_eos.kafka.producer.arrow.columns import read
+        from airflow_kafka_eos.kafka.producer.arrow.partitioner import place
+        from airflow_kafka_eos.kafka.producer.interface import Tally, TopicLimits, WriteTarget
+        from airflow_kafka_eos.kafka.records.compression import compressor
         from airflow_kafka_eos.load import LoadIdentity
         from airflow_kafka_eos.naming import TransactionalId
         from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.spark.manifest_store import ManifestStore

@@ -14,8 +14,8 @@ import traceback
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_kafka_eos.spark.arrow_batches import ARROW_BATCHES
 from airflow_kafka_eos.spark.errortext import own_error
+from airflow_kafka_eos.spark.write import ARROW_BATCHES
 from bench.spark_writers import WRITERS
 
 

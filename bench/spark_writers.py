@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
-from airflow_kafka_eos.kafka.arrow.plain import numbers
+from airflow_kafka_eos.kafka.producer.arrow.binary import numbers
 from airflow_kafka_eos.spark.write import write
 
 Settings = Mapping[str, str]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import TopicPartition
 from bench.cases import CASES, CONTESTANTS, Contestant

@@ -34,7 +34,7 @@ with DAG(
     def act(answer, params=None):
         """The same as `airflow-kafka-eos loads recover` and `loads give-up`."""
         from airflow_kafka_eos.load import LoadIdentity
-        from airflow_kafka_eos.protocol.recovering import give_up, recover
+        from airflow_kafka_eos.protocol.repair.recover import give_up, recover
 
         load = LoadIdentity(params["namespace"], params["name"], params["key"])
         person, (choice,) = answer["responded_by_user"] or {}, answer["chosen_options"]

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 
 PASSWORD = "t0p-secret"

@@ -108,7 +108,7 @@ def test_parsing_a_dag_loads_no_heavy_library() -> None:
 
 def test_the_probe_sees_what_it_is_there_to_see() -> None:
     # ledger and kafka do import heavy libraries, one of which Airflow has loaded before
-    seen = _probe(["airflow_kafka_eos.ledger.tables", "airflow_kafka_eos.kafka.wire"])
+    seen = _probe(["airflow_kafka_eos.ledger.tables", "airflow_kafka_eos.kafka.client.wire"])
     assert "airflow_kafka_eos.ledger.tables imports sqlalchemy" in seen
     assert "loaded: kafka" in seen
 

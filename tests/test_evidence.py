@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.evidence import Marker, Outcome, judge, judge_decided
+from airflow_kafka_eos.transaction import Marker, Outcome, judge, judge_decided
 
 C, A, M, U = Marker.COMMIT, Marker.ABORT, Marker.MISSING, Marker.UNREADABLE
 some_markers = st.lists(st.sampled_from(Marker), max_size=12)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 

@@ -17,12 +17,12 @@ _INTERRUPTED, _NOBODY_READS = 130, 141
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
-    """Entry point; prints errors of ours as one line and returns the exit code (see :mod:`.exits`).
+    """Entry point; prints errors of ours as one line and returns the exit code (see :mod:`.terminal`).
 
     :param prog: what the program is called in its help.
     """
     try:
-        from airflow_kafka_eos.cli.interrupting import interruptible
+        from airflow_kafka_eos.cli.terminal import interruptible
 
         with interruptible():
             return _run(list(sys.argv[1:] if argv is None else argv), prog)
@@ -35,8 +35,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
 
 
 def _run(argv: list[str], prog: str) -> int:
-    from airflow_kafka_eos.cli.exits import TRANSIENT, USAGE, code_of
-    from airflow_kafka_eos.cli.logs import to_stderr
+    from airflow_kafka_eos.cli.terminal import TRANSIENT, USAGE, code_of, to_stderr
     from airflow_kafka_eos.errors import KafkaEosError
 
     try:
@@ -77,7 +76,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
         spark_archive,
         transactions,
     )
-    from airflow_kafka_eos.cli.exits import EXPLAINED
+    from airflow_kafka_eos.cli.terminal import EXPLAINED
 
     every = argparse.ArgumentParser(
         prog=prog, description="Spark to Kafka, exactly once, from Airflow.", epilog=EXPLAINED

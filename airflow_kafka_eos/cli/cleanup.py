@@ -6,19 +6,26 @@ import argparse
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.cli.airflow_options import default_of, in_ms, or_setting
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person, say_where
-from airflow_kafka_eos.cli.configured import default_of, in_ms, or_setting
-from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.durations import milliseconds, seconds, text_of
-from airflow_kafka_eos.cli.exits import FOUND, code_of, worst
-from airflow_kafka_eos.cli.hidden import say_hidden
-from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.cli.terminal import (
+    FOUND,
+    add_output,
+    add_yes,
+    as_json,
+    as_table,
+    code_of,
+    confirm,
+    say_hidden,
+    worst,
+)
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
-    from airflow_kafka_eos.protocol.leftovers import Leftovers, Swept
+    from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, Swept
     from airflow_kafka_eos.protocol.session import Session
 
 _DAY_MS = 86_400_000
@@ -66,7 +73,7 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 def _cleanup(arguments: argparse.Namespace) -> int:
     if (arguments.name is None) != (arguments.key is None):
         raise ConfigurationError("cleanup NAME has no KEY", remedy="Name both, or neither for the whole namespace")
-    from airflow_kafka_eos.protocol.leftovers import clean, open_of
+    from airflow_kafka_eos.protocol.cleanup.namespace import clean, open_of
 
     with open_session(arguments) as session:
         left = _chosen(arguments, session)
@@ -106,7 +113,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace, session: Session) -> Leftovers:
-    from airflow_kafka_eos.protocol.leftovers import Leftovers, find
+    from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, find
 
     if arguments.name is None:
         return find(session, abandoned_after=timedelta(milliseconds=arguments.abandoned_after))

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_kafka_eos.cli.configured import default_of, or_setting, setting
+from airflow_kafka_eos.cli.airflow_options import default_of, or_setting, setting
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import seconds
 from airflow_kafka_eos.cli.ledger import add_conn_id, told_where_else_it_may_be, url_of
 from airflow_kafka_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.protocol.session import Session
 
 
@@ -77,9 +77,9 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
 
     :raises ConfigurationError: two clusters are named, or none can be found, or a setting is wrong.
     """
-    from airflow_kafka_eos.kafka.client_properties import read_client_properties
-    from airflow_kafka_eos.kafka.setting_names import refuse_unknown_names
-    from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.kafka.client.client_properties import read_client_properties
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+    from airflow_kafka_eos.kafka.producer.options import refuse_unknown_names
 
     address = arguments.bootstrap_server or getattr(arguments, "bootstrap_server_before", None)
     file = arguments.command_config or getattr(arguments, "command_config_before", None)

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_kafka_eos.cli.airflow_options import AskAirflow, airflow_home, airflow_option, without_airflow
-from airflow_kafka_eos.cli.logs import to_stderr
+from airflow_kafka_eos.cli.terminal import to_stderr
 from airflow_kafka_eos.errors import ConfigurationError
 
 _TEXTS = ("conn_type", "description", "host", "login", "password", "schema")

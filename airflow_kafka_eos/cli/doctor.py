@@ -13,19 +13,17 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.airflow_options import airflow_option
+from airflow_kafka_eos.cli.airflow_options import airflow_option, default_of, or_setting
 from airflow_kafka_eos.cli.cluster import add_address, add_kafka_conn_id, add_namespace, settings_of
-from airflow_kafka_eos.cli.configured import default_of, or_setting
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import seconds, whole
-from airflow_kafka_eos.cli.exits import FOUND, OK, TRANSIENT
 from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
-from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, add_output, as_json, as_table
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.doctor.examining import Examination
+    from airflow_kafka_eos.doctor.examine import Examination
     from airflow_kafka_eos.doctor.finding import Finding
 
 #: what they log of connections is in the findings, and Airflow's logging would print it between them
@@ -66,9 +64,9 @@ def add_to(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.doctor.examining import examine
-    from airflow_kafka_eos.doctor.seen import Asked
-    from airflow_kafka_eos.protocol.ids import Caps
+    from airflow_kafka_eos.doctor.examine import examine
+    from airflow_kafka_eos.doctor.finding import Asked
+    from airflow_kafka_eos.protocol.guards.id_caps import Caps
 
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -7,12 +7,19 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, say_where
-from airflow_kafka_eos.cli.confirm import add_yes, confirm
 from airflow_kafka_eos.cli.durations import whole
-from airflow_kafka_eos.cli.exits import FOUND, OK, worst
-from airflow_kafka_eos.cli.hidden import say_hidden
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
-from airflow_kafka_eos.cli.output import add_output, as_json, as_table
+from airflow_kafka_eos.cli.terminal import (
+    FOUND,
+    OK,
+    add_output,
+    add_yes,
+    as_json,
+    as_table,
+    confirm,
+    say_hidden,
+    worst,
+)
 from airflow_kafka_eos.errors import ConfigurationError
 
 
@@ -46,7 +53,7 @@ def add_to(commands: Any) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.protocol.ids import ids_report
+    from airflow_kafka_eos.protocol.guards.id_caps import ids_report
 
     with open_session(arguments) as session:
         report = ids_report(session)

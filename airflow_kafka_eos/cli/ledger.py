@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.configured import setting
-from airflow_kafka_eos.cli.confirm import add_yes, confirm
+from airflow_kafka_eos.cli.airflow_options import setting
 from airflow_kafka_eos.cli.connections import airflow_connection
-from airflow_kafka_eos.cli.exits import FOUND
+from airflow_kafka_eos.cli.terminal import FOUND, add_yes, confirm
 from airflow_kafka_eos.errors import ConfigurationError, LedgerNotReadyError
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def url_of(arguments: argparse.Namespace) -> str:
         option, conn_id = "[kafka_eos] ledger_conn_id", setting("ledger_conn_id")
     if not conn_id:
         return default_url()
-    from airflow_kafka_eos.ledger.of_connection import ledger_url
+    from airflow_kafka_eos.ledger.location import ledger_url
 
     return _readable(ledger_url(airflow_connection(option, conn_id)))
 

@@ -1,4 +1,7 @@
-"""``loads``: what the ledger knows of each load, its attempts and their transactions."""
+"""``loads``: what the ledger knows of each load, its attempts and their transactions.
+
+``loads recover`` and ``loads give-up``: what a person can do for a load that is decided and not committed.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,37 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli import recovering
-from airflow_kafka_eos.cli.cluster import add_namespace
-from airflow_kafka_eos.cli.durations import text_of
+from airflow_kafka_eos.cli.cluster import (
+    add_cluster,
+    add_namespace,
+    open_session,
+    person,
+)
+from airflow_kafka_eos.cli.durations import seconds, text_of
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
-from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table
+from airflow_kafka_eos.cli.terminal import (
+    FOUND,
+    OK,
+    add_output,
+    add_yes,
+    as_json,
+    as_lines,
+    as_table,
+    confirm,
+)
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
+    from airflow_kafka_eos.ledger.rows import (
+        AttemptRow,
+        LoadRow,
+        RepairRow,
+        TransactionRow,
+    )
+    from airflow_kafka_eos.protocol.session import Session
+
 
 #: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
 WARN_AFTER_MS = 86_400_000
@@ -43,7 +66,7 @@ def add_to(commands: Any) -> None:
     for command in (every, one):
         add_conn_id(command)
         add_output(command)
-    recovering.add_to(loads)
+    add_to(loads)
 
 
 def add_load(command: argparse.ArgumentParser) -> None:
@@ -207,3 +230,72 @@ def _repair(row: RepairRow) -> dict[str, Any]:
         "ended_at": row.ended_at,
         "reason": row.reason,
     }
+
+
+def add_recover_and_give_up(loads: Any) -> None:
+    """Add the commands to those of ``loads``."""
+    from airflow_kafka_eos.cli.loads import add_load
+
+    recover = loads.add_parser(
+        "recover", help="roll a decided load forward, or repair it, until it is committed or in doubt"
+    )
+    recover.add_argument(
+        "--deadline", type=seconds, default=300.0, metavar="SECONDS", help="how long to try; default 300"
+    )
+    recover.set_defaults(run=_recover)
+    give_up = loads.add_parser(
+        "give-up",
+        help="say that a decided load will never be completed",
+        description="Say that a decided load will never be completed. Readers keep what is committed of it; what is "
+        "not may be ended then, by `transactions force-terminate`. There is no way back.",
+    )
+    give_up.add_argument("--reason", required=True, help="why, for whoever looks at the ledger later")
+    add_yes(give_up)
+    give_up.set_defaults(run=_give_up)
+    for command in (recover, give_up):
+        add_load(command)
+        add_cluster(command)
+        add_output(command)
+
+
+def _recover(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.protocol.repair.recover import recover
+
+    load = _identity(arguments)
+    with open_session(arguments) as session:
+        _refuse_unknown(session, load)
+        row = recover(session, load, by=person(), deadline_s=arguments.deadline)
+        return _print(arguments, session, row)
+
+
+def _give_up(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.protocol.repair.recover import give_up
+
+    load = _identity(arguments)
+    with open_session(arguments) as session:
+        _refuse_unknown(session, load)
+        confirm(arguments, f"Give up load {load} for good? It is decided to be committed.")
+        give_up(session, load, by=person(), reason=arguments.reason)
+        row = session.ledger.load(load)
+        assert row is not None
+        _print(arguments, session, row)
+    return OK
+
+
+def _identity(arguments: argparse.Namespace) -> LoadIdentity:
+    return LoadIdentity(arguments.namespace, arguments.name, arguments.key)
+
+
+def _refuse_unknown(session: Session, load: LoadIdentity) -> None:
+    from airflow_kafka_eos.cli.loads import unknown
+
+    if session.ledger.load(load) is None:
+        raise unknown(session.ledger, load)
+
+
+def _print(arguments: argparse.Namespace, session: Session, row: LoadRow) -> int:
+    from airflow_kafka_eos.cli.loads import as_row
+
+    shown = as_row(row, session.ledger.attempt(row.load, row.newest_attempt))
+    print(as_json(shown) if arguments.output == "json" else as_lines(shown))
+    return OK if row.state is LoadState.COMMITTED else FOUND

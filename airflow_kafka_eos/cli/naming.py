@@ -10,7 +10,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.transaction import TopicPartition
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.kafka.wire import Wire
+    from airflow_kafka_eos.kafka.client.wire import Wire
 
 #: what Kafka's numbers of partitions, brokers and offsets go to
 PARTITION, OFFSET = whole(0, 2**31 - 1), whole(0, 2**63 - 1)
@@ -59,7 +59,7 @@ def id_at(wire: Wire, tp: TopicPartition, start_offset: int) -> str:
 
     :raises ConfigurationError: nothing is open there, or no coordinator knows whose it is.
     """
-    from airflow_kafka_eos.kafka.producers import remembered_producers, transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.open_producers import remembered_producers, transactional_ids_of
 
     there = [p for p in remembered_producers(wire, tp, None) if p.txn_start_offset >= 0]
     mine = next((p for p in there if p.txn_start_offset == start_offset), None)

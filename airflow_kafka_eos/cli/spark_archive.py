@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_eos.cli.exits import OK
+from airflow_kafka_eos.cli.terminal import OK
 
 
 def add_to(commands: Any) -> None:
@@ -24,8 +24,7 @@ def add_to(commands: Any) -> None:
 
 def _archive(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.load import WriterName
-    from airflow_kafka_eos.spark.archive import PACKAGES, write_archive
-    from airflow_kafka_eos.spark.installed import NEEDED
+    from airflow_kafka_eos.spark.python_env import NEEDED, PACKAGES, write_archive
 
     count = write_archive(arguments.out)
     natives = sorted(set(NEEDED[WriterName.ARROW].values()) - {"kafka-python"})

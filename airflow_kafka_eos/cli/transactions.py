@@ -1,31 +1,102 @@
-"""``transactions``: what is open at the brokers, whose it is, and ending it by the rules."""
+"""``transactions``: what is open at the brokers, whose it is, and ending it by the rules.
+
+``transactions describe-producers``: which producers a partition remembers, and what each has open there.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 import shlex
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli import ending, hanging, producers
-from airflow_kafka_eos.cli.cluster import add_address, add_cluster, add_namespace, open_session, say_where
-from airflow_kafka_eos.cli.durations import milliseconds_or_duration, text_of
-from airflow_kafka_eos.cli.exits import FOUND, OK
-from airflow_kafka_eos.cli.hidden import say_hidden
-from airflow_kafka_eos.cli.naming import add_transactional_id, needed_id
-from airflow_kafka_eos.cli.output import add_output, as_json, as_lines, as_table, utc
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.cli import ending
+from airflow_kafka_eos.cli.cluster import (
+    add_address,
+    add_cluster,
+    add_kafka_conn_id,
+    add_namespace,
+    open_session,
+    say_where,
+    settings_of,
+)
+from airflow_kafka_eos.cli.durations import milliseconds_or_duration, seconds, text_of
+from airflow_kafka_eos.cli.naming import PARTITION, add_transactional_id, needed_id
+from airflow_kafka_eos.cli.terminal import (
+    FOUND,
+    OK,
+    add_output,
+    as_json,
+    as_lines,
+    as_table,
+    say_hidden,
+    utc,
+)
+from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
     PreparedTransaction,
     PreparedTxnState,
+    TopicPartition,
     TransactionDescription,
 )
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
     from airflow_kafka_eos.protocol.session import Session
+
+
+def add_describe_producers(transactions: Any) -> None:
+    """Add the command to those of ``transactions``."""
+    producers = transactions.add_parser(
+        "describe-producers",
+        help="which producers a partition remembers, and what each has open there",
+        description="The producers of a partition, as one of its replicas remembers them, whoever they are (KIP-664). "
+        "It asks the brokers alone, no ledger; it needs READ on the topic.",
+    )
+    producers.add_argument("--topic", required=True, help="the topic")
+    producers.add_argument("--partition", required=True, type=PARTITION, metavar="N", help="the partition's number")
+    producers.add_argument("--broker-id", type=PARTITION, metavar="N", help="ask this replica; default: the leader")
+    add_kafka_conn_id(producers)
+    add_address(producers)
+    producers.add_argument(
+        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for one request with its retries; default 60"
+    )
+    add_output(producers)
+    producers.set_defaults(run=_producers)
+
+
+def _producers(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.kafka.admin.open_producers import remembered_producers, transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.partitions import Partitions
+    from airflow_kafka_eos.kafka.client.wire import Wire
+
+    tp = TopicPartition(arguments.topic, arguments.partition)
+    with Wire(settings_of(arguments), timeout_s=arguments.timeout) as wire:
+        there = Partitions(wire).topic_info([tp.topic])[tp.topic].partitions
+        if tp.partition >= there:
+            raise TopicError(
+                f"topic {tp.topic} has no partition {tp.partition}", remedy=f"It has {there}, counted from 0"
+            )
+        found = remembered_producers(wire, tp, arguments.broker_id)
+        ids = transactional_ids_of(wire, (p.producer_id for p in found))
+        print(f"Kafka cluster {wire.cluster_id()} at {wire.settings.bootstrap_servers}", file=sys.stderr)
+    shown = [
+        {
+            "producer_id": p.producer_id,
+            "producer_epoch": p.producer_epoch,
+            "coordinator_epoch": None if p.coordinator_epoch < 0 else p.coordinator_epoch,
+            "last_sequence": p.last_sequence,
+            "last_timestamp": utc(p.last_timestamp) if p.last_timestamp >= 0 else None,
+            "start_offset": None if p.txn_start_offset < 0 else p.txn_start_offset,
+            "transactional_id": ids.get(p.producer_id),
+        }
+        for p in found
+    ]
+    print(as_json(shown) if arguments.output == "json" else as_table(shown) or f"no producers in {tp}")
+    return OK
 
 
 #: `--state any`
@@ -63,9 +134,9 @@ def add_to(commands: Any) -> None:
         add_namespace(command)
         add_cluster(command)
         add_output(command)
-    producers.add_to(transactions)
+    add_to(transactions)
     ending.add_to(transactions)
-    hanging.add_to(transactions)
+    ending.add_hanging(transactions)
 
 
 def _state(text: str) -> str:
@@ -82,8 +153,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _list(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.naming import namespace_prefix
-    from airflow_kafka_eos.protocol.hidden import hidden_by_acls, others_hidden
-    from airflow_kafka_eos.protocol.holding import holders_of
+    from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, others_hidden
 
     wanted = None if arguments.state is None else {state for state in arguments.state if state != _ANY}
     if arguments.state is not None and _ANY in arguments.state:
@@ -159,10 +229,10 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.evidence import Outcome, judge, judge_decided
     from airflow_kafka_eos.load import Verdict
-    from airflow_kafka_eos.protocol.holding import holder_of
-    from airflow_kafka_eos.protocol.judging import evidence
+    from airflow_kafka_eos.protocol.evidence import evidence
+    from airflow_kafka_eos.protocol.guards.ownership import holder_of
+    from airflow_kafka_eos.transaction import Outcome, judge, judge_decided
 
     name = needed_id(arguments)
     with open_session(arguments) as session:

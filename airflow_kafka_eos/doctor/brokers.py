@@ -1,16 +1,27 @@
-"""Brokers and their settings. No I/O."""
+"""Brokers and their settings. No I/O.
+
+This machine's clock beside others'. No I/O.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from airflow_kafka_eos.doctor.commands import Commands
-from airflow_kafka_eos.doctor.finding import Finding, Judgement, Unknown
-from airflow_kafka_eos.doctor.ids import all_of
-from airflow_kafka_eos.doctor.replication import check_all
-from airflow_kafka_eos.doctor.seen import TRANSACTION_LOG, Asked, BrokerSeen, ClusterSeen
-from airflow_kafka_eos.kafka.preflight import MAX_TIMEOUT, missing_requests
-from airflow_kafka_eos.kafka.two_phase import ENABLE
+from airflow_kafka_eos.doctor.finding import (
+    TRANSACTION_LOG,
+    Asked,
+    BrokerSeen,
+    ClusterSeen,
+    Finding,
+    Judgement,
+    LedgerSeen,
+    Unknown,
+)
+from airflow_kafka_eos.doctor.namespace import all_of
+from airflow_kafka_eos.doctor.topics import check_all
+from airflow_kafka_eos.kafka.admin.inspect import Clock
+from airflow_kafka_eos.kafka.admin.preflight import ENABLE, MAX_TIMEOUT, missing_requests
 from airflow_kafka_eos.load import TwoPhaseCommit
 
 ID_EXPIRATION = "transactional.id.expiration.ms"
@@ -21,7 +32,7 @@ TRANSACTION_VERSION = "transaction.version"
 _DAY_MS = 86_400_000
 
 
-def check(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
+def check_brokers(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
     """All that is about brokers, and the log of their transactions."""
     for broker in seen.brokers:
         yield from of_broker(broker)
@@ -148,3 +159,30 @@ def _lowest(seen: ClusterSeen, key: str) -> int | Unknown:
         return min(values)
     unknown = [b.config for b in seen.brokers if isinstance(b.config, Unknown)]
     return unknown[0] if unknown else Unknown(f"no broker shows {key}")
+
+
+_NOTICED_S = 2.0
+_TOO_MUCH_S = 30.0
+
+
+def check_clocks(seen: ClusterSeen | None, ledger: LedgerSeen) -> Iterator[Finding]:
+    """The active controller's clock, and the ledger's database's."""
+    if seen is not None:
+        yield _clock("clock-brokers", "the active controller", seen.clock)
+    if ledger.clock is not None:
+        yield _clock("clock-ledger", "the ledger's database", ledger.clock)
+
+
+def _clock(id: str, whose: str, clock: Clock | Unknown) -> Finding:
+    if isinstance(clock, Unknown):
+        return Finding.not_seen(id, whose, clock)
+    seen = f"{clock.off_by:+.1f} s beside this machine's, give or take {clock.uncertainty:.1f} s"
+    found = Judgement(id, whose, seen)
+    surely_off = max(0.0, abs(clock.off_by) - clock.uncertainty)
+    remedy = "Let every machine keep its time by NTP: `chronyc tracking` or `timedatectl timesync-status` says how far"
+    if surely_off > _TOO_MUCH_S:
+        means = "Deadlines of writers, margins of decide and retention of records are judged wrongly"
+        return found.error(means, remedy)
+    if surely_off > _NOTICED_S:
+        return found.warning("That much is taken off, or added to, the margins of decide and writers", remedy)
+    return found.ok("They agree")

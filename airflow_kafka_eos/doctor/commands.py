@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_kafka_eos.kafka.inspecting import TopicSeen
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.admin.inspect import TopicSeen
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 
 #: In Kafka's own client settings the login of somebody who may do this. We know of no such login.
 ADMIN_CONFIG = "admin.properties"

@@ -18,7 +18,7 @@ from airflow_kafka_eos.ledger.decisions import abort_undecided, why_undecidable
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.ledger.slots import lease, release
-from airflow_kafka_eos.ledger.text import for_people
+from airflow_kafka_eos.ledger.tables import for_people
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest
 

@@ -7,6 +7,8 @@ is overridden: a decision that a crash can take back is no decision.
 
 No connection pool: an operation is rare and short, hundreds of waiting tasks hold no idle connection, a fork
 inherits none, and a connection that died in between cannot be met.
+
+The database's own clock: other machines' clocks are held against it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Insert, create_engine, event
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Insert,
+    create_engine,
+    event,
+    text,
+)
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
@@ -32,9 +41,9 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
-from airflow_kafka_eos.ledger import guard
-from airflow_kafka_eos.ledger.codes import error_code
+from airflow_kafka_eos.ledger import transaction_guard
 from airflow_kafka_eos.ledger.location import parse, redacted, scrub
+from airflow_kafka_eos.ledger.transaction_guard import error_code
 
 T = TypeVar("T")
 
@@ -225,7 +234,7 @@ def _make_engine(url: URL) -> Engine:
 
 
 def _set_up(engine: Engine, backend: str) -> None:
-    guard.install(engine)
+    transaction_guard.install(engine)
     if backend == "sqlite":
         event.listen(engine, "connect", _connect_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -267,3 +276,23 @@ def _connect_mysql(connection: Any, _record: Any) -> None:
     cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {int(LOCK_TIMEOUT)}")
     cursor.close()
     connection.commit()
+
+
+_NOW = {
+    "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
+    "mysql": "SELECT unix_timestamp(now(3))",
+    "mariadb": "SELECT unix_timestamp(now(3))",
+}
+
+
+def now_s(url: str) -> float | None:
+    """Seconds since the epoch by the database server's clock; None where there is no server (SQLite).
+
+    :raises LedgerUnavailableError: the database does not answer.
+    """
+    database = Database(url)
+    try:
+        asking = _NOW.get(database.url.get_backend_name())
+        return None if asking is None else float(database.read(lambda c: c.execute(text(asking)).scalar_one()))
+    finally:
+        database.close()

@@ -5,35 +5,130 @@ Rule: decide-before-kafka.
 Every method is one database transaction. All are compare-and-sets on the locked load's row, so that calling
 again after a lost answer is safe; :class:`~airflow_kafka_eos.errors.LedgerUnavailableError` says nothing about
 whether it happened.
+
+A ledger's database, from opening it to closing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
 from airflow_kafka_eos import naming
-from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.ledger import (
-    attempts,
-    decisions,
-    failures,
-    outcomes,
-    queries,
-    renewing,
-    repairs,
-    slots,
-    turns,
-    waiting,
+from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, OtherLedgerError
+from airflow_kafka_eos.ledger import admin, attempts, decisions, leases, queries, repairs, slots
+from airflow_kafka_eos.ledger import decisions as failures
+from airflow_kafka_eos.ledger import decisions as outcomes
+from airflow_kafka_eos.ledger import queries as waiting
+from airflow_kafka_eos.ledger.database import Database
+from airflow_kafka_eos.ledger.location import default_url, redacted
+from airflow_kafka_eos.ledger.revision import current, is_current, read_checked
+from airflow_kafka_eos.ledger.rows import (
+    AttemptRow,
+    LoadRow,
+    RepairRow,
+    SlotRow,
+    TransactionRow,
 )
-from airflow_kafka_eos.ledger.opened import OpenLedger
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
-from airflow_kafka_eos.manifest import AttemptRef, Manifest, PartitionWrites, sha256
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.manifest import (
+    AttemptRef,
+    Manifest,
+    PartitionWrites,
+    sha256,
+)
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
+
+T = TypeVar("T")
+
+
+def _other(shown: str, why: str) -> OtherLedgerError:
+    return OtherLedgerError(f"the ledger {shown} is not the one that this load is noted in: {why}")
+
+
+class OpenLedger:
+    """What every operation of the ledger needs: its database, and its id."""
+
+    def __init__(self, database: Database, ledger_id: str) -> None:
+        self._database = database
+        self._ledger_id = ledger_id
+
+    @classmethod
+    def open(cls, url: str, *, upgrade: bool | None = None) -> Self:
+        """Open the ledger at an SQLAlchemy URL (SQLite file, PostgreSQL, MySQL).
+
+        :param upgrade: create or upgrade it. None: the embedded SQLite default only.
+        :raises LedgerUnavailableError: unreachable, or not upgraded yet.
+        :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
+        """
+        database = Database(url)
+        if (url == default_url() if upgrade is None else upgrade) and not is_current(database):
+            from airflow_kafka_eos.ledger import migrate  # Alembic; nearly always the ledger is up to date
+
+            migrate.upgrade(url)
+        return cls(database, read_checked(database, queries.ledger_id))
+
+    @classmethod
+    def open_existing(cls, url: str, ledger_id: str | None = None) -> Self:
+        """Open a ledger that others work with, from a process that may have another Airflow home than theirs.
+
+        None is ever made here, nor upgraded: an empty one would answer that there is nothing to do.
+
+        :param ledger_id: which one it has to be; None: that is not known.
+        :raises OtherLedgerError: there is none, or it is another one.
+        :raises LedgerUnavailableError: unreachable, or not upgraded yet.
+        :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
+        """
+        try:
+            opened = cls.open(url, upgrade=False)
+        except LedgerUnavailableError:
+            if current(url) is None:
+                raise _other(redacted(url), "there is none") from None
+            raise
+        if ledger_id is not None and opened.ledger_id != ledger_id:
+            opened.close()
+            raise _other(redacted(url), f"its id is {opened.ledger_id}, not {ledger_id}")
+        return opened
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._database.shown!r}, {self._ledger_id})"
+
+    @property
+    def where(self) -> str:
+        """Its URL, without a password."""
+        return self._database.shown
+
+    @property
+    def ledger_id(self) -> str:
+        """10 random hex characters, part of every transactional id (rule: only-our-ids)."""
+        return self._ledger_id
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        return self._database.write(work)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        return self._database.read(work)
 
 
 class Ledger(OpenLedger):
@@ -46,7 +141,7 @@ class Ledger(OpenLedger):
 
         :raises ConfigurationError: a decided load is not finished.
         """
-        old, self._ledger_id = self._write(lambda c: renewing.new_id(c, decided_by))
+        old, self._ledger_id = self._write(lambda c: admin.new_id(c, decided_by))
         return old
 
     def forget_cluster(self, cluster_id: str) -> int:
@@ -54,7 +149,7 @@ class Ledger(OpenLedger):
 
         :returns: how many attempts; from here on they are looked for where the connection leads.
         """
-        return self._write(lambda c: renewing.forget_cluster(c, cluster_id))
+        return self._write(lambda c: admin.forget_cluster(c, cluster_id))
 
     # --- attempts
 
@@ -353,7 +448,7 @@ class Ledger(OpenLedger):
         :param what: names of what only one at a time may make.
         :returns: None: they are ``by``'s. Else who has one of them; ask again.
         """
-        return self._write(lambda c: turns.take(c, what, by, turn))
+        return self._write(lambda c: leases.take(c, what, by, turn))
 
     # --- slots of pooled ids
 

@@ -16,15 +16,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
-from airflow_kafka_eos.ledger.text import for_people, for_reason
+from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction
 
 _R = t.repairs.c
 

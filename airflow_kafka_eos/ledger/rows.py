@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction
 
 
 @dataclass(frozen=True)

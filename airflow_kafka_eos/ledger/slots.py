@@ -18,7 +18,7 @@ from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.rows import RETIRED, SlotRow
-from airflow_kafka_eos.ledger.text import for_reason
+from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
 
@@ -207,7 +207,7 @@ def decided_states(
     """By id, the identities decided to be committed that a coordinator may show so.
 
     Two of the table's primary keys for each, however long the id's history is; see
-    :func:`~airflow_kafka_eos.protocol.leasing.may_show`.
+    :func:`~airflow_kafka_eos.protocol.guards.slots.may_show`.
     """
     found: dict[str, set[PreparedTxnState]] = {}
     c = t.transactions.c

@@ -5,6 +5,8 @@ All are prefixed, because a dual write shares its database with the application'
 
 Times are UTC ISO texts with microseconds (fixed width, so that they sort), because the three databases do not
 agree on time zones. Texts compare byte by byte everywhere, MySQL included.
+
+Texts for people (owners, reasons), made fit for every database. Pure.
 """
 
 from __future__ import annotations
@@ -227,3 +229,17 @@ turns = Table(
     Column("taken_by", _PEOPLE, nullable=False),
     Column("taken_at", _TIME, nullable=False),
 )
+
+
+REASON_LENGTH = 4000
+
+
+def for_people(text: str, longest: int = PEOPLE_LENGTH) -> str:
+    """Replace what PostgreSQL or UTF-8 refuse, cut what is too long: a note must never stop a decision."""
+    clean = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+
+
+def for_reason(text: str) -> str:
+    """Like :func:`for_people`, with more room."""
+    return for_people(text, REASON_LENGTH)

@@ -2,12 +2,27 @@
 
 Airflow registers the events of a task together with its success, so what it has registered is what was told: before
 anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of a committed load wakes nobody again.
+
+The first event of a topic's asset: tasks whose success would make the same in Airflow take turns.
+
+Rule: turns-for-the-first-event.
+
+Airflow makes an asset that no DAG file names together with its first event, and with the first event by an alias it
+notes that the alias has the asset. Where two tasks end at once, the second meets the database's UNIQUE constraint, and
+Airflow 3.3 marks it as failed for good, without retries ("Error updating Task Instance state. Setting the task to
+failed", seen in a backfill): a load that is committed and visible would show as a failed run. See docs/adr/0022.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,15 +31,65 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
-from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
-from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.lineage.first_event import take_turn, to_be_made
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TerminalError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+
 log = logging.getLogger(__name__)
+
+#: Airflow has the success of whoever took its turn by then, on a busy machine too.
+A_TURN = timedelta(seconds=60)
+#: Nobody waits longer.
+PATIENCE = timedelta(minutes=3)
+_LOOK_S = 1.0
+
+
+def to_be_made(uri: str, alias: str, *, is_made: bool) -> list[str]:
+    """Names of what the first event of an asset by an alias makes in Airflow. No I/O.
+
+    :param is_made: Airflow has the asset, and has yet to note that the alias has it.
+    """
+    of_alias = f"{uri} by {alias}"
+    return [of_alias] if is_made else [uri, of_alias]
+
+
+def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[str]], str | None]) -> None:
+    """Wait until nothing is left to be made, or it is our turn to make all of it.
+
+    Its turn is over for whoever took it when Airflow has its success, for then nothing is left; or by time, where it
+    died. Behind :data:`PATIENCE`, or where the ledger refuses a turn for good, this goes on all the same: the records
+    are there, and readers want to be told.
+
+    :param look: asks Airflow for what is left.
+    :param take: takes the turn with that; None, or who has it.
+    """
+    began, said = time.monotonic(), ""
+    while left := look():
+        try:
+            holder = take(left)
+            if holder is None:
+                return
+            reason = f"{holder} has the turn"
+            may_come = True
+        except (KafkaEosError, AirflowException, AirflowRuntimeError) as e:  # a connection that Airflow does not give
+            reason, may_come = f"{type(e).__name__}: {e}", not isinstance(e, TerminalError)
+        waited_s = time.monotonic() - began
+        if not may_come or waited_s >= PATIENCE.total_seconds():
+            log.warning(
+                "after %.0f s waits no longer for its turn to make in Airflow: %s (%s). Should another task do that at"
+                " the same moment, Airflow fails one of both: clear its loaded then, the records are there",
+                *(waited_s, ", ".join(sorted(left)), reason),
+            )
+            return
+        if reason != said:
+            log.info("waits for its turn to make in Airflow: %s (%s)", ", ".join(sorted(left)), reason)
+            said = reason
+        time.sleep(_LOOK_S)
+
 
 DEFAULT_PORT = 9092
 #: The event of a load follows its decision; so many of other loads are looked through for it.
@@ -96,7 +161,7 @@ def announce(
     """Note for this task's success what there is to tell, with its extra.
 
     :param outlets: the task's own, ``alias`` among them.
-    :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
+    :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
     :param take: takes the turn with what is to be made in Airflow, see :mod:`first_event`.
     """

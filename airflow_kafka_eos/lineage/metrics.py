@@ -34,7 +34,7 @@ def count(namespace: str, number: str, by: int) -> None:
 def count_arrival(load: LoadIdentity, arrival: Mapping[str, Any], now: datetime) -> None:
     """A load that readers see for the first time.
 
-    :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load.
+    :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load.
     """
     for number, by in (
         ("loads", 1),

@@ -20,7 +20,7 @@ def lineage_of(
 ) -> OperatorLineage[Any, Any]:
     """The topics of a load as output datasets, ``kafka://<server>`` and ``<topic>`` (OpenLineage's naming).
 
-    :param arrival: :func:`~airflow_kafka_eos.protocol.visibility.arrival_of` the load; None: no load, no datasets.
+    :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load; None: no load, no datasets.
     :param wrote: with rows and bytes. Not of a load that was loaded before: they would be counted twice.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.arguments import Duration, duration
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
     LoadOperator,
@@ -14,6 +13,7 @@ from airflow_kafka_eos.operators.base import (
     refuse_siblings,
 )
 from airflow_kafka_eos.operators.decide import counts_of
+from airflow_kafka_eos.transaction import Outcome
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,7 +39,7 @@ class CommitLoadOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Commit; returns what was committed."""
-        from airflow_kafka_eos.protocol.committing import commit, decided_attempt
+        from airflow_kafka_eos.protocol.stages.commit import commit, decided_attempt
 
         with self.as_step(context) as step:
             with self.open_session(FINAL_WHEN_DECIDED) as session:

@@ -1,7 +1,21 @@
-"""decide: record one decision for all prepared transactions of a load."""
+"""decide: record one decision for all prepared transactions of a load.
+
+Decide in prepare's own task, as soon as it has prepared: no scheduling lies between.
+
+Rule: decide-at-once.
+
+A DAG that is paused schedules no further task of its running runs, and what is prepared and undecided holds back all
+readers of its partitions, in two-phase commit without end (docs/adr/0023). So prepare runs what the task decide would
+run: its checks, its dual write with rendered templates, the decision, one commit pass. The task decide comes behind it
+all the same, and returns what was decided.
+
+Whatever goes wrong here is left to that task: it meets the same again, fails with it, and is retried as its author
+wants it. prepare has succeeded by then; failing it would have Spark write everything once more.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +29,20 @@ from airflow_kafka_eos.arguments import (
 )
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import dual_write
-from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
+from airflow_kafka_eos.errors import (
+    CheckFailedError,
+    ConfigurationError,
+    KafkaEosError,
+    UndecidableError,
+)
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, owner_of, refuse_siblings
-from airflow_kafka_eos.operators.prepare import manifest_store
+from airflow_kafka_eos.operators.base import (
+    FINAL_WHEN_DECIDED,
+    LoadOperator,
+    owner_of,
+    refuse_siblings,
+)
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,6 +51,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.manifest import AttemptRef, Manifest
     from airflow_kafka_eos.protocol.session import Session
 
+
 #: XCom has no limit of its own; the ledger is the truth, so a large load's XCom names no more than these
 MAX_STATES_IN_XCOM = 500
 
@@ -34,7 +59,7 @@ MAX_STATES_IN_XCOM = 500
 class DecideLoadOperator(LoadOperator):
     """Check what prepare wrote, then decide: commit all of it, or abort and fail.
 
-    Where nothing of the author's stands between, prepare has decided already (:mod:`.at_once`); then this task returns
+    Where nothing of the author's stands between, prepare has decided already (this module); then this task returns
     what was decided, or fails with what was refused.
 
     ::
@@ -95,8 +120,8 @@ class DecideLoadOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide once; a rerun returns what was decided."""
-        from airflow_kafka_eos.protocol.deciding import undecided_attempt
-        from airflow_kafka_eos.protocol.opening import reference
+        from airflow_kafka_eos.protocol.stages.begin import reference
+        from airflow_kafka_eos.protocol.stages.decide import undecided_attempt
 
         owner = owner_of(context)
         with self.as_step(context) as step, self.open_session() as session:
@@ -117,9 +142,9 @@ class DecideLoadOperator(LoadOperator):
     def decide(self, session: Session, manifest: Manifest, owner: str) -> AttemptRow:
         """Check, then record the decision for what the manifest names. What is refused is ended at once.
 
-        :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.deciding.decide`.
+        :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.decide.decide`.
         """
-        from airflow_kafka_eos.protocol.deciding import Checks, decide
+        from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 
         checks = Checks(self.min_records, self.max_records, self.check)
         also = dual_write(self.also_sql, self.also)
@@ -133,7 +158,7 @@ class DecideLoadOperator(LoadOperator):
 
     def _end_refused(self, session: Session, ref: AttemptRef, owner: str) -> None:
         """Not left to cleanup alone: a paused DAG does not come to it, and what is refused holds readers back."""
-        from airflow_kafka_eos.protocol.sweeping import sweep
+        from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 
         try:
             row = session.ledger.attempt(ref.load, ref.attempt)
@@ -144,7 +169,7 @@ class DecideLoadOperator(LoadOperator):
 
     def roll_forward(self, session: Session, row: AttemptRow) -> None:
         """Tell Kafka at once: until commit is scheduled, a paused DAG or a full pool may eat the time that is left."""
-        from airflow_kafka_eos.protocol.committing import commit_pass
+        from airflow_kafka_eos.protocol.stages.commit import commit_pass
 
         try:
             commit_pass(session, row.load, row.number)
@@ -172,3 +197,79 @@ def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:
         "transactions": len(transactions),
         "prepared_transaction_states": states,
     }
+
+
+log = logging.getLogger(__name__)
+
+
+def decide_at_once(
+    prepare: PrepareLoadOperator, context: Any, session: Session, manifest: Manifest, result: dict[str, Any]
+) -> Verdict | None:
+    """Decide what was just prepared; None where that is left to the task decide, with the reason in the log.
+
+    Templates are rendered in prepare's task: ``ti`` is its own.
+
+    :param result: what prepare returns; decide's templates may ask XCom for it.
+    """
+    found = decide_behind(prepare)
+    if isinstance(found, str):
+        log.info("%s is decided in a task of its own: %s", manifest.attempt, found)
+        return None
+    try:
+        context["ti"].xcom_push("return_value", result)
+        decide = found.prepare_for_execution()  # a copy, as Airflow's task runner makes one
+        of_decide: Any = {**context, "task": decide}
+        decide.render_template_fields(of_decide)
+        if _aim(decide) != _aim(prepare):
+            log.warning("%s is of another load, or of other connections: it decides by itself", decide.task_id)
+            return None
+        row = decide.decide(session, manifest, owner_of(context))
+        decide.roll_forward(session, row)
+    except CheckFailedError as e:
+        log.warning("refused, and ended; the task %s fails with it: %s", found.task_id, e)
+        return Verdict.ABORT
+    except Exception as e:  # the author's check or SQL too, whatever it raises: a skip is decide's own, not prepare's
+        log.warning("not decided here, the task %s has it: %s: %s", found.task_id, type(e).__name__, e)
+        return None
+    return row.verdict
+
+
+def decide_behind(prepare: PrepareLoadOperator) -> DecideLoadOperator | str:
+    """The task that decides what this one prepares; a text says why it has to wait for its turn. No I/O.
+
+    Asked when it runs, not when the DAG is parsed: what an author puts between is wired behind the group.
+    """
+    if not prepare.decide_at_once:
+        return "decide_at_once=False"
+    if not prepare.has_dag():  # type: ignore[no-untyped-call]
+        return "prepare is in no DAG"
+    behind = [task for task in prepare.downstream_list if isinstance(task, DecideLoadOperator)]
+    if len(behind) != 1:
+        return f"{len(behind)} tasks behind {prepare.task_id} decide"
+    (decide,) = behind
+    return _what_decide_waits_for(prepare, decide) or decide
+
+
+def _what_decide_waits_for(prepare: PrepareLoadOperator, decide: DecideLoadOperator) -> str:
+    """What of the author's stands between the two, and may keep the load from being decided; else an empty text."""
+    others = sorted(decide.upstream_task_ids - {prepare.task_id})
+    if others:
+        return f"it waits for {', '.join(others)}"
+    if decide.trigger_rule != "all_success":
+        return f"its trigger rule is {decide.trigger_rule.value}"
+    if decide.depends_on_past or decide.wait_for_downstream:
+        return "it waits for the run before"
+    if decide._pre_execute_hook is not None or prepare._post_execute_hook is not None:
+        return "a pre_execute or post_execute stands before it"
+    for task, kind, methods in (
+        (prepare, PrepareLoadOperator, ("execute", "post_execute")),
+        (decide, DecideLoadOperator, ("pre_execute", "execute", "decide")),
+    ):
+        for method in methods:
+            if getattr(type(task), method) is not getattr(kind, method):
+                return f"{type(task).__name__} overrides {method}"
+    return ""
+
+
+def _aim(task: LoadOperator) -> tuple[Any, ...]:
+    return task.load_identity, task.kafka_conn_id, task.ledger_conn_id

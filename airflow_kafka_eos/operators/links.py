@@ -1,4 +1,7 @@
-"""Links from a task in Airflow's UI to the page of its run; and the one that says that nothing was written."""
+"""Links from a task in Airflow's UI to the page of its run; and the one that says that nothing was written.
+
+Where a run's tab of the plugin's page is. Imports nothing, as plugin/__init__.py.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_kafka_eos.operators.page import URL_ROUTE_OF_RUN
-
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
+
+
+#: Airflow wants a route for each view: this one is the tab on the DAG run.
+URL_ROUTE_OF_RUN = "kafka-transactions-run"
 
 
 def run_tab(dag_id: str, run_id: str) -> str:

@@ -23,8 +23,8 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicErr
 from airflow_kafka_eos.hooks.kafka_eos import registry_settings
 from airflow_kafka_eos.load import TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import LoadOperator, owner_of
-from airflow_kafka_eos.operators.deploy_mode import Deployment
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
+from airflow_kafka_eos.operators.submitting import Deployment
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def look_ahead(begin: LoadOperator, context: Any, session: Session, row: Attempt
     except TransientError as e:
         log.warning("load %s: not all could be looked at beforehand, prepare does: %s", row.load, e)
     except KafkaEosError as e:
-        from airflow_kafka_eos.protocol.sweeping import needs_quiet_period
+        from airflow_kafka_eos.protocol.cleanup.sweep import needs_quiet_period
 
         if needs_quiet_period([r for r in session.ledger.attempts(row.load) if r.number < row.number]):
             # cleanup is begin's teardown, and runs only behind a begin that has succeeded
@@ -79,7 +79,7 @@ def look_ahead(begin: LoadOperator, context: Any, session: Session, row: Attempt
 
 
 def _look(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, topics: Sequence[str]) -> None:
-    from airflow_kafka_eos.protocol.prerequisites import (
+    from airflow_kafka_eos.protocol.stages.begin import (
         Wanted,
         refuse_limits,
         refuse_missing_rights,
@@ -118,8 +118,7 @@ def _look(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, 
 
 
 def _check_settings(session: Session) -> None:
-    from airflow_kafka_eos.kafka.setting_names import refuse_unknown_names
-    from airflow_kafka_eos.kafka.setting_values import refuse_wrong_values
+    from airflow_kafka_eos.kafka.producer.options import refuse_unknown_names, refuse_wrong_values
 
     settings = session.partitions.wire.settings
     refuse_unknown_names(settings)

@@ -50,15 +50,15 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
     refuse_siblings,
 )
-from airflow_kafka_eos.operators.deploy_mode import Deployment
-from airflow_kafka_eos.operators.job_arguments import (
+from airflow_kafka_eos.operators.begin import (
     asked_before,
     asked_for_something_else,
     digest_of,
     follow_from_run,
 )
-from airflow_kafka_eos.operators.submitting import environment, own_error_first, private_files
+from airflow_kafka_eos.operators.submitting import Deployment, environment, own_error_first, private_files
 from airflow_kafka_eos.reasons import reason_of
+from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX
 from airflow_kafka_eos.spark.formats.settings import (
     REGISTRY_VARIABLE,
     FormatText,
@@ -66,17 +66,16 @@ from airflow_kafka_eos.spark.formats.settings import (
     ValueFormat,
     ValueFormatArguments,
 )
-from airflow_kafka_eos.spark.handed_over import FILE_SUFFIX
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_kafka_eos.hooks.kafka_eos import Resolved
-    from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.naming import AttemptRef
-    from airflow_kafka_eos.protocol.repreparing import Repreparation
+    from airflow_kafka_eos.protocol.repair.reprepare import Repreparation
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
@@ -230,11 +229,11 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
 
     def _execute(self, context: Context, step: Step) -> dict[str, Any]:
         from airflow_kafka_eos.manifest import AttemptRef
-        from airflow_kafka_eos.operators.at_once import decide_at_once
-        from airflow_kafka_eos.operators.superseding import tell_superseded
-        from airflow_kafka_eos.protocol.ids import Caps
-        from airflow_kafka_eos.protocol.opening import prepared, reference, submit
-        from airflow_kafka_eos.protocol.repreparing import open_repreparation
+        from airflow_kafka_eos.operators.decide import decide_at_once
+        from airflow_kafka_eos.operators.submitting import tell_superseded
+        from airflow_kafka_eos.protocol.guards.id_caps import Caps
+        from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
+        from airflow_kafka_eos.protocol.stages.begin import prepared, reference, submit
         from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
         with no_retry_of_terminal_errors():
@@ -315,7 +314,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         run_spark: Callable[[str, AttemptRef], None],
     ) -> dict[str, Any]:
         """Write the lost Spark partitions once more: they enter the decision, or nothing of them stays open."""
-        from airflow_kafka_eos.protocol.repreparing import give_back, let_in
+        from airflow_kafka_eos.protocol.repair.reprepare import give_back, let_in
 
         partitions = [part.spark_partition for part in again.parts]
         self.log.warning("%s: preparing Spark partitions %s again", again.ref, partitions)

@@ -1,4 +1,11 @@
-"""What stands around a spark-submit: settings and their secrets handed over, and the application's own error first."""
+"""What stands around a spark-submit: settings and their secrets handed over, and the application's own error first.
+
+Where the Spark driver will run, and whether a load can be prepared from there. No I/O.
+
+Whoever opens an attempt tells the drivers of older ones that they may stop; how they look is in spark/orphan.py.
+
+The ledger has given them up before (rule: decide-before-kafka); what they have open is swept in any case.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -16,9 +25,17 @@ from airflow_kafka_eos.errors import (
     AccessError,
     BrokerTooOldError,
     ConfigurationError,
+    KafkaEosError,
     RecordError,
     SupersededError,
 )
+from airflow_kafka_eos.load import Verdict
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.protocol.session import Session
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +66,7 @@ def environment(texts: Mapping[str, str], local: bool) -> Iterator[None]:
     """
     from airflow_kafka_eos.spark.airflow_here import NO_DATABASE
     from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
-    from airflow_kafka_eos.spark.quick_python import quick_python
+    from airflow_kafka_eos.spark.python_env import quick_python
 
     with quick_python() as python:
         # the driver sets it for itself; here for the executors of a local master, which inherit this environment too
@@ -109,3 +126,101 @@ def _asked(word: Callable[[], str | None]) -> str | None:
     except Exception as e:  # a store that is away must not hide the error
         log.debug("whether the application has left a word is not known: %s", e)
         return None
+
+
+#: ``spark.submit.deployMode``: what spark-submit goes by when neither the connection nor the operator names a mode.
+_MODE = "spark.submit.deployMode"
+_YARN_ENV = "spark.yarn.appMasterEnv."
+_KUBERNETES_ENV = "spark.kubernetes.driverEnv."
+_KUBERNETES_SECRET = "spark.kubernetes.driver.secretKeyRef."
+_KUBERNETES_TEMPLATE = "spark.kubernetes.driver.podTemplateFile"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One submission.
+
+    :param master: Spark's, such as ``local[2]``, ``spark://host:port``, ``yarn``, ``k8s://https://host:port``.
+    :param deploy_mode: of the connection or the operator; None for Spark's own default.
+    :param conf: Spark settings of the operator.
+    """
+
+    master: str
+    deploy_mode: str | None
+    conf: Mapping[str, Any]
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the driver runs elsewhere than this worker."""
+        return (self.deploy_mode or str(self.conf.get(_MODE, "client"))) == "cluster"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one process here."""
+        return self.master.startswith("local")
+
+    @property
+    def ships_files(self) -> bool:
+        """YARN in cluster mode: the settings travel as a file, as Spark's own keytabs do."""
+        return self.is_cluster and self.master.startswith("yarn")
+
+    def file_settings(self, files: Mapping[str, str]) -> dict[str, str]:
+        """Spark settings that tell a driver in YARN where its files are.
+
+        :param files: by variable, the name in the driver's working folder. Names are no secrets.
+        """
+        return {f"{_YARN_ENV}{variable}": name for variable, name in files.items()}
+
+    def check(self, manifest_dir: str | None, variable: str, registry_variable: str) -> None:
+        """Refuse what cannot work, before an attempt is taken.
+
+        :param manifest_dir: as the author gave it.
+        :param variable: the environment variable of the driver with the Kafka settings.
+        :param registry_variable: that with the schema registry's.
+        :raises ConfigurationError: naming the deploy mode, and what is missing.
+        """
+        for prefix in (_YARN_ENV, _KUBERNETES_ENV, "spark.executorEnv."):
+            for name, what in ((variable, "Kafka"), (registry_variable, "schema registry's")):
+                if prefix + name in self.conf:
+                    raise ConfigurationError(
+                        f"{prefix}{name} would show the {what} settings in Spark's UI and on its command line",
+                        remedy=f"Hand the driver a file, and name it by {prefix}{name}_FILE (docs/spark.md)",
+                    )
+        if not self.is_cluster:
+            return
+        if self.master.startswith(("spark://", "local")):
+            raise ConfigurationError(
+                f"deploy mode 'cluster' with Spark master {self.master!r}: Spark supports it for Python applications "
+                "on YARN and Kubernetes only",
+                remedy="Use deploy mode 'client': the driver runs on Airflow's worker",
+            )
+        if not manifest_dir:
+            raise ConfigurationError(
+                "deploy mode 'cluster' needs a manifest_dir: the driver does not see this worker's folders",
+                remedy="Set manifest_dir to s3://bucket/folder or the like, or to a folder that all hosts mount",
+            )
+        wanted = (f"{_KUBERNETES_SECRET}{variable}", f"{_KUBERNETES_ENV}{variable}_FILE", _KUBERNETES_TEMPLATE)
+        if not self.ships_files and not any(key in self.conf for key in wanted):
+            raise ConfigurationError(
+                f"deploy mode 'cluster' with Spark master {self.master!r}: nothing brings the Kafka settings to the "
+                "driver",
+                remedy=f"Put them into a Kubernetes secret and set {wanted[0]}=<secret>:<key> in conf (docs/spark.md)",
+            )
+
+
+def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> None:
+    """Leave a note for each application that may still write an attempt that is over. Never raises.
+
+    :param row: the attempt that is open now.
+    """
+    from airflow_kafka_eos.manifest import AttemptRef
+
+    if row.verdict is not None:
+        return  # decided: no attempt was opened, and that of the decision has its manifest
+    try:
+        for old in session.ledger.attempts(row.load):
+            if old.number < row.number and old.verdict is Verdict.ABORT and old.is_submitted and not old.is_prepared:
+                by = f"aborted by {old.decided_by} at {old.decided_at}: {old.reason}"
+                store.note_superseded(AttemptRef(row.load, session.ledger.ledger_id, old.number, old.slot), by)
+    except KafkaEosError as e:
+        log.warning("load %s: drivers of older attempts that still run are not told to stop: %s", row.load, e)

@@ -1,1 +1,14 @@
-"""The page in Airflow's UI: loads, their transactions, and what a person may do about them (docs/page.md)."""
+"""The page in Airflow's UI: loads, their transactions, and what a person may do about them (docs/page.md).
+
+Where the page is in Airflow's UI. Imports nothing of Airflow's: the demo names them, too, and does without.
+"""
+
+from __future__ import annotations
+
+from airflow_kafka_eos.operators.links import URL_ROUTE_OF_RUN
+
+__all__ = ["TITLE", "URL_PREFIX", "URL_ROUTE", "URL_ROUTE_OF_RUN"]
+
+TITLE = "Kafka transactions"
+URL_PREFIX = "/kafka-eos"
+URL_ROUTE = "kafka-transactions"

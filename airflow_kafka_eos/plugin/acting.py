@@ -9,11 +9,17 @@ from typing import Any
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.plugin import dags, views
-from airflow_kafka_eos.plugin.looking import Found, Selection, find_load, place_to_act
-from airflow_kafka_eos.plugin.permissions import Access
-from airflow_kafka_eos.plugin.places import open_ledger, open_session
-from airflow_kafka_eos.protocol.leftovers import clean
-from airflow_kafka_eos.protocol.recovering import give_up, recover
+from airflow_kafka_eos.plugin.dags import Access
+from airflow_kafka_eos.plugin.looking import (
+    Found,
+    Selection,
+    find_load,
+    open_ledger,
+    open_session,
+    place_to_act,
+)
+from airflow_kafka_eos.protocol.cleanup.namespace import clean
+from airflow_kafka_eos.protocol.repair.recover import give_up, recover
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +55,7 @@ def act(access: Access, selection: Selection, asked: Asked) -> dict[str, Any] | 
     :raises NotAllowedError: the user may not edit the runs of all DAGs that the load's attempts belong to.
     :raises UndecidableError: the load is not as the user saw it.
     :raises ConfigurationError: it is not confirmed, or the load's connections are not known.
-    :raises KafkaEosError: see :mod:`airflow_kafka_eos.protocol.recovering` and :mod:`~.protocol.leftovers`.
+    :raises KafkaEosError: see :mod:`airflow_kafka_eos.protocol.repair.recover` and :mod:`~.protocol.leftovers`.
     """
     found = find_load(access, selection, asked.load)
     if found is None:

@@ -1,14 +1,91 @@
-"""What Airflow's plugins manager is told. Schedulers and workers import it too: it imports little."""
+"""What Airflow's plugins manager is told. Schedulers and workers import it too: it imports little.
+
+The extra link of a load's tasks that leads to the page in Airflow's UI.
+
+The page's app, made when the first request comes: only api-servers get any.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
+from airflow.sdk import BaseOperatorLink
 
-from airflow_kafka_eos.plugin.addresses import TITLE, URL_PREFIX, URL_ROUTE, URL_ROUTE_OF_RUN
-from airflow_kafka_eos.plugin.lazy import LazyApp
-from airflow_kafka_eos.plugin.links import KafkaTransactionsLink
+from airflow_kafka_eos.operators.links import run_tab
+from airflow_kafka_eos.plugin import (
+    TITLE,
+    URL_PREFIX,
+    URL_ROUTE,
+    URL_ROUTE_OF_RUN,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+class _Operators:
+    """The operators of a load, imported when Airflow reads a DAG with links: no scheduler does."""
+
+    def __get__(self, instance: object, owner: type) -> list[type[BaseOperator]]:
+        from airflow_kafka_eos.operators.begin import BeginLoadOperator
+        from airflow_kafka_eos.operators.commit import CommitLoadOperator
+        from airflow_kafka_eos.operators.decide import DecideLoadOperator
+        from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+        from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
+        from airflow_kafka_eos.sensors.loaded import LoadedSensor
+
+        return [
+            BeginLoadOperator,
+            PrepareLoadOperator,
+            DecideLoadOperator,
+            CommitLoadOperator,
+            CleanupLoadSensor,
+            LoadedSensor,
+        ]
+
+
+class KafkaTransactionsLink(BaseOperatorLink):
+    """From a task to its run's tab. The api-server makes it, so it is there while a task runs, or waits deferred."""
+
+    operators: ClassVar[Any] = _Operators()
+
+    @property
+    def name(self) -> str:
+        return TITLE
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """A path of this Airflow."""
+        return run_tab(ti_key.dag_id, ti_key.run_id)
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class LazyApp:
+    """An ASGI app that imports FastAPI, and all that the page needs, with its first request."""
+
+    def __init__(self) -> None:
+        self._app: Any = None
+        self._lock = threading.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app or await asyncio.to_thread(self._made)
+        await app(scope, receive, send)
+
+    def _made(self) -> Any:
+        with self._lock:
+            if self._app is None:
+                from airflow_kafka_eos.plugin.api import make_app
+
+                self._app = make_app()
+            return self._app
 
 
 class KafkaEosPlugin(AirflowPlugin):

@@ -1,33 +1,110 @@
-"""Reading what the page shows: from the ledger, and apart from it, for they may be slow, from the brokers."""
+"""Reading what the page shows: from the ledger, and apart from it, for they may be slow, from the brokers.
+
+Opening what a load's connections lead to, in an api-server: Airflow's own look-up of connections works there.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError, OtherLedgerError
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    KafkaEosError,
+    NotFinishedError,
+    OtherLedgerError,
+)
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.operators.base import run_of
 from airflow_kafka_eos.plugin import dags, views
-from airflow_kafka_eos.plugin.dags import LoadTask, Place
-from airflow_kafka_eos.plugin.permissions import Access
-from airflow_kafka_eos.plugin.places import open_ledger, open_session
-from airflow_kafka_eos.protocol import hanging
-from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction
-from airflow_kafka_eos.protocol.hidden import hidden_by_acls
-from airflow_kafka_eos.protocol.holding import holders_of, is_ours
-from airflow_kafka_eos.protocol.ids import ids_report
+from airflow_kafka_eos.plugin.dags import Access, LoadTask, Place, is_template
+from airflow_kafka_eos.protocol.guards.id_caps import ids_report
+from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, is_ours
+from airflow_kafka_eos.protocol.hanging import find
+from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
 from airflow_kafka_eos.protocol.metrics import lag_by_partition
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition, TransactionDescription
+
+#: Seconds that one request to a broker, with its retries, may take.
+REQUEST_S = 8.0
+
+
+@contextmanager
+def open_ledger(conn_id: str | None) -> Iterator[Ledger]:
+    """The ledger alone: it is shown also while no broker answers.
+
+    :param conn_id: None for the embedded SQLite file.
+    :raises ConfigurationError: the connection is a template, Airflow has no such one, or there is no embedded ledger
+        here.
+    :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
+    """
+    with _known_connections(), Ledger.open_existing(_url(conn_id)) as ledger:
+        yield ledger
+
+
+@contextmanager
+def open_session(place: Place, namespace: str) -> Iterator[Session]:
+    """Ledger and cluster of a place.
+
+    :raises ConfigurationError: its connections are not known, or lack what they need.
+    :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.session.connect`.
+    """
+    if place.kafka_conn_id is None:
+        raise ConfigurationError(
+            "the Kafka connection of this load is not known for sure: its DAG is gone, or kafka_conn_id is a template",
+            remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
+        )
+    with _known_connections():
+        _url(place.ledger_conn_id)  # refuses an embedded ledger that is not there, and says so in the page's words
+        resolved = KafkaEosHook(place.kafka_conn_id, place.ledger_conn_id).resolve()
+    with resolved.session(namespace, timeout_s=REQUEST_S, existing=True) as session:
+        yield session
+
+
+@contextmanager
+def _known_connections() -> Iterator[None]:
+    try:
+        yield
+    except AirflowNotFoundException as e:
+        raise ConfigurationError(
+            str(e), remedy="Make it where the api-server finds it: Airflow's connections, or a secrets backend"
+        ) from e
+
+
+def _url(conn_id: str | None) -> str:
+    if conn_id is not None and is_template(conn_id):
+        raise ConfigurationError(
+            f"the ledger of these loads is not known for sure: ledger_conn_id is the template {conn_id!r}",
+            remedy="Look for them among all loads, where [kafka_eos] names their ledger, or use the command line, with "
+            "the connection by name: airflow-kafka-eos … --ledger-conn-id …",
+        )
+    if conn_id is not None:
+        return ledger_url(BaseHook.get_connection(conn_id))
+    url = default_url()
+    path = Path(url.removeprefix("sqlite:///"))
+    if not path.is_file():
+        raise ConfigurationError(
+            f"no load has run yet, or the ledger is elsewhere: there is no embedded ledger {path} on this api-server",
+            remedy="Set ledger_conn_id of the loads, and of [kafka_eos] in Airflow's configuration, to a database "
+            "that workers and api-server share",
+        )
+    return url
+
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +345,7 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
                 )
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
-            stuck += visible(access, hanging.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
+            stuck += visible(access, find.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
             hidden += [str(why) for why in (hidden_by_acls(one),) if why is not None]
         servers = session.partitions.wire.settings.bootstrap_servers
     return {

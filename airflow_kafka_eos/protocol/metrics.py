@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_kafka_eos.kafka.inspecting import topic_seen
-from airflow_kafka_eos.kafka.preflight import RETENTION
+from airflow_kafka_eos.kafka.admin.inspect import topic_seen
+from airflow_kafka_eos.kafka.admin.preflight import RETENTION
+from airflow_kafka_eos.ledger.queries import NOTHING, Waiting
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.ledger.waiting import NOTHING, Waiting
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import namespace_prefix
-from airflow_kafka_eos.protocol.hidden import hidden_by_acls
-from airflow_kafka_eos.protocol.holding import is_ours
-from airflow_kafka_eos.protocol.ids import EXPIRATION
+from airflow_kafka_eos.protocol.guards.id_caps import EXPIRATION
+from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, is_ours
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition, TransactionDescription
 

@@ -6,7 +6,7 @@
 | `initTransactions(false)` | the same with ``keep_prepared=False``: what is open is aborted, ledger first |
 | `prepareTransaction()` | a writer's ``prepare()`` flushes; :func:`prepared_state` is what the ledger has of it |
 | `completeTransaction(state)` | :func:`complete_transaction` |
-| `forceTerminateTransaction(id)` | :func:`airflow_kafka_eos.protocol.terminating.force_terminate` |
+| `forceTerminateTransaction(id)` | :func:`airflow_kafka_eos.protocol.cleanup.force_terminate.force_terminate` |
 
 No released broker grants KeepPreparedTxn: 4.4.0 answers UNSUPPORTED_VERSION. It is not needed either. Our
 PreparedTxnState is producer id and epoch, and EndTxn with both of them resumes a transaction on every broker from 3.9
@@ -23,19 +23,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, InDoubtError, UndecidableError
-from airflow_kafka_eos.evidence import Marker
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId, parse
-from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
-from airflow_kafka_eos.protocol.holding import holder_of, refuse_foreign
-from airflow_kafka_eos.protocol.judging import evidence
-from airflow_kafka_eos.protocol.leasing import decided_of, is_unknown_commit
-from airflow_kafka_eos.protocol.recovering import recover
-from airflow_kafka_eos.protocol.restored import refuse_restored
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
+from airflow_kafka_eos.protocol.evidence import evidence
+from airflow_kafka_eos.protocol.guards.ownership import holder_of, refuse_elsewhere, refuse_foreign
+from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_restored
+from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
+from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.terminating import force_terminate
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import Marker, PreparedTransaction, PreparedTxnState
 
 _PROBE_TIMEOUT_MS = 1000
 
@@ -117,7 +115,7 @@ def complete_transaction(
     :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
     :raises UndecidableError: it is decided to be committed with another state: the two databases contradict each
         other, and a decision is never taken back.
-    :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.recovering.recover` and :func:`force_terminate`.
+    :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.repair.recover.recover` and :func:`force_terminate`.
     """
     refuse_foreign(session, transactional_id)
     given, reason = PreparedTransaction(transactional_id, state), "complete_transaction: no decision"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from airflow_kafka_eos.errors import ConfigurationError, SandboxError, ToolMissingError
-from airflow_kafka_eos.sandbox.progress import Progress
+from airflow_kafka_eos.sandbox.keeping import Progress
 
 POM = Path(__file__).with_name("pom.xml")
 CACHE_VARIABLE = "AIRFLOW_KAFKA_EOS_CACHE"

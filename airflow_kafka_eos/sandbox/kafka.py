@@ -21,20 +21,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
-from airflow_kafka_eos.sandbox import probe
+from airflow_kafka_eos.sandbox import process as probe
 from airflow_kafka_eos.sandbox.jars import find_java, full_version, kafka_jars
-from airflow_kafka_eos.sandbox.keeping import Keeper, Restarts, how_it_ended
+from airflow_kafka_eos.sandbox.keeping import Keeper, Progress, Restarts, Running, how_it_ended
 from airflow_kafka_eos.sandbox.process import (
+    HOST,
     KAFKA_MAIN,
     QUICK_JVM,
     BrokerProcess,
+    Node,
     format_storage,
     java_command,
     log_tail,
+    properties_text,
+    server_settings,
 )
-from airflow_kafka_eos.sandbox.progress import Progress
-from airflow_kafka_eos.sandbox.running import Running
-from airflow_kafka_eos.sandbox.settings import HOST, Node, properties_text, server_settings
 
 __all__ = ["LocalKafka"]
 

@@ -1,12 +1,21 @@
-"""Looks after processes: what ends by itself is named at once, and started again a few times."""
+"""Looks after processes: what ends by itself is named at once, and started again a few times.
+
+Waits that have an end, and say meanwhile what they wait for.
+
+What the sandbox's servers have in common: ``with`` starts them and ends them, and a signal ends all in order.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
 
 from airflow_kafka_eos.errors import KafkaEosError, SandboxError
 
@@ -86,3 +95,100 @@ def how_it_ended(code: int) -> str:
         return f"killed by {signal.Signals(number).name}" if number > 0 else f"exit code {code}"
     except ValueError:
         return f"exit code {code}"
+
+
+FIRST_SECONDS = 5.0
+EVERY_SECONDS = 10.0
+POLL_SECONDS = 0.3
+T = TypeVar("T")
+
+
+class Progress:
+    """Lines for people who wait: the first after some seconds, then one at a time. A short wait says nothing."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._began = time.monotonic()
+        self._next = self._began + FIRST_SECONDS
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_due(self) -> bool:
+        """Whether :meth:`say` would say something now."""
+        return time.monotonic() >= self._next
+
+    def say(self, what: str) -> None:
+        """``what`` is waited for. Call it as often as you like."""
+        if self.is_due:
+            self._next = time.monotonic() + EVERY_SECONDS
+            self._log(f"... waiting for {what} ({self.seconds:.0f} s)")
+
+    def moved(self) -> None:
+        """Something else was just said: the next line can wait."""
+        self._next = time.monotonic() + EVERY_SECONDS
+
+
+def wait_for(
+    found: Callable[[], T | None],
+    what: str,
+    seconds: float,
+    log: Callable[[str], None],
+    *,
+    remedy: str = "",
+    why: Callable[[], str] = lambda: "",
+) -> T:
+    """What ``found`` answers, once that is not None.
+
+    :param found: looks; raises where there is no use in waiting.
+    :param why: asked when time is up: what is known of the reason.
+    :raises SandboxError: not within ``seconds``.
+    """
+    progress = Progress(log)
+    while (answer := found()) is None:
+        if progress.seconds > seconds:
+            raise SandboxError(f"waited {seconds:g} s for {what}, in vain. {why()}".rstrip(), remedy=remedy)
+        progress.say(what)
+        time.sleep(POLL_SECONDS)
+    return answer
+
+
+class Running(ABC):
+    """Started by ``with``, stopped behind it, whatever happens in between."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it; once is enough, more does no harm."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM ends everything in order, too: Airflow's tasks and their Spark are in sessions of their own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -15,13 +15,13 @@ from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import Step, are_siblings, no_retry_of_terminal_errors, owner_index
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
-from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
+from airflow_kafka_eos.triggers.polling import CleanupTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.protocol.polling import CleanPoll, Poll
+    from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll, Poll
 
 
 class CleanupLoadSensor(PollingLoadSensor):
@@ -62,7 +62,7 @@ class CleanupLoadSensor(PollingLoadSensor):
 
         :raises ConfigurationError: the ledger does not know the load that begin has opened: it is another ledger.
         """
-        from airflow_kafka_eos.protocol.polling import own_number
+        from airflow_kafka_eos.protocol.cleanup.poll import own_number
 
         if ledger.load(self.load_identity) is None:
             raise ConfigurationError(
@@ -80,7 +80,7 @@ class CleanupLoadSensor(PollingLoadSensor):
             )
 
     def new_poll(self, owner: str) -> Poll:
-        from airflow_kafka_eos.protocol.polling import CleanPoll
+        from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 
         self._poll = CleanPoll(
             self.load_identity, up_to=self._up_to, by=owner, quiet_s=self.quiet_period.total_seconds()

@@ -8,8 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.arguments import a_text, topic_names, yes_or_no
-from airflow_kafka_eos.lineage.assets import alias_of, announce, refuse_server, server_of
-from airflow_kafka_eos.lineage.first_event import A_TURN
+from airflow_kafka_eos.lineage.assets import A_TURN, alias_of, announce, refuse_server, server_of
 from airflow_kafka_eos.lineage.metrics import count_arrival
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
@@ -19,13 +18,13 @@ from airflow_kafka_eos.operators.base import (
     task_of,
 )
 from airflow_kafka_eos.sensors.polling import PollingLoadSensor
-from airflow_kafka_eos.triggers.loaded import LoadedTrigger
+from airflow_kafka_eos.triggers.polling import LoadedTrigger
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context, XComArg
 
-    from airflow_kafka_eos.protocol.polling import Poll
+    from airflow_kafka_eos.protocol.cleanup.poll import Poll
 
 
 class LoadedSensor(PollingLoadSensor):
@@ -77,7 +76,7 @@ class LoadedSensor(PollingLoadSensor):
             topic_names(self.topics, rendered=True, some=False)
 
     def new_poll(self, owner: str) -> Poll:
-        from airflow_kafka_eos.protocol.polling import VisiblePoll
+        from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll
 
         return VisiblePoll(self.load_identity)
 

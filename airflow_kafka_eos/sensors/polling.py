@@ -26,7 +26,7 @@ from airflow_kafka_eos.triggers.polling import OTHER_LEDGER
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_eos.protocol.polling import Poll
+    from airflow_kafka_eos.protocol.cleanup.poll import Poll
     from airflow_kafka_eos.triggers.polling import PollingTrigger
 
 

@@ -3,7 +3,7 @@
     spark-submit ... airflow_kafka_eos/spark/application.py --spec '<json>'      (or --spec @file)
 
 The Kafka settings come in the environment variable AIRFLOW_KAFKA_EOS_KAFKA of the driver, or in a file that
-AIRFLOW_KAFKA_EOS_KAFKA_FILE names (:mod:`.handed_over`), never on the command line. Exits with 1 on any error; an
+AIRFLOW_KAFKA_EOS_KAFKA_FILE names (:mod:`.driver_secrets`), never on the command line. Exits with 1 on any error; an
 error of this package is the last line that it prints, and what any other comes from is told in the last few, behind its
 traceback (spark-submit sends both of a Python driver's streams to its own stdout).
 """
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
+    from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
     from airflow_kafka_eos.spark.spec import ApplicationSpec
-    from airflow_kafka_eos.spark.superseded import StopWhenSuperseded
 
 
 def _leave_own_folder() -> None:
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 def _masked(text: str) -> str:
     """Airflow masks a task's log file, and not what a LocalExecutor's scheduler prints of it."""
     from airflow_kafka_eos.reasons import without_known
-    from airflow_kafka_eos.spark.last_words import secrets_of
+    from airflow_kafka_eos.spark.errortext import secrets_of
 
     try:
         return without_known(text, secrets_of(os.environ))
@@ -81,7 +81,7 @@ def _masked(text: str) -> str:
 
 def _leave_word(spec_text: str, text: str) -> None:
     """For the ledger's reason. The error itself is printed, whatever becomes of this."""
-    from airflow_kafka_eos.spark.last_words import leave
+    from airflow_kafka_eos.spark.errortext import leave
 
     with contextlib.suppress(Exception):
         leave(spec_text, text, os.environ)
@@ -104,7 +104,7 @@ def prepare(spec_text: str) -> None:
     _say(f"load {spec.attempt}: claimed by {claimant}")
 
     # only now: a driver that may not write need not start Spark
-    from airflow_kafka_eos.spark.superseded import StopWhenSuperseded
+    from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
 
     with StopWhenSuperseded(store, spec.attempt) as watch:
         took_s = _write(spec, store, claimant, watch)
@@ -123,8 +123,8 @@ def _write(spec: ApplicationSpec, store: ManifestStore, claimant: str, watch: St
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import run_job
+    from airflow_kafka_eos.spark.no_retries import ran_once
     from airflow_kafka_eos.spark.progress import Progress, counter
-    from airflow_kafka_eos.spark.ran_once import ran_once
     from airflow_kafka_eos.spark.write import write
 
     options = write_options(spec, claimant)
@@ -166,8 +166,8 @@ def _session(spec: ApplicationSpec) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from airflow_kafka_eos.load import TransactionScope
-    from airflow_kafka_eos.spark.arrow_batches import ARROW_BATCHES
-    from airflow_kafka_eos.spark.one_run import ONE_RUN
+    from airflow_kafka_eos.spark.no_retries import ONE_RUN
+    from airflow_kafka_eos.spark.write import ARROW_BATCHES
 
     # without a JVM, SparkConf() is empty: what spark-submit was given is there only
     SparkContext._ensure_initialized()

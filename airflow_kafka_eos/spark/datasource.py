@@ -41,20 +41,18 @@ from pyspark.sql.types import StructType
 
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, TerminalError, UndecidableError
-from airflow_kafka_eos.kafka.digest import ALGORITHM
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.writer import TransactionWriter, WriteTarget
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.interface import TransactionWriter, WriteTarget
+from airflow_kafka_eos.kafka.records.digest import ALGORITHM
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import AnyId, IdRole
-from airflow_kafka_eos.spark.checked import Checked
-from airflow_kafka_eos.spark.handed_over import handed_over
-from airflow_kafka_eos.spark.installed import refuse_missing_libraries
+from airflow_kafka_eos.spark.driver_secrets import handed_over
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.one_run import refuse_second_attempt, refuse_second_runs
-from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.no_retries import refuse_second_attempt, refuse_second_runs
+from airflow_kafka_eos.spark.options import Checked, WriteOptions, check_schema
 from airflow_kafka_eos.spark.pooled import Snapshot, choose, snapshot
-from airflow_kafka_eos.spark.schema import check_schema
+from airflow_kafka_eos.spark.python_env import refuse_missing_libraries
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 from airflow_kafka_eos.transaction import PreparedTransaction
 
@@ -127,7 +125,7 @@ def _shared_transaction(
 
     Rules: recorded-identity, writers-have-a-deadline.
     """
-    from airflow_kafka_eos.kafka.describing import initialise
+    from airflow_kafka_eos.kafka.producer.writers import initialise
 
     ref = options.attempt
     name = ref.common_id(IdRole.LOAD)
@@ -236,7 +234,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
         """What each batch is checked for before it is written: in scope ``load``, that it is this task's own."""
         if self.shared is None:
             return lambda batch: None
-        from airflow_kafka_eos.spark.owners import Owners, refuse_foreign_rows
+        from airflow_kafka_eos.spark.scope import Owners, refuse_foreign_rows
 
         refuse_second_runs(context.getLocalProperty)
         owners = Owners.of(self.checked.partitions, self.options.tasks)
@@ -252,7 +250,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
             # taskAttemptId is unique within an application; attemptNumber starts at 0 again in a retried stage
             # (rule: id-per-task-attempt)
             return ref.task_id(partition, context.taskAttemptId()), True
-        from airflow_kafka_eos.kafka.describing import describe_once
+        from airflow_kafka_eos.kafka.producer.writers import describe_once
 
         return choose(
             ref,
@@ -263,7 +261,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
         )
 
     def _writer(self, transactional_id: AnyId) -> TransactionWriter:
-        from airflow_kafka_eos.kafka.writers import make_writer
+        from airflow_kafka_eos.kafka.producer.writers import make_writer
 
         target = WriteTarget(
             transactional_id=transactional_id,
@@ -321,7 +319,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
 
         Never raises: Spark would show its error in place of the one that made the write fail.
         """
-        from airflow_kafka_eos.kafka.describing import abort_reported
+        from airflow_kafka_eos.kafka.producer.writers import abort_reported
 
         ref = self.options.attempt
         try:

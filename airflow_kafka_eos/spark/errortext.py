@@ -2,16 +2,28 @@
 
 Spark turns an exception of a Python data source into text inside a Java exception, with a long stack of both. Airflow
 keeps the last 20 lines of what spark-submit prints, which are frames of that stack.
+
+Why an application failed, left beside its claim: its own output does not reach Airflow from everywhere (YARN and
+Kubernetes in cluster mode), and where it does, only as the last lines of a log.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+from collections.abc import Mapping
 
 from airflow_kafka_eos import errors
+from airflow_kafka_eos.kafka.client.settings import is_secret_name, json_object
+from airflow_kafka_eos.reasons import noted
+from airflow_kafka_eos.spark.driver_secrets import handed_over
+from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
 
 _PRINTED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
-#: What is imported before a task can look itself (:mod:`.installed`).
+#: What is imported before a task can look itself (:mod:`.python_env`).
 _NOT_THERE = re.compile(r"ModuleNotFoundError: No module named '(airflow_kafka_eos|kafka|xxhash|numpy|pyarrow)[.']")
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+): (.+)")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -119,3 +131,30 @@ def _no_package(name: str) -> errors.ConfigurationError:
         if archived
         else f"pip install {name} on every executor, and where the driver runs (docs/spark.md)",
     )
+
+
+#: How a claimant's name begins that is this process; a second driver has nothing to say of the first one's attempt.
+THIS_PROCESS = f"{socket.gethostname()} process {os.getpid()}, "
+
+
+def leave(spec_text: str, text: str, environ: Mapping[str, str]) -> None:
+    """Leave a text without secrets, where this process has claimed the attempt.
+
+    :param text: as the application prints it, for it is read in the same way.
+    :raises Exception: whatever the place raises: it is tried once, behind the error itself.
+    """
+    spec = ApplicationSpec.from_json(spec_text)
+    store = ManifestStore(spec.manifest_dir)
+    if not (store.claimant(spec.attempt) or "").startswith(THIS_PROCESS):
+        return
+    store.note_failed(spec.attempt, noted(text, secrets_of(environ)))
+
+
+def secrets_of(environ: Mapping[str, str]) -> list[str]:
+    """What the driver was handed over that nobody may read in its log; a job's own error may have it in its message."""
+    return [
+        str(value)
+        for variable in (SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+        for key, value in (json_object(handed_over(environ, variable) or "") or {}).items()
+        if is_secret_name(key)
+    ]

@@ -1,6 +1,6 @@
 """Where claims and manifests are kept: a place that the Spark driver writes and Airflow reads.
 
-A folder, or a folder of an object store (:mod:`.place`). Everything is create-only and whole: what has its name is all
+A folder, or a folder of an object store (:mod:`.storage`). Everything is create-only and whole: what has its name is all
 there, and nothing is ever replaced (rules: one-application-per-attempt, writer-ends-only-unreported). Layout, with
 names encoded as in transactional ids:
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from airflow_kafka_eos import manifest, naming
 from airflow_kafka_eos.errors import InvalidNameError, ManifestError, UndecidableError
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.spark.place import open_place
+from airflow_kafka_eos.spark.storage import open_place
 from airflow_kafka_eos.transaction import PreparedTxnState
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ManifestStore:
 
     :param base: an absolute path, a ``file:///`` URI or a URL such as ``s3://bucket/folder``; the same storage for
         Spark's driver and for Airflow.
-    :param filesystem: see :func:`~airflow_kafka_eos.spark.place.open_place`, which also says what it raises.
+    :param filesystem: see :func:`~airflow_kafka_eos.spark.storage.open_place`, which also says what it raises.
     """
 
     def __init__(self, base: str, filesystem: AbstractFileSystem | None = None) -> None:
@@ -129,7 +129,7 @@ class ManifestStore:
         self._create(self._file(ref, "once"), _mark())
 
     def note_failed(self, ref: AttemptRef, why: str) -> None:
-        """The application's word, when it fails: its error, without secrets (:mod:`.last_words`)."""
+        """The application's word, when it fails: its error, without secrets (:mod:`.errortext`)."""
         self._create(self._file(ref, "failed"), json.dumps({"why": why, "failed_at": datetime.now(UTC).isoformat()}))
 
     def failure(self, ref: AttemptRef) -> str | None:
@@ -138,7 +138,7 @@ class ManifestStore:
         return None if text is None else str(json.loads(text)["why"])
 
     def note_superseded(self, ref: AttemptRef, by: str) -> bool:
-        """Tell an attempt's driver that it may stop (:mod:`.superseded`); the ledger has given the attempt up before.
+        """Tell an attempt's driver that it may stop (:mod:`.orphan`); the ledger has given the attempt up before.
 
         :param by: who has, and why, for people to read.
         :returns: False where it was told already.

@@ -20,6 +20,10 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 | ``transaction.tasks`` | scope load: how many Spark tasks write; default: as many as the topics have partitions |
 | ``transaction.two.phase.commit`` | ``auto`` (default), ``required`` or ``off``: transactions without a timeout |
 | ``writer`` | ``auto`` (default), ``arrow`` or ``confluent`` |
+
+The columns that a DataFrame may have, checked before anything is written. No I/O.
+
+What the driver has checked, for the tasks and the manifest. No I/O, and light to import: it travels by pickle.
 """
 
 from __future__ import annotations
@@ -27,9 +31,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.load import (
     DEFAULT_NAMESPACE,
     LoadIdentity,
@@ -37,10 +43,14 @@ from airflow_kafka_eos.load import (
     TwoPhaseCommit,
     WriterName,
 )
-from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.manifest import AttemptRef, TopicInfo
 from airflow_kafka_eos.naming import check_length
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 
 _REQUIRED = (
     "load.name",
@@ -204,3 +214,73 @@ def _positive(given: Mapping[str, str], key: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise _wrong(key, f"is {text!r}", "Set it to a whole number from 1 on")
     return int(text)
+
+
+_HEADERS = "array<struct<key:string,value:binary>>"
+#: Allowed types by column, as Spark writes them; those of Spark's own Kafka sink.
+ALLOWED = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+}
+COLUMNS = tuple(ALLOWED)
+
+
+def check_schema(schema: StructType, *, has_default_topic: bool) -> None:
+    """Refuse a DataFrame that cannot be written.
+
+    :raises ConfigurationError: naming the column, its type, and the types that are allowed.
+    """
+    names = [field.name for field in schema.fields]
+    found = ", ".join(names) or "none"
+    for field in schema.fields:
+        if field.name not in ALLOWED:
+            near = nearest(field.name, COLUMNS)
+            raise ConfigurationError(
+                f"the DataFrame has a column {field.name!r}, kafka_eos takes only {', '.join(COLUMNS)}",
+                remedy=f"Rename it to {near}"
+                if near
+                else "Drop it, or make it part of key or value (to_json)",
+            )
+        if names.count(field.name) > 1:
+            raise ConfigurationError(
+                f"the DataFrame has column {field.name!r} twice", remedy="Keep one of them"
+            )
+        kind = field.dataType.simpleString()
+        if kind not in ALLOWED[field.name]:
+            raise ConfigurationError(
+                f"column {field.name!r} has type {kind}, allowed is {' or '.join(ALLOWED[field.name])}",
+                remedy="Cast it, or use to_json(struct(...)) for a column of several fields",
+            )
+    if "key" not in names and "value" not in names:
+        raise ConfigurationError(
+            f"the DataFrame has neither a value nor a key column (its columns: {found})",
+            remedy="Select what to send as value, such as to_json(struct('*')).alias('value')",
+        )
+    if not has_default_topic and "topic" not in names:
+        raise ConfigurationError(
+            f"the DataFrame has no topic column (its columns: {found}), and there is no default topic",
+            remedy="Set the option topic, or add a topic column",
+        )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The topics as prepare saw them, what they take, by name, and how the attempt is written: decided once for it.
+
+    ``timeout_ms`` is what coordinators will show of its transactions.
+    """
+
+    topics: Mapping[str, TopicInfo]
+    limits: Mapping[str, TopicLimits]
+    writer: WriterName
+    two_phase_commit: bool
+    timeout_ms: int
+
+    @property
+    def partitions(self) -> dict[str, int]:
+        """How many each topic has."""
+        return {name: info.partitions for name, info in self.topics.items()}

@@ -3,15 +3,37 @@
 A task process that dies by SIGKILL leaves its spark-submit behind, which goes on writing for an attempt that a retry
 has given up long since. The broker fences what it writes, and cleanup finds it; but cleanup's quiet period is short
 only because such a zombie does not live long.
+
+A driver whose attempt is over stops by itself: what it writes can never become visible.
+
+The ledger lets one attempt of a load be decided, the newest (rule: one-decision-per-load). Whoever opens the next one
+leaves a note for the driver of the last one where both look anyway, beside its claim
+(:class:`.manifest_store.ManifestStore`). The driver has no ledger to ask, and needs none: in cluster mode it could not
+reach it.
+
+Without a note the driver goes on, and so it does where it cannot look: what it writes is refused by ledger and broker
+in any case. Stopping early saves the cluster's time, and its readers' once it is open no more.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from airflow_kafka_eos.errors import SupersededError
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
 
 #: The environment variable with :func:`identity_of` the submitting process.
 PARENT_VARIABLE = "AIRFLOW_KAFKA_EOS_PARENT"
@@ -67,3 +89,97 @@ def _started(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] == "Z" else fields[19]
+
+
+_log = logging.getLogger(__name__)
+
+#: Between two looks: one small read of a file or an object each.
+POLL_S = 10.0
+#: The author's code may catch what a cancelled Spark job raises and begin another: it is cancelled again.
+_AGAIN_S = 1.0
+#: Or it waits for something that is not Spark: then the process ends, as it does when its task is gone (.orphan).
+_LAST_S = 60.0
+SUPERSEDED_EXIT_CODE = 1
+
+
+class StopWhenSuperseded:
+    """Looks now and then, from a thread, while the application works. Leaving it raises what was found.
+
+    :param ref: the attempt that this application has claimed.
+    :raises SupersededError: on leaving; naming who has superseded it.
+    """
+
+    def __init__(self, store: ManifestStore, ref: AttemptRef, *, poll_s: float = POLL_S) -> None:
+        self._store = store
+        self._ref = ref
+        self._poll_s = poll_s
+        self._cancel: Callable[[], object] = lambda: None
+        self._over = threading.Event()
+        self._found: SupersededError | None = None
+        self._thread = threading.Thread(target=self._watch, name="stop-when-superseded", daemon=True)
+
+    def __enter__(self) -> StopWhenSuperseded:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        # what it is in the middle of is a read of the store, which may take its time: it is not waited for
+        if self._found is not None and (error is None or isinstance(error, Exception)):
+            raise self._found from error
+
+    def cancels(self, cancel: Callable[[], object]) -> None:
+        """What makes Spark's jobs end; there is none before Spark is up."""
+        self._cancel = cancel
+
+    def check(self) -> None:
+        """
+        :raises SupersededError: it was found to be superseded.
+        """
+        if self._found is not None:
+            raise self._found
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._poll_s):
+            by = self._look()
+            if by is not None and not self._over.is_set():
+                self._found = superseded(self._ref, by)
+                self._stop()
+                return
+
+    def _look(self) -> str | None:
+        try:
+            return self._store.superseded_by(self._ref)
+        except Exception as e:  # whatever a store's library raises: a healthy driver goes on
+            _log.debug("%s: cannot be asked whether it is superseded: %s", self._ref, e)
+            return None
+
+    def _stop(self) -> None:
+        give_up = time.monotonic() + _LAST_S
+        with suppress(OSError):  # nobody may read it any more
+            print(f"airflow-kafka-eos: load {self._ref} is superseded: its Spark jobs are cancelled", flush=True)
+        while time.monotonic() < give_up:
+            try:
+                self._cancel()
+            except Exception as e:
+                _log.debug("%s: its jobs cannot be cancelled: %s", self._ref, e)
+            if self._over.wait(_AGAIN_S):
+                return
+        with suppress(OSError):  # as main() prints it, for Airflow to find
+            print(f"{SupersededError.__name__}: {self._found}", file=sys.stderr, flush=True)
+        os._exit(SUPERSEDED_EXIT_CODE)
+
+
+def superseded(ref: AttemptRef, by: str) -> SupersededError:
+    """
+    :param by: who has superseded it, and how, as the ledger knows it.
+    """
+    return SupersededError(
+        f"the attempt was given up while its Spark application wrote it: {by}. Nothing of it can become visible, so "
+        "the application has ended",
+        remedy="Let the newest attempt go on: the load is its business now. `airflow-kafka-eos loads show` shows both",
+        load=str(ref.load),
+        attempt=ref.attempt,
+    )

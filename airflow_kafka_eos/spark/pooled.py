@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from airflow_kafka_eos.errors import UndecidableError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, slot_prefix
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTxnState, TransactionDescription
 
@@ -36,8 +36,8 @@ def snapshot(settings: KafkaSettings, ref: AttemptRef) -> Snapshot:
     """
     if ref.slot is None:
         return {}
-    from airflow_kafka_eos.kafka.coordinator import Coordinator
-    from airflow_kafka_eos.kafka.wire import Wire
+    from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+    from airflow_kafka_eos.kafka.client.wire import Wire
 
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)

@@ -7,26 +7,28 @@ import time
 from collections.abc import Mapping
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka import two_phase
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.preflight import (
+from airflow_kafka_eos.kafka.admin import preflight
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.admin.preflight import (
     RETENTION,
     check_broker,
     check_hold_time,
     check_topics,
     oldest_kept_ms,
 )
-from airflow_kafka_eos.kafka.producer_options import OnlyLibrdkafkaError, ProducerOptions
-from airflow_kafka_eos.kafka.setting_names import refuse_unknown_names
-from airflow_kafka_eos.kafka.setting_values import refuse_wrong_values
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.options import (
+    OnlyLibrdkafkaError,
+    ProducerOptions,
+    refuse_unknown_names,
+    refuse_wrong_values,
+)
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, WriterName
 from airflow_kafka_eos.naming import IdRole
-from airflow_kafka_eos.spark.checked import Checked
-from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.options import Checked, WriteOptions
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
 _log = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ def choose_writer(
         wanted = ProducerOptions.from_settings(settings)
         if wanted.compression != "none":
             # pyarrow comes with it: 0.15 s in a process that needs it for nothing else
-            from airflow_kafka_eos.kafka.arrow.compression import compressor
+            from airflow_kafka_eos.kafka.records.compression import compressor
 
             compressor(wanted.compression, wanted.compression_level)
     except OnlyLibrdkafkaError as e:
@@ -136,7 +138,7 @@ def _never_dropped(options: WriteOptions, why: OnlyLibrdkafkaError) -> Configura
 
 
 def _check_confluent(settings: KafkaSettings, options: WriteOptions, limits: Mapping[str, TopicLimits]) -> None:
-    from airflow_kafka_eos.kafka.confluent_writer import check_configuration
+    from airflow_kafka_eos.kafka.producer.confluent import check_configuration
 
     ref = options.attempt
     target = WriteTarget(
@@ -170,7 +172,7 @@ def _is_granted(
     else:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
         probe = ref.common_id(IdRole.PROBE)
-        refused = two_phase.refusal(coordinator, partitions, probe)
+        refused = preflight.refusal(coordinator, partitions, probe)
         if refused is None and fallen_back is not None:
             raise _never_dropped(options, fallen_back)
         if refused is None:

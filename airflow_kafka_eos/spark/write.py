@@ -3,6 +3,8 @@
 Spark 4.2 finds, plans, commits and aborts a write to a Python data source in processes of their own on the driver: a
 core's second per write (bench/AIRFLOW.md). Between them it runs a mapInArrow over the tasks, and that is what is left
 here, where nothing but time hangs on it (docs/adr/0020).
+
+How much Spark hands to a Python task at a time. No I/O.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_kafka_eos.spark.progress import Written
+
 
 #: Bytes of a pickled writer, secrets and all. What is larger than a megabyte Spark hands to executors by way of files
 #: (spark.broadcast.UDFCompressionThreshold): the writer of a slot with thousands of ids, for one.
@@ -100,7 +103,7 @@ def _map(frame: DataFrame, writer: KafkaEosWriter) -> None:
     def kafka_eos(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from airflow_kafka_eos.kafka.arrow.binary import single
+        from airflow_kafka_eos.kafka.producer.arrow.binary import single
 
         report = writer.write(batches)
         entry = ManifestEntry(report.entry.spark_partition, report.entry.transaction, ())
@@ -139,3 +142,11 @@ def refuse_missing(
             load=str(ref.load),
             attempt=ref.attempt,
         )
+
+
+#: Bounded by bytes: wide rows fit into memory, and of narrow ones many travel at a time. Spark's own 10,000 rows are
+#: 1 GB of rows of 100 KB. Four to eight MB were the fastest for rows of 140 bytes and of 1 KiB (docs/benchmarks.md).
+ARROW_BATCHES = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+}

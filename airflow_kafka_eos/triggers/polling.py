@@ -1,10 +1,15 @@
-"""A trigger that repeats a poll of the protocol, each one in a thread of its own."""
+"""A trigger that repeats a poll of the protocol, each one in a thread of its own.
+
+The listing trigger: sweeps until the load's attempts are quiet.
+
+Waits until readers see a committed load.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -21,7 +26,8 @@ from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.protocol.polling import Poll
+    from airflow_kafka_eos.protocol.cleanup.poll import Poll
+
 
 #: The event's status where the triggerer has another ledger than the sensor.
 OTHER_LEDGER = "other ledger"
@@ -109,3 +115,62 @@ class PollingTrigger(BaseTrigger):
     def is_known_to(self, ledger: Ledger) -> bool:
         """Whether a ledger has what the sensor has seen in its own."""
         return ledger.load(self.load_identity) is not None
+
+
+class CleanupTrigger(PollingTrigger):
+    """
+    :param owner: on whose behalf it acts, for the ledger.
+    :param up_to: the newest attempt that it may touch.
+    :param quiet_s: seconds without anything open.
+    :param places: topics and partitions where the sensor has aborted something.
+    :param aborted: the transactional ids of that.
+    """
+
+    def __init__(
+        self,
+        *,
+        owner: str,
+        up_to: int,
+        quiet_s: float,
+        places: Sequence[Sequence[Any]] = (),
+        aborted: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.owner = owner
+        self.up_to = up_to
+        self.quiet_s = quiet_s
+        self.places = places
+        self.aborted = aborted
+
+    def fields(self) -> dict[str, Any]:
+        own = {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
+        done = {"places": [list(place) for place in self.places], "aborted": list(self.aborted)}
+        return super().fields() | own | done
+
+    def is_known_to(self, ledger: Ledger) -> bool:
+        """An empty one would answer that there is nothing to end."""
+        return super().is_known_to(ledger) and (
+            self.up_to == 0 or ledger.attempt(self.load_identity, self.up_to) is not None
+        )
+
+    def new_poll(self) -> Poll:
+        from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+
+        return CleanPoll(
+            self.load_identity,
+            up_to=self.up_to,
+            by=self.owner,
+            quiet_s=self.quiet_s,
+            places=self.places,
+            aborted=self.aborted,
+        )
+
+
+class LoadedTrigger(PollingTrigger):
+    """The last stable offset against the load's last record."""
+
+    def new_poll(self) -> Poll:
+        from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll
+
+        return VisiblePoll(self.load_identity)

@@ -11,8 +11,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from airflow_kafka_eos import ExactlyOnceLoad
-from airflow_kafka_eos.operators.at_once import decide_behind
-from airflow_kafka_eos.operators.decide import DecideLoadOperator
+from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_behind
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 
 

@@ -12,8 +12,8 @@ from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.config import OPTIONS, deferrable, optional, provider_config, setting
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.get_provider_info import LEDGER_CONNECTION, get_provider_info
-from airflow_kafka_eos.hooks.kafka_eos_ledger import KafkaEosLedgerHook
-from airflow_kafka_eos.ledger.of_connection import BACKENDS, LEDGER_CONN_TYPE
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosLedgerHook
+from airflow_kafka_eos.ledger.location import BACKENDS, LEDGER_CONN_TYPE
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 
 SET = {

@@ -23,9 +23,9 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger
-from airflow_kafka_eos.lineage import assets, first_event
-from airflow_kafka_eos.lineage.assets import Told, _look, announce
-from airflow_kafka_eos.lineage.first_event import A_TURN, PATIENCE, take_turn, to_be_made
+from airflow_kafka_eos.lineage import assets
+from airflow_kafka_eos.lineage import assets as first_event
+from airflow_kafka_eos.lineage.assets import A_TURN, PATIENCE, Told, _look, announce, take_turn, to_be_made
 from airflow_kafka_eos.operators.base import Step
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 

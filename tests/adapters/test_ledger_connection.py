@@ -10,8 +10,7 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.hooks.kafka_eos import ledger_url
-from airflow_kafka_eos.hooks.kafka_eos_ledger import KafkaEosLedgerHook
+from airflow_kafka_eos.hooks.kafka_eos import KafkaEosLedgerHook, ledger_url
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
 from tests.postgresql import PostgreSQL

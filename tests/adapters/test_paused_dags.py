@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.operators.base import run_of
-from airflow_kafka_eos.operators.paused import PausedDags
+from airflow_kafka_eos.operators.maintenance import PausedDags
 
 OWNER = run_of("orders", "r1") + "load"
 

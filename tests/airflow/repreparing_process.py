@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
-from airflow_kafka_eos.protocol import repreparing
+from airflow_kafka_eos.protocol.repair import reprepare
 from tests.airflow.steps import run
 
 #: step -> what is called then
 STEPS: dict[str, tuple[Any, str]] = {
     "its repairs are open": (PrepareLoadOperator, "_prepare_again"),
-    "Spark has written it": (repreparing, "let_in"),
-    "it is adopted": (repreparing, "_tell_kafka"),
+    "Spark has written it": (reprepare, "let_in"),
+    "it is adopted": (reprepare, "_tell_kafka"),
 }
 
 

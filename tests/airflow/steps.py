@@ -111,10 +111,10 @@ def a_prepared_load(
     :param second: another topic, and how many records go there.
     """
     from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
-    from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
-    from airflow_kafka_eos.kafka.describing import describe_once
-    from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
-    from airflow_kafka_eos.protocol.opening import prepared, reference, submit
+    from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
+    from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+    from airflow_kafka_eos.kafka.producer.writers import describe_once
+    from airflow_kafka_eos.protocol.stages.begin import prepared, reference, submit
 
     run("begin", key, ledger_conn_id=ledger_conn_id)
     with session(ledger_conn_id) as opened:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.triggers.deadline import report_unfinished_loads
+from airflow_kafka_eos.triggers.callbacks import report_unfinished_loads
 from tests.airflow.steps import connection
 from tests.airflow.test_maintenance import TaskInstance, state
 from tests.protocol.world import World

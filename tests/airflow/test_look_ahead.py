@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.protocol.opening import submit
+from airflow_kafka_eos.protocol.stages.begin import submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.acls import Right, allow_exactly

@@ -16,10 +16,8 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import FILE_NAME
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
-from airflow_kafka_eos.triggers.deadline import report_unfinished_loads
-from airflow_kafka_eos.triggers.loaded import LoadedTrigger
-from airflow_kafka_eos.triggers.polling import OTHER_LEDGER, PollingTrigger
+from airflow_kafka_eos.triggers.callbacks import report_unfinished_loads
+from airflow_kafka_eos.triggers.polling import OTHER_LEDGER, CleanupTrigger, LoadedTrigger, PollingTrigger
 from tests.airflow.conftest import Place
 from tests.airflow.held import Held, right, wait_gone
 from tests.airflow.processes import end_session, restart

@@ -17,20 +17,20 @@ from airflow.sdk.exceptions import AirflowException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.digest import ALGORITHM
-from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.writers import make_writer
+from airflow_kafka_eos.kafka.records.digest import ALGORITHM
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId, prefix
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.deciding import Checks, decide
-from airflow_kafka_eos.protocol.opening import prepared as mark_prepared
-from airflow_kafka_eos.protocol.opening import reference, submit
+from airflow_kafka_eos.protocol.stages.begin import prepared as mark_prepared
+from airflow_kafka_eos.protocol.stages.begin import reference, submit
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.transaction import Outcome
 from tests.airflow.conftest import SECRET
 from tests.airflow.repreparing_process import STEPS
 from tests.airflow.steps import LOAD, OWNER, connection, open_ids, refused, run, session, state

@@ -134,7 +134,7 @@ def test_loaded_says_at_its_timeout_who_holds_readers_back(
 ) -> None:
     from airflow.sdk.exceptions import AirflowSensorTimeout
 
-    from airflow_kafka_eos.kafka.settings import KafkaSettings
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
     name = topic()

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.airflow.steps import a_prepared_load, run

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_kafka_eos.kafka.arrow.partitioner import murmur2
+from airflow_kafka_eos.kafka.producer.arrow.partitioner import murmur2
 from bench.data import dataset
 from bench.murmur2 import partitions_of
 

@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.client_properties import read_client_properties, translated
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.client_properties import read_client_properties, translated
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from tests.cli.conftest import Command
 from tests.secured import SCRAM_PASSWORD, Secured
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_kafka_eos.cli.cluster import add_cluster, settings_of
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
-from airflow_kafka_eos.cli.exits import FOUND, OK, TRANSIENT, USAGE, code_of, worst
+from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, USAGE, code_of, worst
 from airflow_kafka_eos.errors import (
     AccessError,
     BrokerUnavailableError,
@@ -24,8 +24,8 @@ from airflow_kafka_eos.errors import (
     NotFinishedError,
     UndecidableError,
 )
-from airflow_kafka_eos.kafka.client_properties import read_client_properties
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.client_properties import read_client_properties
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from tests.cli.conftest import Command
 from tests.secured import PASSWORD, Secured
 

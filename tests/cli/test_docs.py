@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.cli import exits, parser
+from airflow_kafka_eos.cli import parser, terminal
 from tests.cli.conftest import Command
 from tests.protocol.world import World
 
@@ -51,9 +51,9 @@ def test_no_command_takes_a_secret() -> None:
 
 
 def test_the_exit_codes_are_on_the_page_and_in_the_help() -> None:
-    for code in (exits.OK, exits.FOUND, exits.USAGE, exits.TRANSIENT):
-        assert f"\n| {code} | " in PAGE and f"{code} " in exits.EXPLAINED
-    assert exits.EXPLAINED in (parser().epilog or "")
+    for code in (terminal.OK, terminal.FOUND, terminal.USAGE, terminal.TRANSIENT):
+        assert f"\n| {code} | " in PAGE and f"{code} " in terminal.EXPLAINED
+    assert terminal.EXPLAINED in (parser().epilog or "")
 
 
 def fields(document: Any) -> set[str]:

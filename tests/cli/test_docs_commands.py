@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_kafka_eos.cli import parser
-from airflow_kafka_eos.kafka.hanging import open_producers
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.open_producers import open_producers
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.cli.conftest import Command

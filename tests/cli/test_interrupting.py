@@ -13,7 +13,7 @@ import pytest
 from kafka.future import Future
 from kafka.net.selector import NetworkSelector
 
-from airflow_kafka_eos.cli.interrupting import interruptible
+from airflow_kafka_eos.cli.terminal import interruptible
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger, migrate
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.transaction import Outcome
 from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref, sql
 
 Run = Callable[..., str]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import Manifest

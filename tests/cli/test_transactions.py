@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from airflow_kafka_eos.kafka.inspecting import topic_seen
+from airflow_kafka_eos.kafka.admin.inspect import topic_seen
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import reference
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.cli.conftest import Answer, Command

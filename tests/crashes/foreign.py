@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
 
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.naming import prefix
 from airflow_kafka_eos.transaction import CoordinatorState
 from tests.crashes.victim import Place

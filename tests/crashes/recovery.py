@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.protocol.opening import begin
-from airflow_kafka_eos.protocol.polling import VisiblePoll
+from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll
+from airflow_kafka_eos.protocol.stages.begin import begin
 from tests.crashes.reader import Reader
 from tests.crashes.victim import ALL, PARTS, Place
 from tests.protocol.world import RUN

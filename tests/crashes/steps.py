@@ -66,15 +66,15 @@ class Step:
 
 
 _LEDGER = "airflow_kafka_eos.ledger.ledger:Ledger."
-_WRITER = "airflow_kafka_eos.kafka.arrow.writer:ArrowWriter."
-_SENDER = "airflow_kafka_eos.kafka.arrow.sender:Sender."
-_CONFLUENT = "airflow_kafka_eos.kafka.confluent_writer:"
-_COORDINATOR = "airflow_kafka_eos.kafka.coordinator:Coordinator."
-_PARTITIONS = "airflow_kafka_eos.kafka.partitions:Partitions."
-_LOOKED = "airflow_kafka_eos.protocol.committing:judge_decided"
+_WRITER = "airflow_kafka_eos.kafka.producer.arrow.writer:ArrowWriter."
+_SENDER = "airflow_kafka_eos.kafka.producer.arrow.sender:Sender."
+_CONFLUENT = "airflow_kafka_eos.kafka.producer.confluent:"
+_COORDINATOR = "airflow_kafka_eos.kafka.admin.coordinator:Coordinator."
+_PARTITIONS = "airflow_kafka_eos.kafka.admin.partitions:Partitions."
+_LOOKED = "airflow_kafka_eos.protocol.stages.commit:judge_decided"
 #: just before an EndTxn is handed to the connection, and when its answer is there and nobody has read it
-_SENDING = "airflow_kafka_eos.kafka.end_txn:EndTxn.message"
-_ANSWERED = "airflow_kafka_eos.kafka.ending:meaning_of"
+_SENDING = "airflow_kafka_eos.kafka.admin.end_transactions:EndTxn.message"
+_ANSWERED = "airflow_kafka_eos.kafka.admin.end_transactions:meaning_of"
 _TASK = (TransactionScope.TASK,)
 _LOAD = (TransactionScope.LOAD,)
 _BOTH = (ARROW, CONFLUENT)

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.errors import KafkaEosError, UndecidableError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope, Verdict
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.crashes.reader import Reader

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_eos import manifest as m
-from airflow_kafka_eos.kafka import lanes
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client import pool
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll, own_number
 from airflow_kafka_eos.protocol.session import Session, connect
 from tests.crashes.steps import ARROW, BY_NAME, CONFLUENT, PHASES, Step, When
 from tests.protocol.world import RUN, World
@@ -113,7 +113,7 @@ def place(session: Session, order: Order) -> Place:
 def run(order: Order) -> None:
     """Come so far as the step lets it."""
     step = BY_NAME[order.step]
-    lanes.DEPTH = 1  # one EndTxn at a time, so that "between two" is a place
+    pool.DEPTH = 1  # one EndTxn at a time, so that "between two" is a place
     settings = KafkaSettings.from_mapping({"bootstrap.servers": order.servers})
     with connect(settings, order.ledger_url, NAMESPACE) as session:
         world = place(session, order)

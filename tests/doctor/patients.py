@@ -10,12 +10,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from airflow_kafka_eos.doctor.examining import Examination, examine
-from airflow_kafka_eos.doctor.finding import Finding
-from airflow_kafka_eos.doctor.seen import Asked
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.doctor.examine import Examination, examine
+from airflow_kafka_eos.doctor.finding import Asked, Finding
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger import migrate
 from airflow_kafka_eos.ledger.tables import VERSION_TABLE
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope

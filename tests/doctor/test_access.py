@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.doctor.examining import Examination
+from airflow_kafka_eos.doctor.examine import Examination
 from airflow_kafka_eos.doctor.finding import Finding, Severity
 from tests.acls import Right, allow_exactly
 from tests.doctor.patients import NAMESPACE, asked, examined, new_ledger, of

@@ -20,17 +20,16 @@ from confluent_kafka.admin import (
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from airflow_kafka_eos.doctor import brokers
-from airflow_kafka_eos.doctor.examining import Examination
-from airflow_kafka_eos.doctor.finding import Severity
-from airflow_kafka_eos.doctor.seen import TRANSACTION_LOG, BrokerSeen
-from airflow_kafka_eos.kafka.inspecting import Versions, ids_listed, topic_seen
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.doctor.examine import Examination
+from airflow_kafka_eos.doctor.finding import TRANSACTION_LOG, BrokerSeen, Severity
+from airflow_kafka_eos.kafka.admin.inspect import Versions, ids_listed, topic_seen
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.ledger.revision import current
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
-from airflow_kafka_eos.protocol.ids import Caps
+from airflow_kafka_eos.protocol.guards.id_caps import Caps
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.doctor.patients import (
     BAD_SPARK,

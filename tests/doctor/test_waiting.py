@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.doctor.finding import Finding, Severity, Unknown
-from airflow_kafka_eos.doctor.seen import Asked, BrokerSeen, ClusterSeen, LayoutSeen
-from airflow_kafka_eos.doctor.waiting import check
-from airflow_kafka_eos.ledger.waiting import NOTHING, UndecidedTwoPhase, Unverified, Waiting
+from airflow_kafka_eos.doctor.finding import (
+    Asked,
+    BrokerSeen,
+    ClusterSeen,
+    Finding,
+    LayoutSeen,
+    Severity,
+    Unknown,
+)
+from airflow_kafka_eos.doctor.ledger import check_waiting
+from airflow_kafka_eos.ledger.queries import NOTHING, UndecidedTwoPhase, Unverified, Waiting
 from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.doctor.patients import asked, examined, new_ledger, of, settings_of
 from tests.protocol.world import World
@@ -42,7 +49,7 @@ def cluster(expiration_ms: int | None = 7 * DAY_MS, **retention_ms: int) -> Clus
 
 
 def findings(waiting: Waiting | Unknown, seen: ClusterSeen | None) -> list[Finding]:
-    return list(check(waiting, seen, ASKED, NOW_MS))
+    return list(check_waiting(waiting, seen, ASKED, NOW_MS))
 
 
 def test_nothing_waits() -> None:

@@ -12,14 +12,18 @@ from typing import Any
 
 from airflow_kafka_eos import errors
 from airflow_kafka_eos.errors import KafkaEosError, TerminalError, TransientError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import TransactionNaming, Verdict
 from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED
-from airflow_kafka_eos.protocol import committing, deciding, leftovers, opening, polling
-from airflow_kafka_eos.protocol.ids import Caps
-from airflow_kafka_eos.protocol.repreparing import open_repreparation
+from airflow_kafka_eos.protocol.cleanup import namespace
+from airflow_kafka_eos.protocol.cleanup import poll as polling
+from airflow_kafka_eos.protocol.guards.id_caps import Caps
+from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.stages import begin as opening
+from airflow_kafka_eos.protocol.stages import commit as committing
+from airflow_kafka_eos.protocol.stages import decide as deciding
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.faults.accounts import DECIDING, SWEEPING
 from tests.faults.plan import Ended, Order, Plan
@@ -168,10 +172,10 @@ def maintenance(plan: Plan, order: Order, timeline: Timeline) -> Any:
     """What the maintenance DAG does with what no run is left to sweep; of the order's load alone while others are at
     work: a real one leaves those alone for hours, here it would abort them."""
     with session(plan) as s:
-        left = leftovers.find(s, abandoned_after=timedelta(milliseconds=1))
+        left = namespace.find(s, abandoned_after=timedelta(milliseconds=1))
         of_all = not order.details.get("of_one")
         loads = {load: up_to for load, up_to in left.loads.items() if of_all or load == plan.identity(order.load)}
-        swept = leftovers.clean(s, loads, by="maintenance", quiet_s=QUIET_S, deadline_s=SENSOR_S)
+        swept = namespace.clean(s, loads, by="maintenance", quiet_s=QUIET_S, deadline_s=SENSOR_S)
     errors = [str(one.error) for one in swept if one.error is not None]
     return {"swept": {one.load.key: list(one.aborted) for one in swept}, "errors": errors, "unknown": left.unknown}
 

@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import KafkaEosError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.retry import Retry
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.retry import Retry
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import TransactionNaming
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.faults.ledger_server import LedgerServer

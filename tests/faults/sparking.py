@@ -29,16 +29,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from airflow_kafka_eos.kafka.producer_options import ProducerOptions
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.application import write_options
 from airflow_kafka_eos.spark.datasource import KafkaEosDataSource, KafkaEosWriter
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.one_run import ONE_RUN
+from airflow_kafka_eos.spark.no_retries import ONE_RUN
 from airflow_kafka_eos.spark.options import WriteOptions
-from airflow_kafka_eos.spark.owners import Owners, placed
+from airflow_kafka_eos.spark.scope import Owners, placed
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
 from tests.faults.facts import Value
 from tests.faults.plan import Ended, Order, Plan

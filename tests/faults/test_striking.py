@@ -46,7 +46,7 @@ def test_a_clock_that_jumps_is_the_ledgers_too() -> None:
 import time
 from datetime import datetime as real, timedelta
 import airflow_kafka_eos.ledger.queries as queries, airflow_kafka_eos.ledger.slots as slots
-import airflow_kafka_eos.protocol.leftovers as leftovers
+import airflow_kafka_eos.protocol.cleanup.namespace as leftovers
 before, wall = real.now().astimezone(), time.time()
 from tests.faults.striking import shift_clock
 shift_clock(3600.0)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from kafka.record.default_records import DefaultRecordBatch
 
-from airflow_kafka_eos.kafka.arrow.batches import SealedBatch
+from airflow_kafka_eos.kafka.records.batch import SealedBatch
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TYPES = {

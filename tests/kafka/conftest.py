@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from writers_support import KINDS, an_id, settings_of, target_of
 
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.producer.writers import make_writer
 
 # the first example loads libraries, and the machine may be busy: no test here is about time
 hypothesis.settings.register_profile("no deadline", deadline=None)

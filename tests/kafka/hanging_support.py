@@ -14,11 +14,11 @@ from least_support import LEAST, NAMESPACE, PRINCIPAL
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
-from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.protocol import hanging
+from airflow_kafka_eos.protocol.hanging import find
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.acls import Right, allow_exactly
 from tests.protocol.late import produce_late
@@ -103,7 +103,7 @@ def lax(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def shared(lax: Secured, monkeypatch: pytest.MonkeyPatch) -> SharedTopic:
-    monkeypatch.setattr(hanging, "_APART_S", 0.2)
+    monkeypatch.setattr(find, "_APART_S", 0.2)
     topic = f"least-hanging-{next(_numbers)}-{time.time_ns()}"
     lax.plain.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
     return SharedTopic(lax, topic)

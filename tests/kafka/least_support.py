@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import prepared, reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from tests.acls import Right, allow_exactly
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from writers_support import an_id, settings_of, target_of
 
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.producer.writers import make_writer
 
 ROWS = 10_000  # as Spark hands them over
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import Producer
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition

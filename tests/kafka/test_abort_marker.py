@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.kafka.hanging import OpenProducer, write_marker
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, write_marker
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.kafka.writers_support import granted

@@ -13,13 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import RecordError
-from airflow_kafka_eos.kafka.arrow.batcher import Batcher, TooLarge
-from airflow_kafka_eos.kafka.arrow.batches import OpenBatch, seal
-from airflow_kafka_eos.kafka.arrow.columns import pieces, read
-from airflow_kafka_eos.kafka.arrow.compression import CODES, compressor
-from airflow_kafka_eos.kafka.digest import record_bytes
-from airflow_kafka_eos.kafka.tally import Tally
-from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, TooLarge
+from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
+from airflow_kafka_eos.kafka.producer.interface import Tally, TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.records.batch import OpenBatch, seal
+from airflow_kafka_eos.kafka.records.compression import CODES, compressor
+from airflow_kafka_eos.kafka.records.digest import record_bytes
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.transaction import SEQUENCE_MODULUS, PreparedTxnState, TopicPartition

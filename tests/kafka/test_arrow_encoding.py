@@ -15,14 +15,14 @@ from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 from kafka.record.util import encode_varint
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.arrow import headers, varint
-from airflow_kafka_eos.kafka.arrow.binary import binary, data_of, lengths_of
-from airflow_kafka_eos.kafka.arrow.compression import CODES, compressor
-from airflow_kafka_eos.kafka.arrow.cutting import FRAME_MOST, cut, upper_bounds
-from airflow_kafka_eos.kafka.arrow.partitioner import assign, crc32, evenly, murmur2
-from airflow_kafka_eos.kafka.digest import header_section
-from airflow_kafka_eos.kafka.producer_options import PARTITIONERS
-from airflow_kafka_eos.kafka.varints import zig_zag
+from airflow_kafka_eos.kafka.producer.arrow import batcher, columns
+from airflow_kafka_eos.kafka.producer.arrow.batcher import FRAME_MOST, cut, upper_bounds
+from airflow_kafka_eos.kafka.producer.arrow.binary import binary, data_of, lengths_of
+from airflow_kafka_eos.kafka.producer.arrow.partitioner import assign, crc32, evenly, murmur2
+from airflow_kafka_eos.kafka.producer.options import PARTITIONERS
+from airflow_kafka_eos.kafka.records.compression import CODES, compressor
+from airflow_kafka_eos.kafka.records.digest import header_section
+from airflow_kafka_eos.kafka.records.varint import zig_zag
 
 # the edges of 1 to 10 bytes
 _EDGES = [s * (2**p + d) for p in range(0, 61) for d in (-1, 0, 1) for s in (1, -1)]
@@ -38,7 +38,7 @@ def plain_varint(number):
 
 @given(st.lists(_INTS, min_size=1, max_size=40))
 def test_varints_of_a_column_are_those_of_its_numbers(numbers):
-    data, offsets = varint.rows([varint.field(np.array(numbers))], len(numbers))
+    data, offsets = batcher.rows([batcher.field(np.array(numbers))], len(numbers))
     found = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
     assert found == [plain_varint(n) for n in numbers] == [zig_zag(n) for n in numbers]
 
@@ -46,8 +46,8 @@ def test_varints_of_a_column_are_those_of_its_numbers(numbers):
 @given(st.lists(st.tuples(_INTS, st.integers(-(2**30), 2**30 - 1)), min_size=1, max_size=20), st.integers(0, 255))
 def test_fields_stand_side_by_side_row_after_row(rows, literal):
     wide, narrow = (np.array(c) for c in zip(*rows, strict=True))
-    fields = [literal, varint.field(wide), 7, varint.field(narrow)]
-    data, offsets = varint.rows(fields, len(rows))
+    fields = [literal, batcher.field(wide), 7, batcher.field(narrow)]
+    data, offsets = batcher.rows(fields, len(rows))
     found = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
     byte = bytes([literal])
     assert found == [byte + plain_varint(a) + b"\x07" + plain_varint(b) for a, b in rows]
@@ -170,7 +170,7 @@ _ROW_OF_HEADERS = st.none() | st.lists(_HEADER, max_size=4)
 def test_header_sections_are_those_of_each_row(rows, skipped):
     skipped = min(skipped, len(rows) - 1)
     column = pa.array([None if r is None else [{"key": k, "value": v} for k, v in r] for r in rows], HEADERS)
-    found, content = headers.sections(column.slice(skipped))
+    found, content = columns.sections(column.slice(skipped))
     wanted = [r or [] for r in rows[skipped:]]
     if not any(wanted):
         assert found is None and content is None
@@ -186,15 +186,15 @@ def test_headers_behind_a_null_list_do_not_count():
     hidden = pa.ListArray.from_buffers(
         HEADERS, 2, [pa.py_buffer(b"\x02"), lists.buffers()[1]], children=[lists.values]
     )
-    assert headers.sections(hidden)[0].to_pylist() == [header_section([]), header_section([("y", b"2")])]
+    assert columns.sections(hidden)[0].to_pylist() == [header_section([]), header_section([("y", b"2")])]
 
 
 @pytest.mark.parametrize("bad", [None, {"key": None, "value": b"v"}])
 def test_a_header_without_a_name_is_refused(bad):
     column = pa.array([[{"key": "k", "value": b"v"}], [bad]], HEADERS)
-    with pytest.raises(headers.NamelessHeader):
-        headers.sections(column)
-    assert headers.sections(column.slice(0, 1))[0] is not None
+    with pytest.raises(columns.NamelessHeader):
+        columns.sections(column)
+    assert columns.sections(column.slice(0, 1))[0] is not None
 
 
 # -- cutting -------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.kafka.arrow import encode, plain
-from airflow_kafka_eos.kafka.arrow.binary import single
+from airflow_kafka_eos.kafka.producer.arrow import batcher, binary
+from airflow_kafka_eos.kafka.producer.arrow.binary import single
 
 
 @given(
@@ -22,7 +22,7 @@ from airflow_kafka_eos.kafka.arrow.binary import single
 )
 def test_numbers(values: list[int], kind: type, step: int) -> None:
     every = np.array(values, kind)[::step]
-    made = plain.numbers(every)
+    made = binary.numbers(every)
     made.validate(full=True)
     assert made.to_pylist() == every.tolist()
     assert made.type == pa.from_numpy_dtype(np.dtype(kind))
@@ -31,13 +31,13 @@ def test_numbers(values: list[int], kind: type, step: int) -> None:
 @pytest.mark.parametrize("kind", [">i4", "?", "f8"])
 def test_what_arrow_would_read_as_something_else_is_refused(kind: str) -> None:
     with pytest.raises(TypeError):
-        plain.numbers(np.zeros(3, kind))
+        binary.numbers(np.zeros(3, kind))
 
 
 @given(st.lists(st.booleans()), st.integers(0, 20), st.integers(0, 40))
 def test_truths(values: list[bool], start: int, count: int) -> None:
     column = pa.array(values, pa.bool_()).slice(start, count)
-    assert plain.truths(column).tolist() == values[start : start + count]
+    assert binary.truths(column).tolist() == values[start : start + count]
 
 
 @given(st.binary(max_size=300))
@@ -48,7 +48,7 @@ def test_single(content: bytes) -> None:
 
 
 def test_nothing_is_an_empty_text() -> None:
-    assert encode._NOTHING.as_py() == b""
+    assert batcher._NOTHING.as_py() == b""
 
 
 # what a Spark task does with a plain batch, with all that has to do with brokers left out
@@ -65,13 +65,13 @@ sys.meta_path.insert(0, NoPandas())
 import numpy as np
 import pyarrow as pa
 import airflow_kafka_eos.spark.datasource
-import airflow_kafka_eos.kafka.arrow.writer
-from airflow_kafka_eos.kafka.arrow.batcher import Batcher
-from airflow_kafka_eos.kafka.arrow.binary import from_parts, single
-from airflow_kafka_eos.kafka.arrow.columns import read
-from airflow_kafka_eos.kafka.arrow.compression import compressor
-from airflow_kafka_eos.kafka.arrow.placing import place
-from airflow_kafka_eos.kafka.tally import Tally
+import airflow_kafka_eos.kafka.producer.arrow.writer
+from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher
+from airflow_kafka_eos.kafka.producer.arrow.binary import from_parts, single
+from airflow_kafka_eos.kafka.producer.arrow.columns import read
+from airflow_kafka_eos.kafka.records.compression import compressor
+from airflow_kafka_eos.kafka.producer.arrow.partitioner import place
+from airflow_kafka_eos.kafka.producer.interface import Tally
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
 codec, nulls = sys.argv[1], sys.argv[2] == "nulls"

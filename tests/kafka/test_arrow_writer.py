@@ -11,7 +11,7 @@ from kafka.protocol.metadata import MetadataRequest
 from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError
-from airflow_kafka_eos.kafka.produce_wire import ProduceWire
+from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.transaction_version import finalize
 

@@ -16,7 +16,7 @@ from cutting_proxy import CuttingProxy
 from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.secured import free_port

@@ -11,9 +11,9 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
-from airflow_kafka_eos.kafka import client_logs
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client import connections
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 
 
@@ -75,7 +75,7 @@ def test_a_client_of_somebody_else_in_the_same_process_is_heard_as_before(
 
 
 def test_what_nobody_else_tells_keeps_its_level(caplog: pytest.LogCaptureFixture) -> None:
-    @client_logs.at_debug
+    @connections.at_debug
     def work() -> None:
         logging.getLogger("kafka.future").error("Error processing callback")
         logging.getLogger("kafka.net.transport").error("Connection reset")
@@ -90,7 +90,7 @@ def test_every_logger_of_its_network_code_is_filtered() -> None:
     import kafka.net.http_connect
     import kafka.net.socks5  # noqa: F401
 
-    for name in client_logs.loggers():
+    for name in connections.loggers():
         found = logging.root.manager.loggerDict[name]
         if isinstance(found, logging.Logger):
-            assert any(isinstance(f, client_logs._AtDebug) for f in found.filters), name
+            assert any(isinstance(f, connections._AtDebug) for f in found.filters), name

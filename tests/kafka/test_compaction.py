@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_eos.kafka.compaction import is_compacted, marker_kept_ms, may_be_gone, warning
+from airflow_kafka_eos.kafka.records.scan import is_compacted, marker_kept_ms, may_be_gone, warning
 
 DAY_MS = 86_400_000
 NOW_MS = 1_800_000_000_000

@@ -7,9 +7,8 @@ from arrow_support import batch
 from writers_support import an_id, settings_of, target_of
 
 from airflow_kafka_eos.errors import RecordError
-from airflow_kafka_eos.kafka.confluent_writer import _configuration
-from airflow_kafka_eos.kafka.rows import rows
-from airflow_kafka_eos.kafka.writer import TopicLimits
+from airflow_kafka_eos.kafka.producer.confluent import _configuration, rows
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 
 TARGET = target_of(an_id("x"), {"t": 3})
 

@@ -10,7 +10,7 @@ import pytest
 from kafka.net.manager import KafkaConnectionManager
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 
 SECRET = "t0p-secret"
 FULL = {

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.parser import KafkaProtocol
 
-from airflow_kafka_eos.kafka.connections import Pieces, _with_pieces
+from airflow_kafka_eos.kafka.client.connections import Pieces, _with_pieces
 
 
 def test_requests_that_waited_are_sent_together_whatever_they_are_made_of() -> None:

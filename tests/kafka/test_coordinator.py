@@ -8,10 +8,10 @@ import pytest
 from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer, init_refusal
-from airflow_kafka_eos.kafka.deadline import left_ms
-from airflow_kafka_eos.kafka.listing import pattern_of, rows_on, state_of
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer, init_refusal
+from airflow_kafka_eos.kafka.admin.list_transactions import pattern_of, rows_on, state_of
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.interface import left_ms
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import (

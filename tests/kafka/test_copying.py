@@ -11,10 +11,10 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from open_transactions import LEDGER, an_id, coordinator_of, settings_of, wait_ended
 
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
-from airflow_kafka_eos.kafka.copying import Copier, read_batches
-from airflow_kafka_eos.kafka.digest import PartitionDigest
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.copier import Copier, read_batches
+from airflow_kafka_eos.kafka.records.digest import PartitionDigest
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId

@@ -10,10 +10,10 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.kafka.arrow.binary import data_of
-from airflow_kafka_eos.kafka.digest import ALGORITHM, PartitionDigest, header_section, record_bytes
-from airflow_kafka_eos.kafka.tally import Tally
-from airflow_kafka_eos.kafka.varints import zig_zag
+from airflow_kafka_eos.kafka.producer.arrow.binary import data_of
+from airflow_kafka_eos.kafka.producer.interface import Tally
+from airflow_kafka_eos.kafka.records.digest import ALGORITHM, PartitionDigest, header_section, record_bytes
+from airflow_kafka_eos.kafka.records.varint import zig_zag
 from airflow_kafka_eos.transaction import TopicPartition
 
 _BYTES = st.none() | st.binary(max_size=6)

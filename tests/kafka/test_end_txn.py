@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from kafka.protocol.producer.transaction import EndTxnRequest, EndTxnResponse
 
 from airflow_kafka_eos.errors import AccessError, TerminalError
-from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.end_txn import EndAnswer, EndTxn, highest_for, meaning_of
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer, EndTxn, highest_for, meaning_of
+from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 

@@ -12,13 +12,12 @@ import pytest
 from open_transactions import an_id, coordinator_of, open_one, settings_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError
-from airflow_kafka_eos.kafka import lanes, retry
-from airflow_kafka_eos.kafka.connections import Manager
-from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer
-from airflow_kafka_eos.kafka.end_txn import EndTxn
-from airflow_kafka_eos.kafka.ending import end_all, patience_s
-from airflow_kafka_eos.kafka.lanes import Reply
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.admin.end_transactions import EndTxn, end_all, patience_s
+from airflow_kafka_eos.kafka.client import pool, retry
+from airflow_kafka_eos.kafka.client.connections import Manager
+from airflow_kafka_eos.kafka.client.pool import Reply
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import (
@@ -98,7 +97,7 @@ def test_hundreds_are_ended_each_by_its_own_identity(
     }
     assert list(answers) == [t.transactional_id for t in to_commit]
     # several connections, a bounded number, and none is left open
-    assert 1 <= seen.most <= seen.count < lanes.MAX_PER_BROKER
+    assert 1 <= seen.most <= seen.count < pool.MAX_PER_BROKER
     assert all(c.closed for c in seen.living)  # type: ignore[attr-defined]
     assert set(coordinator.end_many(to_abort, Verdict.ABORT).values()) == {EndAnswer.DONE}
     wait_for_states(coordinator, [*every[:7], *every[8:200]], {CoordinatorState.COMPLETE_COMMIT})
@@ -135,7 +134,7 @@ def test_a_few_take_no_further_connection(
 
 
 def test_how_many_connections_and_how_much_patience() -> None:
-    wanted = [lanes.connections_for(n) for n in (0, 1, 16, 17, 64, 128, 10_000)]
+    wanted = [pool.connections_for(n) for n in (0, 1, 16, 17, 64, 128, 10_000)]
     assert wanted == [1, 1, 1, 2, 4, 8, 8]
     assert [patience_s(n, 30) for n in (0, 1, 2, 3, 4, 5000)] == [2, 4, 8, 16, 30, 30]
 
@@ -267,7 +266,7 @@ def test_further_connections_wait_for_the_first_login_and_are_bounded(
     three: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong password is tried once, not eight times: brokers and directories lock accounts."""
-    monkeypatch.setattr(lanes, "MAX_EXTRA", 3)
+    monkeypatch.setattr(pool, "MAX_EXTRA", 3)
     with Wire(settings_of(three.bootstrap_servers)) as wire:
         found = of_each_coordinator(wire, "bounded", 40)
         every = [t for each in found.values() for t in each]

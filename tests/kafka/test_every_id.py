@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.kafka.every_id import Pattern, one_of_each, why_some_hidden
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.list_permissions import Pattern, one_of_each, why_some_hidden
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.acls import Right, allow_exactly
 from tests.secured import Secured

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.kafka.hanging import OpenProducer, why_hanging
-from airflow_kafka_eos.kafka.partitions import Holder
-from airflow_kafka_eos.protocol.visibility import Lag
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, why_hanging
+from airflow_kafka_eos.kafka.admin.partitions import Holder
+from airflow_kafka_eos.protocol.stages.visible import Lag
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
     PreparedTxnState,

@@ -17,11 +17,11 @@ from hanging_support import shared as shared
 from least_support import NAMESPACE
 
 from airflow_kafka_eos.errors import AccessError, NotFinishedError
-from airflow_kafka_eos.kafka.listing import Listed
-from airflow_kafka_eos.kafka.partitions import Partitions
+from airflow_kafka_eos.kafka.admin.list_transactions import Listed
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.protocol import hanging
-from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction
+from airflow_kafka_eos.protocol.hanging import find
+from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.transaction import CoordinatorState
 from tests.acls import Right
@@ -105,7 +105,7 @@ def seeing(shared: SharedTopic, tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def find_one(session: Session, shared: SharedTopic) -> HangingTransaction:
-    (found,) = hanging.find(session, [shared.partition()], longer_than_ms=0)
+    (found,) = find.find(session, [shared.partition()], longer_than_ms=0)
     return found
 
 
@@ -126,11 +126,11 @@ def test_nor_of_what_writes_while_we_look(
     (open_,) = shared.open()
 
     def write(seconds: float) -> None:
-        unknown = hanging.PreparedTransaction("forgotten", open_.state)
+        unknown = find.PreparedTransaction("forgotten", open_.state)
         assert produce_late(shared.everybody, unknown, shared.partition(), "more", 1) == 0
 
     with monkeypatch.context() as patched:
-        patched.setattr(hanging.time, "sleep", write)
+        patched.setattr(find.time, "sleep", write)
         found = find_one(seeing, shared)
     assert found.doubt is not None and "has written a record" in found.doubt.message
     assert find_one(seeing, shared).is_proven
@@ -148,7 +148,7 @@ def test_what_the_second_listing_has_does_not_hang(seeing: Session, shared: Shar
             return [row] if len(asked) > 1 else []
 
     late = replace(seeing, partitions=Late(seeing.partitions.wire))
-    assert hanging.find(late, [shared.partition()], longer_than_ms=0) == []
+    assert find.find(late, [shared.partition()], longer_than_ms=0) == []
     assert len(asked) == 2
 
 

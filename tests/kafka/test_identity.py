@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import ProducerFencedError
-from airflow_kafka_eos.kafka.identity import confirm
+from airflow_kafka_eos.kafka.producer.interface import confirm
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
     PreparedTxnState,

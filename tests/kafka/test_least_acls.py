@@ -42,10 +42,10 @@ from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import Manifest, dump
 from airflow_kafka_eos.naming import prefix
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.sweeping import sweep
-from airflow_kafka_eos.protocol.visibility import lags
+from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.protocol.stages.visible import lags
 from tests.acls import Right, allow_exactly
 from tests.protocol.world import RUN, World
 from tests.secured import SCRAM_PASSWORD, Secured

@@ -21,11 +21,11 @@ from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.naming import name_prefix
-from airflow_kafka_eos.protocol.hidden import hidden_by_acls
-from airflow_kafka_eos.protocol.ids import Caps, check_caps, ids_report
-from airflow_kafka_eos.protocol.leftovers import find
+from airflow_kafka_eos.protocol.cleanup.namespace import find
+from airflow_kafka_eos.protocol.guards.id_caps import Caps, check_caps, ids_report
+from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls
 from airflow_kafka_eos.protocol.metrics import measure
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.stages.begin import reference
 from tests.acls import Right, allow_exactly
 from tests.protocol.world import World
 from tests.secured import Secured

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.kafka import listing, retry
+from airflow_kafka_eos.kafka.admin import list_transactions
+from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.transaction import CoordinatorState
 
 OURS = "airflow.0123456789.orders."
@@ -38,7 +39,7 @@ def listed(*names: str) -> Any:
 def test_of_a_listing_by_an_old_broker_ours_are_picked() -> None:
     """Before Kafka 4.1 it cannot filter by name, and shows what every application has."""
     wire: Any = Answers(listed(OURS + "k.1-0-1", "billing-7", "x" + OURS + "k.1-0-1"))
-    assert listing.rows_on(wire, 1, OURS, ["Ongoing"], -1) == [(OURS + "k.1-0-1", CoordinatorState.ONGOING)]
+    assert list_transactions.rows_on(wire, 1, OURS, ["Ongoing"], -1) == [(OURS + "k.1-0-1", CoordinatorState.ONGOING)]
 
 
 def partition(index: int, leader: int, error_code: int = 0) -> Any:
@@ -53,11 +54,11 @@ def metadata(*partitions: Any, error_code: int = 0) -> Any:
 def test_while_a_coordinator_is_away_there_are_no_places(away: Any) -> None:
     """A listing then hides the ids of its partition, and proves nothing."""
     wire: Any = Answers(metadata(partition(0, 1), away))
-    assert listing.places(wire) is None
+    assert list_transactions.places(wire) is None
     wire = Answers(metadata(partition(0, 1), partition(1, 2)))
-    assert listing.places(wire) == {(0, 1, 3), (1, 2, 3)}
+    assert list_transactions.places(wire) == {(0, 1, 3), (1, 2, 3)}
 
 
 def test_where_nobody_has_ever_written_a_transaction_there_are_none_to_miss() -> None:
     wire: Any = Answers(metadata(error_code=retry.UNKNOWN_TOPIC_OR_PARTITION))
-    assert listing.places(wire) == frozenset()
+    assert list_transactions.places(wire) == frozenset()

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka.log_scan import LogScan, Sought, StillThere
+from airflow_kafka_eos.kafka.records.scan import LogScan, Sought, StillThere
+from airflow_kafka_eos.transaction import Marker
 
 CONTROL, DATA = 0x30, 0x10
 ONES = struct.pack(">hh", 0, 1)

@@ -22,10 +22,10 @@ from airflow_kafka_eos.errors import (
     ConfigurationError,
     KafkaEosError,
 )
-from airflow_kafka_eos.kafka.coordinator import EndAnswer
-from airflow_kafka_eos.kafka.oauth import OidcTokens, UnsecuredTokens, token_provider
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import EndAnswer
+from airflow_kafka_eos.kafka.client.oauth import OidcTokens, UnsecuredTokens, token_provider
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.secured import PASSWORD

@@ -20,16 +20,15 @@ from open_transactions import (
 )
 
 from airflow_kafka_eos.errors import ConfigurationError, TopicError
-from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka import preflight
-from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer
-from airflow_kafka_eos.kafka.log_scan import Sought
-from airflow_kafka_eos.kafka.markers import text_of, uuid_of
-from airflow_kafka_eos.kafka.partitions import Holder, Partitions, ProducerState
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin import preflight
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.admin.find_markers import text_of, uuid_of
+from airflow_kafka_eos.kafka.admin.partitions import Holder, Partitions, ProducerState
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.records.scan import Sought
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
+from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition
 
 pytestmark = pytest.mark.broker
 

@@ -13,9 +13,9 @@ from airflow_kafka_eos.errors import (
     TerminalError,
     TopicError,
 )
-from airflow_kafka_eos.kafka.arrow.answers import Answer, gone, judge
-from airflow_kafka_eos.kafka.producer_options import ProducerOptions
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.arrow.sender import Answer, gone, judge
+from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.transaction import TopicPartition
 
 TP = TopicPartition("orders", 3)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, TerminalError
-from airflow_kafka_eos.kafka import preflight, retry
+from airflow_kafka_eos.kafka.admin import preflight
+from airflow_kafka_eos.kafka.client import retry
 
 
 @pytest.mark.parametrize("code", [-1, 5, 6, 7, 13, 14, 15, 16, 51, 52, 56, 74, 75, 78])

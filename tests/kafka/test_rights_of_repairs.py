@@ -29,11 +29,11 @@ from least_support import session as session
 from least_support import world as world
 
 from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.kafka.arrow.sender import Sender
-from airflow_kafka_eos.kafka.copying import Copier
+from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
+from airflow_kafka_eos.kafka.producer.copier import Copier
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.protocol.committing import commit_pass
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from tests.acls import Right, allow_exactly
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.lost import lose, state

@@ -20,10 +20,9 @@ from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.hanging import find
-from airflow_kafka_eos.protocol.hanging_transaction import Whose
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.hanging.find import Whose, find
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.begin import reference
 from tests.kafka_tools import Shell
 from tests.protocol.late import produce_late
 from tests.protocol.world import World, foreign_transaction

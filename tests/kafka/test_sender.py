@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_kafka_eos.errors import TopicError
-from airflow_kafka_eos.kafka import retry
-from airflow_kafka_eos.kafka.arrow import sender as module
-from airflow_kafka_eos.kafka.arrow.batches import SealedBatch
-from airflow_kafka_eos.kafka.arrow.sender import Sender
-from airflow_kafka_eos.kafka.producer_options import ProducerOptions
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.tally import Tally
+from airflow_kafka_eos.kafka.client import retry
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.arrow import sender as module
+from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
+from airflow_kafka_eos.kafka.producer.interface import Tally
+from airflow_kafka_eos.kafka.producer.options import ProducerOptions
+from airflow_kafka_eos.kafka.records.batch import SealedBatch
 from airflow_kafka_eos.transaction import TopicPartition
 
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20

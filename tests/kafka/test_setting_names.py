@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.setting_names import refuse_unknown_names
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.options import refuse_unknown_names
 
 
 def settings(**given):

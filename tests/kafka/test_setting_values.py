@@ -6,17 +6,17 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.arrow.compression import compressor
-from airflow_kafka_eos.kafka.producer_options import (
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.options import (
     COMPRESSIONS,
     LIBRDKAFKA_NUMBERS,
     LIBRDKAFKA_PARTITIONERS,
     PARTITIONERS,
     OnlyLibrdkafkaError,
     ProducerOptions,
+    refuse_wrong_values,
 )
-from airflow_kafka_eos.kafka.setting_values import refuse_wrong_values
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.records.compression import compressor
 
 
 def settings(key: str, value: str, **more: str) -> KafkaSettings:

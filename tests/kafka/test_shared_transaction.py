@@ -9,9 +9,9 @@ from arrow_support import batch
 from writers_support import LEDGER, an_id, consume, end, is_open, opened, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import ConfigurationError, ProducerFencedError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.describing import describe_once
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.writers import describe_once
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from airflow_kafka_eos.kafka.arrow.batches import OpenBatch, seal
-from airflow_kafka_eos.kafka.arrow.compression import CODES, compressor
-from airflow_kafka_eos.kafka.digest import PartitionDigest, header_section
-from airflow_kafka_eos.kafka.stored_batches import StoredBatch, batches, feed, reframe
-from airflow_kafka_eos.kafka.varints import zig_zag
+from airflow_kafka_eos.kafka.records.batch import OpenBatch, seal
+from airflow_kafka_eos.kafka.records.compression import CODES, compressor
+from airflow_kafka_eos.kafka.records.digest import PartitionDigest, header_section
+from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches, feed, reframe
+from airflow_kafka_eos.kafka.records.varint import zig_zag
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
 TP = TopicPartition("orders", 3)
@@ -100,6 +100,6 @@ def test_a_repair_needs_neither_pyarrow_nor_numpy() -> None:
     """commit runs on Airflow's workers, where they need not be."""
     code = (
         "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = None;"
-        "import airflow_kafka_eos.protocol.committing, airflow_kafka_eos.protocol.recovering"
+        "import airflow_kafka_eos.protocol.stages.commit, airflow_kafka_eos.protocol.repair.recover"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

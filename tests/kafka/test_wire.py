@@ -18,10 +18,10 @@ from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdReq
 from open_transactions import an_id, coordinator_of, prepare, settings_of
 
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError
-from airflow_kafka_eos.kafka.coordinator import EndAnswer
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import EndAnswer
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition

@@ -22,9 +22,8 @@ from writers_support import (
 from airflow_kafka_eos.errors import (
     ProducerFencedError,
 )
-from airflow_kafka_eos.kafka.describing import describe_once
-from airflow_kafka_eos.kafka.writer import TopicLimits
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
+from airflow_kafka_eos.kafka.producer.writers import describe_once, make_writer
 from airflow_kafka_eos.load import Verdict
 
 pytestmark = pytest.mark.broker

@@ -27,11 +27,10 @@ from airflow_kafka_eos.errors import (
     TopicError,
     UndecidableError,
 )
-from airflow_kafka_eos.kafka.describing import abort_reported, describe_once
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.kafka.writer import TopicLimits
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
+from airflow_kafka_eos.kafka.producer.writers import abort_reported, describe_once, make_writer
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.secured import PASSWORD

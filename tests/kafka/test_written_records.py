@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from java_oracle import java_oracle
 from writers_support import DEFAULT_LIMIT, an_id, consume, end, is_open, settings_of, target_of, writes_of
 
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.kafka.writer import TopicLimits
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
+from airflow_kafka_eos.kafka.producer.writers import make_writer
 from airflow_kafka_eos.transaction import TopicPartition
 
 pytestmark = pytest.mark.broker

@@ -20,14 +20,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.describing import describe_once
-from airflow_kafka_eos.kafka.digest import record_bytes
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.tally import Tally
-from airflow_kafka_eos.kafka.wire import Wire
-from airflow_kafka_eos.kafka.writer import TopicLimits, TransactionWriter, WriteTarget
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.interface import Tally, TopicLimits, TransactionWriter, WriteTarget
+from airflow_kafka_eos.kafka.producer.writers import describe_once, make_writer
+from airflow_kafka_eos.kafka.records.digest import record_bytes
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId

@@ -22,7 +22,8 @@ from airflow_kafka_eos.errors import (
     LedgerUnavailableError,
     NotFinishedError,
 )
-from airflow_kafka_eos.ledger import AttemptRow, Ledger, beside, database
+from airflow_kafka_eos.ledger import AttemptRow, Ledger, database
+from airflow_kafka_eos.ledger import dual_write as beside
 from airflow_kafka_eos.load import Verdict
 
 INSERT = "INSERT INTO marts VALUES (:id, :load_key, :records)"

@@ -8,10 +8,10 @@ import pytest
 from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, shared_manifest, sql, transaction
 
 from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import sha256
+from airflow_kafka_eos.transaction import Outcome
 
 DAY = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")
 

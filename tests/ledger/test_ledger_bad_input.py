@@ -12,10 +12,10 @@ from sqlalchemy import event
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger, database
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import LEDGER_ID_PATTERN
+from airflow_kafka_eos.transaction import Outcome
 
 
 @pytest.fixture(autouse=True)

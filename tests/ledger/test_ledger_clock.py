@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from airflow_kafka_eos.doctor import clocks
+from airflow_kafka_eos.doctor import brokers
 from airflow_kafka_eos.doctor.finding import Severity
-from airflow_kafka_eos.doctor.looking import look_at_ledger
+from airflow_kafka_eos.doctor.look import look_at_ledger
 from airflow_kafka_eos.errors import LedgerUnavailableError
-from airflow_kafka_eos.ledger.clock import now_s
+from airflow_kafka_eos.ledger.database import now_s
 
 
 def test_a_server_has_a_clock_and_a_file_has_none(url: str) -> None:
@@ -28,5 +28,5 @@ def test_the_doctor_sees_a_clock_that_is_off(url: str, off_by: float, severity: 
     def now() -> float:
         return time.time() + off_by
 
-    found = list(clocks.check(None, look_at_ledger(url, now)))
+    found = list(brokers.check_clocks(None, look_at_ledger(url, now)))
     assert [f.severity for f in found] == ([] if url.startswith("sqlite") else [severity])

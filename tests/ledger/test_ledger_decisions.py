@@ -16,10 +16,9 @@ from airflow_kafka_eos.errors import (
     NotFinishedError,
     UndecidableError,
 )
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
 
 
 def state(ledger: Ledger) -> LoadState:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ledger_support import LOAD, OTHER, manifest, prepare, ref
 
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.transaction import Outcome
 
 RUN = "dag/run#group=load"
 

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ledger_support import LOAD, OTHER, manifest, ref
 
 from airflow_kafka_eos.errors import KafkaEosError
-from airflow_kafka_eos.evidence import FINAL, Outcome
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.transaction import FINAL, Outcome
 
 LOADS = st.sampled_from([LOAD, OTHER])
 NUMBERS = st.integers(1, 4)

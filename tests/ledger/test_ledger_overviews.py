@@ -8,10 +8,9 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.transaction import PreparedTxnState
+from airflow_kafka_eos.transaction import Outcome, PreparedTxnState
 from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref
 
 

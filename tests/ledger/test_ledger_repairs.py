@@ -15,12 +15,11 @@ from airflow_kafka_eos.errors import (
     NotFinishedError,
     UndecidableError,
 )
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger, TransactionRow
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
 
 
 def lost_one(ledger: Ledger) -> TransactionRow:

@@ -12,13 +12,12 @@ import pytest
 from ledger_support import LOAD, OTHER, commit
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import Ledger, TransactionRow
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
 
 STATE = PreparedTxnState(2000, 0)
 

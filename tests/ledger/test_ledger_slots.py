@@ -14,12 +14,11 @@ from ledger_support import LOAD, OTHER, manifest, sql
 from test_ledger_races import race
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, Outcome, PreparedTransaction, PreparedTxnState
 
 POOLING = TransactionNaming.POOLING
 HOUR_MS = 3_600_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.load import TransactionScope
+from airflow_kafka_eos.transaction import Outcome
 from tests.crashes.victim import ALL, Place
 from tests.model.recorder import Event
 from tests.model.replay import Replay, specification

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from airflow_kafka_eos.kafka.arrow.writer import ArrowWriter
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.copying import Copier
-from airflow_kafka_eos.kafka.end_txn import EndAnswer
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+from airflow_kafka_eos.kafka.producer.copier import Copier
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import Verdict

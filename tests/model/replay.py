@@ -14,10 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.end_txn import EndAnswer
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction
 from tests.model.recorder import Event
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "specification" / "model.py"

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.crashes.victim import Place
 from tests.model.checking import check, load_all, moved, replay

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.protocol import repairing
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.repairing import repair
+from airflow_kafka_eos.protocol.repair import copy as repairing
+from airflow_kafka_eos.protocol.repair.copy import repair
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.transaction import Outcome
 from tests.crashes.victim import Place
 from tests.kafka.open_transactions import wait_until
 from tests.model.checking import check, moved, replay

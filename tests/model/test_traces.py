@@ -15,9 +15,9 @@ import pytest
 
 from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.load import TransactionScope, Verdict
-from airflow_kafka_eos.protocol.committing import commit
-from airflow_kafka_eos.protocol.opening import begin
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.begin import begin
+from airflow_kafka_eos.protocol.stages.commit import commit
 from tests.crashes.victim import Place
 from tests.model.checking import check, load_all, moved, replay
 from tests.model.recorder import Event, Recorder, successor

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 _PROTOCOL = "airflow_kafka_eos/protocol/"
-_FORGOTTEN = _PROTOCOL + "forgotten.py"
-_OVER = _PROTOCOL + "over.py"
-_HANGING = _PROTOCOL + "hanging.py"
-_POLLING = _PROTOCOL + "polling.py"
+_FORGOTTEN = _PROTOCOL + "hanging/lost_markers.py"
+_OVER = _PROTOCOL + "hanging/finished.py"
+_HANGING = _PROTOCOL + "hanging/find.py"
+_POLLING = _PROTOCOL + "cleanup/poll.py"
 _EDGES = "tests/protocol/test_forgotten_edges.py::"
 _TESTS = "tests/protocol/test_forgotten.py::"
 _REAL = _TESTS + "TestOnRealBrokers::"
@@ -93,7 +93,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "forgotten-by-commit",
         "commit and recover end what a coordinator has forgotten",
-        _PROTOCOL + "committing.py",
+        _PROTOCOL + "stages/commit.py",
         "ends_forgotten=is_late",
         "ends_forgotten=False",
         (_ALSO_RECOVERED,),
@@ -102,7 +102,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "forgotten-by-the-sweep",
         "so does whoever rolls a decided load forward",
-        _PROTOCOL + "sweeping.py",
+        _PROTOCOL + "cleanup/sweep.py",
         ", ends_forgotten=True)",
         ")",
         (_ALSO_RECOVERED,),
@@ -111,7 +111,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "leaders-not-asked",
         "cleanup asks the leaders of what was aborted",
-        _PROTOCOL + "polling.py",
+        _PROTOCOL + "cleanup/poll.py",
         "        refused = self._end_hanging(session)\n",
         "        refused = None\n",
         (_SWEPT,),
@@ -120,7 +120,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "reported-partitions-not-asked",
         "among them those that the ledger has",
-        _PROTOCOL + "sweeping.py",
+        _PROTOCOL + "cleanup/sweep.py",
         "                report.places.update(w.topic_partition for w in t.writes)\n",
         "                pass\n",
         (_SWEPT,),
@@ -129,7 +129,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "shown-partitions-not-asked",
         "and those that the coordinator showed of what nobody has reported",
-        _PROTOCOL + "sweeping.py",
+        _PROTOCOL + "cleanup/sweep.py",
         "            lingering.append(identity)\n            report.places |= found.partitions\n",
         "            lingering.append(identity)\n",
         (_REAL + "test_cleanup_ends_what_hangs_behind_its_own_abort",),
@@ -138,7 +138,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "closed-although-refused",
         "an attempt with something hanging that may not be ended is not closed",
-        _PROTOCOL + "polling.py",
+        _PROTOCOL + "cleanup/poll.py",
         "        if refused is None:\n            finish(session, self.load, up_to=self.up_to)\n",
         "        finish(session, self.load, up_to=self.up_to)\n",
         (_REAL + "test_cleanup_without_the_right_names_what_hangs_and_leaves_the_attempt_to_a_later_one",),
@@ -222,7 +222,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "places-lost-by-deferring",
         "and handed over to the trigger",
-        "airflow_kafka_eos/triggers/cleanup.py",
+        "airflow_kafka_eos/triggers/polling.py",
         "            places=self.places,\n",
         "",
         (_EDGES + "test_what_was_aborted_is_handed_over_to_the_trigger",),

@@ -8,9 +8,9 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 _LEDGER = "airflow_kafka_eos/ledger/repairs.py"
-_REPAIRING = "airflow_kafka_eos/protocol/repairing.py"
-_SWEEPING = "airflow_kafka_eos/protocol/sweeping.py"
-_COPYING = "airflow_kafka_eos/kafka/copying.py"
+_REPAIRING = "airflow_kafka_eos/protocol/repair/copy.py"
+_SWEEPING = "airflow_kafka_eos/protocol/cleanup/sweep.py"
+_COPYING = "airflow_kafka_eos/kafka/producer/copier.py"
 _TESTS = "tests/ledger/test_ledger_repairs.py::"
 _AGAIN = "tests/ledger/test_ledger_repreparing.py::"
 _REAL = "tests/protocol/test_repairing.py::"
@@ -30,7 +30,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "repair-replaces-lost-row",
         "given-up-repairing",
         "repairs that are under way are undecidable with the moment in which their load is given up",
-        "airflow_kafka_eos/ledger/outcomes.py",
+        "airflow_kafka_eos/ledger/decisions.py",
         '    end_open(connection, attempt_id, "the load is given up")\n',
         "",
         (_TESTS + "test_a_load_is_given_up_by_name_and_nothing_follows",),
@@ -66,7 +66,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "doubt-stops-for-a-person",
         "doubt-taken-back",
         "a look at a load in doubt does not take it back from the person who is asked",
-        "airflow_kafka_eos/ledger/outcomes.py",
+        "airflow_kafka_eos/ledger/decisions.py",
         "    elif state is not LoadState.IN_DOUBT:\n",
         "    else:\n",
         (_AGAIN + "test_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else",),
@@ -169,7 +169,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "unknown-commit-stops",
         "repaired-twice-by-a-restored-ledger",
         "nothing is repaired where the broker shows a repair that the ledger does not know",
-        "airflow_kafka_eos/protocol/committing.py",
+        "airflow_kafka_eos/protocol/stages/commit.py",
         "                    refuse_unknown_repairs(session, load)\n",
         "",
         ("tests/protocol/test_repair_restored.py::"

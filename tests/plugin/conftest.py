@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.protocol.session import Session, connect

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
+from airflow_kafka_eos.plugin.dags import Access
 from airflow_kafka_eos.plugin.looking import Found, show
-from airflow_kafka_eos.plugin.permissions import Access
+from airflow_kafka_eos.transaction import Outcome
 from tests.ledger.ledger_support import LOAD, manifest
 
 pytestmark = pytest.mark.airflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.protocol.opening import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from tests.plugin.conftest import Site, owner
 from tests.plugin.test_page_api import GUARD, NewLoad, get, lingering, press, state, status, whose
 

@@ -29,10 +29,7 @@ def test_loading_the_plugin_loads_little() -> None:
         # the provider's section of the configuration
         *(f"airflow_kafka_eos.{name}" for name in ("get_provider_info", "config", "arguments", "load", "errors")),
         "airflow_kafka_eos.plugin",
-        "airflow_kafka_eos.plugin.addresses",
         "airflow_kafka_eos.plugin.airflow_plugin",
-        "airflow_kafka_eos.plugin.lazy",
-        "airflow_kafka_eos.plugin.links",
     }
 
 

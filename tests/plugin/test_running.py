@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from airflow_kafka_eos.errors import NotFinishedError
-from airflow_kafka_eos.plugin.running import Lane
+from airflow_kafka_eos.plugin.api import Lane
 from tests.kafka.open_transactions import wait_until
 
 

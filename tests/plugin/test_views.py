@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.kafka.hanging import OpenProducer
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
 from airflow_kafka_eos.plugin import views
-from airflow_kafka_eos.plugin.dags import load_named_by
+from airflow_kafka_eos.plugin.dags import Access, load_named_by
 from airflow_kafka_eos.plugin.looking import visible
-from airflow_kafka_eos.plugin.permissions import Access
 from airflow_kafka_eos.plugin.views import ActionName, Standing
-from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, Whose
+from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, Whose
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,
     CoordinatorState,

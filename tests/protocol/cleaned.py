@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from confluent_kafka import Producer
 from kafka.protocol.consumer.fetch import FetchRequest
 
-from airflow_kafka_eos.kafka.markers import TOPIC_ID_VERSION, uuid_of
-from airflow_kafka_eos.kafka.stored_batches import StoredBatch, batches
+from airflow_kafka_eos.kafka.admin.find_markers import TOPIC_ID_VERSION, uuid_of
+from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.conftest import NO_RETENTION_ROUNDS

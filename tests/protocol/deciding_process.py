@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from airflow_kafka_eos import manifest
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.committing import commit
-from airflow_kafka_eos.protocol.deciding import Checks, decide
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.commit import commit
+from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from tests.protocol.world import RUN
 
 

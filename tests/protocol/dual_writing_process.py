@@ -18,14 +18,14 @@ from sqlalchemy import Connection, text
 
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.dual_write import DualWrite, dual_write
-from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.committing import commit
-from airflow_kafka_eos.protocol.deciding import Checks, decide
 from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.stages.commit import commit
+from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.world import RUN
 

@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from airflow_kafka_eos.errors import KafkaEosError
-from airflow_kafka_eos.kafka.describing import initialise
-from airflow_kafka_eos.kafka.digest import PartitionDigest
-from airflow_kafka_eos.kafka.hanging import OpenProducer, open_producers
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers
+from airflow_kafka_eos.kafka.producer.writers import initialise
+from airflow_kafka_eos.kafka.records.digest import PartitionDigest
 from airflow_kafka_eos.load import TransactionScope, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.opening import prepared, reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.late import add_partition, produce_late

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
-from airflow_kafka_eos.kafka.arrow.batches import OpenBatch, seal
-from airflow_kafka_eos.kafka.arrow.encode import Columns, encode, measure
-from airflow_kafka_eos.kafka.produce_request import BatchesRequest
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.arrow.batcher import Columns, encode, measure
+from airflow_kafka_eos.kafka.producer.produce_request import BatchesRequest
+from airflow_kafka_eos.kafka.records.batch import OpenBatch, seal
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 
 #: of Produce: the newest that does not add partitions by itself (KIP-890)

@@ -12,17 +12,16 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka.markers import Evidence
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.admin.find_markers import Evidence
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.writers import make_writer
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import prepared, reference
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.transaction import Marker, PreparedTransaction
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_kafka_eos.kafka.describing import initialise
+from airflow_kafka_eos.kafka.producer.writers import initialise
 from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
 from airflow_kafka_eos.naming import AnyId, IdRole, name_prefix
-from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
 from airflow_kafka_eos.spark.pooled import Snapshot, choose, snapshot
 from airflow_kafka_eos.transaction import TransactionDescription
 from tests.protocol.world import RUN, World

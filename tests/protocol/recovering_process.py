@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from airflow_kafka_eos.kafka.arrow.sender import Sender
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.committing import commit
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.commit import commit
 
 #: step -> what is called then, at which of its calls, and whether the process dies before or behind it
 STEPS: dict[str, tuple[type, str, int, bool]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_eos.errors import UndecidableError
-from airflow_kafka_eos.protocol.recovering import recover
-from airflow_kafka_eos.protocol.visibility import arrival_of
+from airflow_kafka_eos.protocol.repair.recover import recover
+from airflow_kafka_eos.protocol.stages.visible import arrival_of
 from tests.protocol.lost import lose, read
 from tests.protocol.world import RUN, World
 

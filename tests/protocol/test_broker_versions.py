@@ -16,16 +16,16 @@ from confluent_kafka import KafkaException, Producer
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from airflow_kafka_eos.errors import BrokerTooOldError
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.deciding import Checks
-from airflow_kafka_eos.protocol.opening import reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.protocol.stages.decide import Checks
 from airflow_kafka_eos.sandbox.jars import VERSIONS
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import Outcome
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.lost import decided, read, state
 from tests.protocol.world import RUN, World

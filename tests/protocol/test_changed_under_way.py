@@ -14,13 +14,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import RUN, World

@@ -13,16 +13,16 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.visibility import lags
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.protocol.stages.visible import lags
+from airflow_kafka_eos.transaction import Outcome
 from tests.protocol.world import World, foreign_transaction
 
 KILLED_COMMIT = """
 import os, signal, sys
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.protocol.session import connect
 

@@ -19,20 +19,19 @@ import pytest
 from kafka.protocol.consumer.fetch import FetchRequest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError, KafkaEosError, RecordsGoneError
-from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka.log_scan import Sought
-from airflow_kafka_eos.kafka.markers import Evidence
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.find_markers import Evidence
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.records.scan import Sought
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.judging import evidence, missing_for_good
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.evidence import evidence, missing_for_good
 from airflow_kafka_eos.protocol.recipe import _may_be_committed
 from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
+from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.cleaned import (
     FILLER,
@@ -215,7 +214,7 @@ def test_an_old_marker_behind_records_that_are_gone_is_not_believed(
     write_again(world, b"a")
     clean_until(world, lambda: left_of(world, writer.state) == ["marker"], "the end of the records")
     tomorrow = SimpleNamespace(time=lambda: time.time() + 86_400)
-    monkeypatch.setattr("airflow_kafka_eos.protocol.judging.time", tomorrow)
+    monkeypatch.setattr("airflow_kafka_eos.protocol.evidence.time", tomorrow)
     with pytest.raises(InDoubtError, match="a commit marker of its producer follows"):
         commit_pass(world.session, world.load, 1)
     # nor is it of no matter to a ledger that does not know of the decision

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_eos.kafka.partitions import ProducerState
+from airflow_kafka_eos.kafka.admin.partitions import ProducerState
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.confirming import Observed, problems
+from airflow_kafka_eos.protocol.stages.decide import Observed, problems
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,
     CoordinatorState,

@@ -23,8 +23,8 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, dump, load
-from airflow_kafka_eos.protocol.deciding import Checks, undecided_attempt
-from airflow_kafka_eos.protocol.opening import begin, submit
+from airflow_kafka_eos.protocol.stages.begin import begin, submit
+from airflow_kafka_eos.protocol.stages.decide import Checks, undecided_attempt
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 from tests.protocol.world import RUN, World
 
@@ -192,7 +192,7 @@ def test_the_brokers_clock_decides_how_much_time_is_left(
     world.timeout_ms = 20_000
     manifest = world.prepare(["a"])
     now = time.time()
-    monkeypatch.setattr("airflow_kafka_eos.protocol.deciding.time.time", lambda: now - 3600)
+    monkeypatch.setattr("airflow_kafka_eos.protocol.stages.decide.time.time", lambda: now - 3600)
     with pytest.raises(UndecidableError, match="by its broker's clock"):
         world.decide(manifest, margin_s=20)
 

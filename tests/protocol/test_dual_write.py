@@ -14,14 +14,14 @@ from sqlalchemy import Connection, text
 from airflow_kafka_eos import manifest as m
 from airflow_kafka_eos.dual_write import DualWrite, dual_write
 from airflow_kafka_eos.errors import DualWriteError, InDoubtError, UndecidableError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import Manifest
-from airflow_kafka_eos.protocol.deciding import Checks, decide, undecided_attempt
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.decide import Checks, decide, undecided_attempt
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.postgresql import PostgreSQL
 from tests.protocol.dual_writing_process import INSERT

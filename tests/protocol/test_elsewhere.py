@@ -13,26 +13,26 @@ import pytest
 from sqlalchemy import update
 
 from airflow_kafka_eos.errors import OtherClusterError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
-from airflow_kafka_eos.protocol.committing import commit, commit_pass
-from airflow_kafka_eos.protocol.deciding import Checks, decide
-from airflow_kafka_eos.protocol.elsewhere import refuse_elsewhere
-from airflow_kafka_eos.protocol.leftovers import clean, find
-from airflow_kafka_eos.protocol.opening import begin, submit
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
+from airflow_kafka_eos.protocol.cleanup.namespace import clean, find
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
 from airflow_kafka_eos.protocol.recipe import complete_transaction, init_transactions
-from airflow_kafka_eos.protocol.recovering import give_up, recover
-from airflow_kafka_eos.protocol.repairing import end_abandoned
-from airflow_kafka_eos.protocol.repreparing import let_in, open_repreparation
+from airflow_kafka_eos.protocol.repair.copy import end_abandoned
+from airflow_kafka_eos.protocol.repair.recover import give_up, recover
+from airflow_kafka_eos.protocol.repair.reprepare import let_in, open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.sweeping import sweep
-from airflow_kafka_eos.protocol.terminating import force_terminate
-from airflow_kafka_eos.protocol.visibility import lags
+from airflow_kafka_eos.protocol.stages.begin import begin, submit
+from airflow_kafka_eos.protocol.stages.commit import commit, commit_pass
+from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+from airflow_kafka_eos.protocol.stages.visible import lags
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.lost import decided, lose, state, wait_until

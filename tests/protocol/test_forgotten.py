@@ -10,20 +10,20 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.errors import AccessError, InDoubtError, NotFinishedError
-from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka.hanging import OpenProducer
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.ledger.rows import TransactionRow
 from airflow_kafka_eos.load import LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
-from airflow_kafka_eos.protocol import forgotten as module
-from airflow_kafka_eos.protocol import hanging
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.forgotten import judge_forgotten
-from airflow_kafka_eos.protocol.opening import reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
-from airflow_kafka_eos.protocol.recovering import recover
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.hanging import find
+from airflow_kafka_eos.protocol.hanging import lost_markers as module
+from airflow_kafka_eos.protocol.hanging.lost_markers import judge_forgotten
+from airflow_kafka_eos.protocol.repair.recover import recover
+from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
+    Marker,
     PreparedTransaction,
     PreparedTxnState,
     TopicPartition,
@@ -110,7 +110,7 @@ class TestOnRealBrokers:
         manifest = prepare_forgotten(here, "ab", known=[2])
         transaction = end(here, manifest, Verdict.ABORT)
         with monkeypatch.context() as patched:
-            patched.setattr(hanging, "write_marker", refused)
+            patched.setattr(find, "write_marker", refused)
             problem = sweep_it(here)
         assert isinstance(problem, AccessError)
         for part in ("refused ALTER on Cluster", f"{here.topic}-0", "transactions hanging --abort"):
@@ -184,7 +184,7 @@ class TestOnRealBrokers:
         assert here.visible() == ["a", "b"]
 
     def test_no_commit_that_is_on_time_asks_for_it(self, here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("airflow_kafka_eos.protocol.committing.LATE_S", 3600)
+        monkeypatch.setattr("airflow_kafka_eos.protocol.stages.commit.LATE_S", 3600)
         manifest = prepare_forgotten(here, "ab", known=[2])
         decide_anyway(here, manifest)
         end(here, manifest, Verdict.COMMIT)

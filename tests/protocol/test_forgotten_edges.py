@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
-from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.protocol import forgotten, hanging
-from airflow_kafka_eos.protocol.forgotten import end_forgotten
-from airflow_kafka_eos.protocol.judging import evidence
-from airflow_kafka_eos.protocol.opening import reference
-from airflow_kafka_eos.protocol.over import over
-from airflow_kafka_eos.protocol.polling import CleanPoll
-from airflow_kafka_eos.protocol.recovering import give_up
-from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
-from airflow_kafka_eos.triggers.cleanup import CleanupTrigger
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.evidence import evidence
+from airflow_kafka_eos.protocol.hanging import find, lost_markers
+from airflow_kafka_eos.protocol.hanging.finished import over
+from airflow_kafka_eos.protocol.hanging.lost_markers import end_forgotten
+from airflow_kafka_eos.protocol.repair.recover import give_up
+from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition, TransactionDescription
+from airflow_kafka_eos.triggers.polling import CleanupTrigger
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.forgetful import decide_anyway, end, prepare_forgotten, shown, sweep_it, write_forgotten
 from tests.protocol.late import produce_late
@@ -67,10 +66,10 @@ def test_one_broker_that_knows_no_such_id_is_not_believed(
     decide_anyway(here, manifest)
     row = here.session.ledger.attempts(here.load)[-1]
     every = here.session.ledger.transactions(here.load, row.number)
-    monkeypatch.setattr(forgotten, "write_marker", lambda *_: pytest.fail("a marker past its coordinator"))
+    monkeypatch.setattr(lost_markers, "write_marker", lambda *_: pytest.fail("a marker past its coordinator"))
     with Wire(here.settings, timeout_s=30) as wire:
         assert end_forgotten(stale(here, wire), row, every) == []
-        assert hanging.find(stale(here, wire), [TopicPartition(here.topic, 0)], longer_than_ms=0) == []
+        assert find.find(stale(here, wire), [TopicPartition(here.topic, 0)], longer_than_ms=0) == []
     here.commit()
     assert here.visible() == ["a", "b"]
 
@@ -101,7 +100,7 @@ def test_a_cleanup_ends_nothing_of_another_load_that_was_given_up(here: World) -
     assert list(evidence(other.session, row).values()) == [Marker.COMMIT, Marker.MISSING]
     # nor does its own, nor maintenance: only a person does
     sweep_it(other)
-    hanging.end_ours(other.session, hanging.of_the_ledger(other.session))
+    find.end_ours(other.session, find.of_the_ledger(other.session))
     assert [p.partition.partition for p in shown(other, transaction)] == [1]
 
 
@@ -110,19 +109,19 @@ def test_nor_of_newer_attempts_of_its_own(here: World) -> None:
     transaction = end(here, manifest, Verdict.ABORT)
     here.session.ledger.decide_abort(manifest.attempt, decided_by=RUN, reason="refused")
     places = [TopicPartition(here.topic, n) for n in range(2)]
-    assert hanging.end_ours(here.session, places, here.load, up_to=0) == []
+    assert find.end_ours(here.session, places, here.load, up_to=0) == []
     assert len(shown(here, transaction)) == 2
-    assert len(hanging.end_ours(here.session, places, here.load, up_to=1)) == 2
+    assert len(find.end_ours(here.session, places, here.load, up_to=1)) == 2
 
 
 def test_maintenance_finds_what_no_cleanup_knows_of(here: World) -> None:
     manifest = prepare_forgotten(here, "ab", known=[2])
     transaction = end(here, manifest, Verdict.ABORT)
     here.session.ledger.decide_abort(manifest.attempt, decided_by=RUN, reason="refused")
-    everywhere = hanging.of_the_ledger(here.session)
-    assert hanging.end_ours(here.session, everywhere, longer_than_ms=None) == []  # a young one is its coordinator's
+    everywhere = find.of_the_ledger(here.session)
+    assert find.end_ours(here.session, everywhere, longer_than_ms=None) == []  # a young one is its coordinator's
     assert len(shown(here, transaction)) == 2
-    ended = [h for h in hanging.end_ours(here.session, everywhere) if h.attempt and h.attempt.load == here.load]
+    ended = [h for h in find.end_ours(here.session, everywhere) if h.attempt and h.attempt.load == here.load]
     assert (len(ended), shown(here, transaction)) == (2, [])
 
 
@@ -184,7 +183,7 @@ def test_records_dated_in_the_future_hang_too(here: World, monkeypatch: pytest.M
     manifest = prepare_forgotten(here, "ab", known=[0, 2])
     transaction = end(here, manifest, Verdict.ABORT)
     late = SimpleNamespace(time=lambda: time.time() - 60, monotonic=time.monotonic, sleep=time.sleep)
-    monkeypatch.setattr(hanging, "time", late)
+    monkeypatch.setattr(find, "time", late)
     assert sweep_it(here) is None
     assert (shown(here, transaction), is_closed(here)) == ([], True)
 
@@ -196,7 +195,7 @@ def test_a_leader_that_refuses_the_epoch_is_looked_at_again(
     manifest = prepare_forgotten(here, "ab", known=[2])
     decide_anyway(here, manifest)
     end(here, manifest, Verdict.COMMIT)
-    real, raced = forgotten.write_marker, []
+    real, raced = lost_markers.write_marker, []
 
     def write(wire: Any, producer: Any, verdict: Verdict) -> bool:
         if not raced:
@@ -206,6 +205,6 @@ def test_a_leader_that_refuses_the_epoch_is_looked_at_again(
             return False
         return real(wire, producer, verdict)
 
-    monkeypatch.setattr(forgotten, "write_marker", write)
+    monkeypatch.setattr(lost_markers, "write_marker", write)
     here.commit()
     assert (state(here), here.visible()) == (LoadState.COMMITTED, ["a", "b"])

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.kafka.hanging import open_producers
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.admin.open_producers import open_producers
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import prepared, reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.protocol.lost import state

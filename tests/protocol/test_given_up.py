@@ -9,16 +9,16 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.protocol.leftovers import Swept, clean, find
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
+from airflow_kafka_eos.protocol.cleanup.namespace import Swept, clean, find
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.metrics import measure
-from airflow_kafka_eos.protocol.polling import CleanPoll
-from airflow_kafka_eos.protocol.recovering import give_up, recover
+from airflow_kafka_eos.protocol.repair.recover import give_up, recover
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.sweeping import sweep
-from airflow_kafka_eos.protocol.terminating import force_terminate
-from airflow_kafka_eos.protocol.visibility import lags
+from airflow_kafka_eos.protocol.stages.visible import lags
 from tests.protocol.lost import decided, lose, state, wait_until
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World

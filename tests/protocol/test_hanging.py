@@ -14,21 +14,28 @@ import pytest
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.hanging import OpenProducer
-from airflow_kafka_eos.kafka.listing import Listed
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.list_transactions import Listed
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.hanging import abort, end_ours, find, is_behind, longest_wait_ms
-from airflow_kafka_eos.protocol.hanging_transaction import HangingTransaction, Whose
-from airflow_kafka_eos.protocol.opening import prepared, reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
-from airflow_kafka_eos.protocol.recovering import give_up
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.hanging.find import (
+    HangingTransaction,
+    Whose,
+    abort,
+    end_ours,
+    find,
+    is_behind,
+    longest_wait_ms,
+)
+from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.terminating import force_terminate
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
 from tests.protocol.late import add_partition, produce_late

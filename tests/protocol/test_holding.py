@@ -7,8 +7,8 @@ from dataclasses import replace
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.holding import holder_of, holders_of
-from airflow_kafka_eos.protocol.opening import prepared, reference
+from airflow_kafka_eos.protocol.guards.ownership import holder_of, holders_of
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 from tests.protocol.world import World
 

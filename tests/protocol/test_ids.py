@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.naming import PooledId, TransactionalId
-from airflow_kafka_eos.protocol.ids import BYTES_PER_ID, Caps, check_caps, ids_report, summary
-from airflow_kafka_eos.protocol.opening import submit
+from airflow_kafka_eos.protocol.guards.id_caps import BYTES_PER_ID, Caps, check_caps, ids_report, summary
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.begin import submit
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN
 

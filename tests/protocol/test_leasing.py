@@ -14,7 +14,7 @@ import pytest
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.leasing import may_have_begun, may_show, unaccounted
+from airflow_kafka_eos.protocol.guards.slots import may_have_begun, may_show, unaccounted
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
     CoordinatorState,

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.leftovers import Leftovers, choose, clean, find, is_repaired
-from airflow_kafka_eos.protocol.opening import begin, reference
-from airflow_kafka_eos.protocol.repreparing import let_in
+from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, choose, clean, find, is_repaired
+from airflow_kafka_eos.protocol.repair.reprepare import let_in
 from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.stages.begin import begin, reference
 from tests.protocol.lost import mixed_up
 from tests.protocol.test_repreparing import lost_and_gone, opened, same, written
 from tests.protocol.world import RUN, World, foreign_transaction

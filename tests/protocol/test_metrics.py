@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 
 from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_eos.ledger.queries import UndecidedTwoPhase, Unverified, Waiting
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.ledger.waiting import UndecidedTwoPhase, Unverified, Waiting
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.metrics import Limits, Metrics, measure, summarise
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,

@@ -17,17 +17,24 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_kafka_eos.errors import UndecidableError
-from airflow_kafka_eos.evidence import Marker, Outcome, judge, judge_decided
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.judging import evidence
+from airflow_kafka_eos.protocol.evidence import evidence
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.sandbox.settings import TRANSACTION_LOG_PARTITIONS
-from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, CoordinatorState, PreparedTransaction
+from airflow_kafka_eos.sandbox.process import TRANSACTION_LOG_PARTITIONS
+from airflow_kafka_eos.transaction import (
+    MAX_PRODUCER_EPOCH,
+    CoordinatorState,
+    Marker,
+    Outcome,
+    PreparedTransaction,
+    judge,
+    judge_decided,
+)
 from tests.protocol.lost import decided, lose, read, rows, state, wait_until, write_rows
 from tests.protocol.world import World
 

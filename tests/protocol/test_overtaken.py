@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.evidence import Marker
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.markers import Evidence
-from airflow_kafka_eos.kafka.partitions import Partitions
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.find_markers import Evidence
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.protocol.repairing import repair
-from airflow_kafka_eos.transaction import TransactionDescription
+from airflow_kafka_eos.protocol.repair.copy import repair
+from airflow_kafka_eos.transaction import Marker, TransactionDescription
 from tests.protocol.lost import decided, lose, state
 from tests.protocol.test_repairing import all_there_once
 from tests.protocol.world import World
@@ -36,14 +35,14 @@ def test_the_slower_of_two_committers_is_done_when_the_other_has_repaired_all(
     def overtaken(*arguments: Any, **named: Any) -> bool:
         lost = arguments[3].transaction.transactional_id
         if not seen:
-            monkeypatch.setattr("airflow_kafka_eos.protocol.committing.repair", repair)
+            monkeypatch.setattr("airflow_kafka_eos.protocol.stages.commit.repair", repair)
             world.commit()
-            monkeypatch.setattr("airflow_kafka_eos.protocol.committing.repair", overtaken)
+            monkeypatch.setattr("airflow_kafka_eos.protocol.stages.commit.repair", overtaken)
             assert state(world) is LoadState.COMMITTED
         seen.append(lost)
         return repair(*arguments, **named)
 
-    monkeypatch.setattr("airflow_kafka_eos.protocol.committing.repair", overtaken)
+    monkeypatch.setattr("airflow_kafka_eos.protocol.stages.commit.repair", overtaken)
     assert world.commit().closed_at is not None
     assert len(seen) == 3
     all_there_once(world, manifest)

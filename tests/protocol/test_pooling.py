@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, UndecidableError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.naming import PooledId, TransactionalId
-from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.pooled_world import PooledWorld

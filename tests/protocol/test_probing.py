@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole
-from airflow_kafka_eos.protocol.polling import CleanPoll
-from airflow_kafka_eos.protocol.probing import PARTITIONS, TRIES, probe
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.sweep import PARTITIONS, TRIES, probe, sweep
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.sweeping import sweep
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTxnState, TransactionDescription
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.pooled_world import PooledWorld

@@ -7,7 +7,6 @@ import pytest
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.opening import reference
 from airflow_kafka_eos.protocol.recipe import (
     Completion,
     complete_transaction,
@@ -15,6 +14,7 @@ from airflow_kafka_eos.protocol.recipe import (
     is_keep_prepared_granted,
     prepared_state,
 )
+from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 from tests.protocol.world import RUN, World
 

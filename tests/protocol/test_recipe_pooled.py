@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import UndecidableError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.recipe import Completion, complete_transaction, prepared_state
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.terminating import force_terminate
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 from tests.protocol.lost import lose, wait_until
 from tests.protocol.pooled_world import PooledWorld

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.errors import InDoubtError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.opening import reference, submit
 from airflow_kafka_eos.protocol.recipe import Completion, complete_transaction
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.begin import reference, submit
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.test_restored import backup, checkpoint, restored

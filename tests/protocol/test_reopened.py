@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import prepared, reference
-from airflow_kafka_eos.protocol.polling import CleanPoll
-from airflow_kafka_eos.protocol.reopened import began_anew
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.sweep import began_anew
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction
 from tests.protocol.world import RUN, World
 
 pytestmark = pytest.mark.broker

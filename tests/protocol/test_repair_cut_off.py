@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import InDoubtError, LedgerUnavailableError, NotFinishedError
-from airflow_kafka_eos.evidence import Outcome
 from airflow_kafka_eos.ledger.rows import RepairState, TransactionRow
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol import repairing
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.repairing import repair
-from airflow_kafka_eos.protocol.restored import refuse_unknown_attempts
-from airflow_kafka_eos.protocol.terminating import force_terminate
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
+from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_unknown_attempts
+from airflow_kafka_eos.protocol.repair import copy
+from airflow_kafka_eos.protocol.repair.copy import repair
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.transaction import Outcome
 from tests.protocol.lost import decided, lose, read, state
 from tests.protocol.world import World
 
@@ -76,7 +76,7 @@ def test_a_repair_that_cannot_begin_in_time_is_tried_again(
     """Final it would be for a writer. Here it is a coordinator that was away for a minute, and commit goes on."""
     manifest, lost = lost_one(world)
     with monkeypatch.context() as m:
-        m.setattr(repairing, "DEADLINE_S", -1)
+        m.setattr(copy, "DEADLINE_S", -1)
         with pytest.raises(NotFinishedError, match="could not begin"):
             repair(world.session, world.load, 1, lost, by="r")
     assert [r.state for r in world.session.ledger.repairs(world.load)] == [RepairState.UNDECIDABLE]

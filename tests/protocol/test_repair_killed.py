@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from tests.protocol.lost import decided, lose, read, state, wait_until
 from tests.protocol.recovering_process import STEPS
 from tests.protocol.world import World

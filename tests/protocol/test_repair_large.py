@@ -13,19 +13,19 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_eos.errors import TooLargeToCopyError
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.copying import Copier
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.copier import Copier
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.opening import prepared, reference
-from airflow_kafka_eos.protocol.repairing import repair
-from airflow_kafka_eos.protocol.repreparing import open_repreparation
+from airflow_kafka_eos.protocol.repair.copy import repair
+from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import Outcome
 from tests.protocol.lost import decided, lose, state, wait_until, write_rows
 from tests.protocol.world import RUN, World
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.protocol.opening import submit
-from airflow_kafka_eos.protocol.recovering import recover
-from airflow_kafka_eos.protocol.repreparing import let_in, open_repreparation
+from airflow_kafka_eos.protocol.repair.recover import recover
+from airflow_kafka_eos.protocol.repair.reprepare import let_in, open_repreparation
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.begin import submit
 from tests.protocol.lost import decided, lose, read, state
 from tests.protocol.test_repreparing import gone, opened, same, written
 from tests.protocol.test_restored import backup, checkpoint, restored

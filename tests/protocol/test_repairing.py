@@ -17,20 +17,20 @@ from airflow_kafka_eos.errors import (
     RecordsGoneError,
     UndecidableError,
 )
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.arrow.sender import Sender
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol import repairing
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.recovering import give_up, recover
-from airflow_kafka_eos.protocol.repairing import repair
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.repair import copy as repairing
+from airflow_kafka_eos.protocol.repair.copy import repair
+from airflow_kafka_eos.protocol.repair.recover import give_up, recover
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.sweeping import sweep
-from airflow_kafka_eos.protocol.visibility import lags
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.protocol.stages.visible import lags
+from airflow_kafka_eos.transaction import Outcome
 from tests.protocol.lost import (
     contents,
     decided,

@@ -9,18 +9,18 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, RecordsGoneError, UndecidableError
-from airflow_kafka_eos.evidence import Outcome
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
-from airflow_kafka_eos.protocol import repreparing
-from airflow_kafka_eos.protocol.committing import commit_pass
-from airflow_kafka_eos.protocol.opening import begin, submit
-from airflow_kafka_eos.protocol.recovering import give_up, recover
-from airflow_kafka_eos.protocol.repreparing import Repreparation, give_back, let_in, open_repreparation
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.repair import reprepare
+from airflow_kafka_eos.protocol.repair.recover import give_up, recover
+from airflow_kafka_eos.protocol.repair.reprepare import Repreparation, give_back, let_in, open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.stages.begin import begin, submit
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.transaction import Outcome
 from tests.protocol.lost import (
     contents,
     decided,
@@ -352,7 +352,7 @@ def test_one_that_dies_behind_the_adoption_is_rolled_forward_and_copied_if_it_is
     again = opened(world)
     made = written(world, again, same(1))
     with monkeypatch.context() as m:
-        m.setattr(repreparing, "_tell_kafka", lambda *_: None)
+        m.setattr(reprepare, "_tell_kafka", lambda *_: None)
         let_in(world.session, again, made)
     if lost:
         lose(world, made.transactions[0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, UndecidableError
-from airflow_kafka_eos.protocol import repreparing
-from airflow_kafka_eos.protocol.repreparing import let_in
+from airflow_kafka_eos.protocol.repair import reprepare
+from airflow_kafka_eos.protocol.repair.reprepare import let_in
 from tests.protocol.lost import read, rows, wait_until, write_rows
 from tests.protocol.test_repreparing import lost_and_gone, nothing_is_open, opened, same, written
 from tests.protocol.world import World
@@ -34,7 +34,7 @@ def test_what_other_attempts_left_is_ended_though_the_commit_did_not_succeed(
     def away(*_: object) -> None:
         raise BrokerUnavailableError("nobody answers")
 
-    monkeypatch.setattr(repreparing, "commit_pass", away)
+    monkeypatch.setattr(reprepare, "commit_pass", away)
     let_in(world.session, again, made)
     wait_until(lambda: world.open_ids() == [made.transactions[0].transactional_id], "the end of the other one")
     world.commit()

@@ -12,18 +12,18 @@ import pytest
 from sqlalchemy import update
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY, text_of
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.naming import PooledId
-from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
-from airflow_kafka_eos.protocol.polling import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
-from airflow_kafka_eos.kafka.coordinator import Coordinator, EndAnswer
-from airflow_kafka_eos.kafka.listing import Places
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.admin.list_transactions import Places
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
-from airflow_kafka_eos.protocol.polling import CleanPoll, own_number
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll, own_number
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
 from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
 from tests.protocol.lost import delete_records, lose
 from tests.protocol.world import RUN, World, foreign_transaction
@@ -361,5 +361,5 @@ def test_a_load_that_the_ledger_does_not_know_is_no_error(world: World) -> None:
 
 def test_importing_the_protocol_needs_neither_airflow_nor_spark() -> None:
     heavy = "{'airflow', 'pyspark'} & set(sys.modules)"
-    code = f"import sys, airflow_kafka_eos.protocol.polling; sys.exit(bool({heavy}))"
+    code = f"import sys, airflow_kafka_eos.protocol.cleanup.poll; sys.exit(bool({heavy}))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -11,15 +11,15 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.end_txn import EndAnswer
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.opening import reference
-from airflow_kafka_eos.protocol.recovering import give_up
-from airflow_kafka_eos.protocol.terminating import force_terminate
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
+from airflow_kafka_eos.protocol.repair.recover import give_up
+from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 from tests.kafka.open_transactions import wait_ended
 from tests.protocol.world import RUN, World, foreign_transaction

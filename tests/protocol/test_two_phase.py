@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.errors import UndecidableError
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.opening import reference
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.sweeping import sweep
+from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, CoordinatorState
 from tests.protocol.world import RUN, World

@@ -9,20 +9,19 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from airflow_kafka_eos.kafka.confluent_writer import ConfluentWriter
-from airflow_kafka_eos.kafka.describing import initialise
-from airflow_kafka_eos.kafka.digest import ALGORITHM
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.writer import TopicLimits, WriteTarget
-from airflow_kafka_eos.kafka.writers import make_writer
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.writers import initialise, make_writer
+from airflow_kafka_eos.kafka.records.digest import ALGORITHM
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.committing import commit
-from airflow_kafka_eos.protocol.deciding import Checks, decide
-from airflow_kafka_eos.protocol.opening import begin, prepared, reference, submit
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
+from airflow_kafka_eos.protocol.stages.commit import commit
+from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
 from tests.reading import committed_values
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.sandbox.demo import audit, source
+from airflow_kafka_eos.sandbox.demo import audit
 from airflow_kafka_eos.sandbox.demo.main import Demo
 
-DAY = source.Day("2013-01-01", frozenset({1, 2, 3}), ("id", "1", "2", "3"))
+DAY = audit.Day("2013-01-01", frozenset({1, 2, 3}), ("id", "1", "2", "3"))
 
 
 def figures(seen: dict[int, int], decision: str = "commit", still_open: int = 0) -> audit.Figures:
@@ -56,7 +56,7 @@ def test_the_summary_has_the_keys_that_others_read() -> None:
 
 
 def test_the_source_is_all_flights_of_2013() -> None:
-    days = source.days(365)
+    days = audit.days(365)
     assert sum(len(d.ids) for d in days) == 336_776
     assert len(frozenset[int]().union(*(d.ids for d in days))) == 336_776
     assert [len(d.ids) for d in days[:5]] == [842, 943, 914, 915, 720]
@@ -64,10 +64,10 @@ def test_the_source_is_all_flights_of_2013() -> None:
 
 
 def test_a_late_day_is_written_in_part_and_whole_later(tmp_path: Path) -> None:
-    assert source.deliver(tmp_path, DAY, part=0.5) == 1
+    assert audit.deliver(tmp_path, DAY, part=0.5) == 1
     assert (tmp_path / "2013-01-01.csv").read_text() == "id\n1\n"
     assert (tmp_path / "2013-01-01.count").read_text() == "3"
-    assert source.deliver(tmp_path, DAY) == 3
+    assert audit.deliver(tmp_path, DAY) == 3
     assert (tmp_path / "2013-01-01.csv").read_text() == "id\n1\n2\n3\n"
 
 

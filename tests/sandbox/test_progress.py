@@ -8,16 +8,16 @@ import time
 import pytest
 
 from airflow_kafka_eos.errors import SandboxError
-from airflow_kafka_eos.sandbox import progress
+from airflow_kafka_eos.sandbox import keeping
 from airflow_kafka_eos.sandbox.keeping import Keeper, Restarts, how_it_ended
 
 
 def test_a_long_wait_says_what_for_and_ends_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.1)
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(keeping, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(keeping, "EVERY_SECONDS", 0.1)
     said: list[str] = []
     with pytest.raises(SandboxError, match=r"waited 1 s for the tide, in vain\. It is ebb") as given_up:
-        progress.wait_for(lambda: None, "the tide", 1, said.append, remedy="Look out", why=lambda: "It is ebb")
+        keeping.wait_for(lambda: None, "the tide", 1, said.append, remedy="Look out", why=lambda: "It is ebb")
     assert given_up.value.remedy == "Look out"
     assert len(said) >= 2 and all(re.fullmatch(r"\.\.\. waiting for the tide \(\d s\)", line) for line in said)
 
@@ -25,7 +25,7 @@ def test_a_long_wait_says_what_for_and_ends_with_what_is_known(monkeypatch: pyte
 def test_a_short_wait_says_nothing() -> None:
     said: list[str] = []
     answers = iter([None, "high"])
-    assert progress.wait_for(lambda: next(answers), "the tide", 10, said.append) == "high"
+    assert keeping.wait_for(lambda: next(answers), "the tide", 10, said.append) == "high"
     assert said == []
 
 

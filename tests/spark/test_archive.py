@@ -8,21 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.cli import exits, main
+from airflow_kafka_eos.cli import main, terminal
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import WriterName
-from airflow_kafka_eos.spark.archive import write_archive
 from airflow_kafka_eos.spark.errortext import own_error
-from airflow_kafka_eos.spark.installed import NEEDED, refuse_missing_libraries
+from airflow_kafka_eos.spark.python_env import NEEDED, refuse_missing_libraries, write_archive
 from tests.spark.bare_python import python_without
 
 #: What a task attempt imports, from the archive alone, where nothing of it is installed.
 IMPORTS = """
 import sys
 import airflow_kafka_eos.spark.datasource as found, kafka
-from airflow_kafka_eos.kafka.arrow.writer import ArrowWriter
-from airflow_kafka_eos.kafka import coordinator, describing, wire, writers
-from airflow_kafka_eos.spark.installed import refuse_missing_libraries
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+from airflow_kafka_eos.kafka.admin import coordinator
+from airflow_kafka_eos.kafka.producer import writers as describing
+from airflow_kafka_eos.kafka.client import wire
+from airflow_kafka_eos.kafka.producer import writers
+from airflow_kafka_eos.spark.python_env import refuse_missing_libraries
 from airflow_kafka_eos.load import WriterName
 refuse_missing_libraries(WriterName.ARROW)
 assert all(m.__file__.startswith(sys.argv[1]) for m in (found, kafka, wire)), (found.__file__, kafka.__file__)
@@ -31,7 +33,7 @@ assert all(m.__file__.startswith(sys.argv[1]) for m in (found, kafka, wire)), (f
 
 def test_executors_import_it_from_the_archive_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "eos.zip"
-    assert main(["spark-archive", str(path)]) == exits.OK
+    assert main(["spark-archive", str(path)]) == terminal.OK
     assert "crc32c, lz4, numpy, pyarrow, xxhash" in capsys.readouterr().out
     bare = python_without(tmp_path / "venv", "airflow", "_editable", "__editable", "kafka")
     code = f"import sys; sys.path.insert(0, {str(path)!r})\n{IMPORTS}"

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ManifestError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.digest import ALGORITHM, PartitionDigest
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.records.digest import ALGORITHM, PartitionDigest
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.spark.manifest_store import ManifestStore

@@ -15,8 +15,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import types as t
 
 from airflow_kafka_eos.errors import ConfigurationError, SchemaRefusedError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.spark.formats.settings import RegistrySettings
 from airflow_kafka_eos.spark.formats.shaping import shape

@@ -17,10 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from airflow_kafka_eos.errors import RecordError, SchemaRefusedError
-from airflow_kafka_eos.spark.formats.avro_encode import encode
-from airflow_kafka_eos.spark.formats.avro_plan import plan
-from airflow_kafka_eos.spark.formats.avro_schema import avro_schema
-from airflow_kafka_eos.spark.formats.avro_udf import encode_by_topic
+from airflow_kafka_eos.spark.formats.avro import avro_schema, encode, encode_by_topic, plan
 
 UTC = dt.UTC
 MOMENTS = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1))

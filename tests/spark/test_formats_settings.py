@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import types as t
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.spark.formats.avro_schema import avro_schema
-from airflow_kafka_eos.spark.formats.columns import record, text_column
-from airflow_kafka_eos.spark.formats.json_schema import json_schema
+from airflow_kafka_eos.spark.formats.avro import avro_schema
+from airflow_kafka_eos.spark.formats.json import json_schema
 from airflow_kafka_eos.spark.formats.settings import FORMATS, REGISTRY_VARIABLE, RegistrySettings, ValueFormat
+from airflow_kafka_eos.spark.formats.shaping import record, text_column
 
 INT, TEXT = t.IntegerType(), t.StringType()
 

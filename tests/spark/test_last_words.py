@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.spark.last_words import THIS_PROCESS, leave
+from airflow_kafka_eos.spark.errortext import THIS_PROCESS, leave
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
 

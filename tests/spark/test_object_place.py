@@ -24,7 +24,7 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.place import open_place
+from airflow_kafka_eos.spark.storage import open_place
 from airflow_kafka_eos.transaction import PreparedTxnState
 from tests.spark.object_store import SECRET, ObjectStore, object_store
 from tests.spark.test_manifest_store import EMPTY, LEDGER, REF

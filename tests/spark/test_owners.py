@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import ConfigurationError, RecordError, UndecidableError
-from airflow_kafka_eos.spark.one_run import ONE_RUN, refuse_second_attempt, refuse_second_runs
+from airflow_kafka_eos.spark.no_retries import ONE_RUN, refuse_second_attempt, refuse_second_runs
 from airflow_kafka_eos.spark.options import WriteOptions
-from airflow_kafka_eos.spark.owners import Owners, refuse_foreign_rows
+from airflow_kafka_eos.spark.scope import Owners, refuse_foreign_rows
 
 GIVEN = {
     "topic": "one", "topics": "one,two", "load.name": "l", "load.key": "k", "load.attempt": "1",

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import IdRole, PooledId, name_prefix
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.ran_once import ran_once
+from airflow_kafka_eos.spark.no_retries import ran_once
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.spark.conftest import spark_environment

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from airflow_kafka_eos.spark import quick_python as module
-from airflow_kafka_eos.spark.quick_python import quick_python
+from airflow_kafka_eos.spark import python_env as module
+from airflow_kafka_eos.spark.python_env import quick_python
 
 HOME = Path(pyspark.__file__).parent
 ZIPS = [str(path) for path in sorted((HOME / "python" / "lib").glob("*.zip"))]

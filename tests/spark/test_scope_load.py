@@ -10,13 +10,13 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import ManifestEntry
 from airflow_kafka_eos.spark.datasource import KafkaEosWriter, PreparedPartition
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.one_run import ONE_RUN
+from airflow_kafka_eos.spark.no_retries import ONE_RUN
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.spark.scope import own_partitions

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.spark.errortext import printed_error
@@ -31,7 +31,7 @@ KILLED = """
 import os, sys, time
 from pyspark.sql import SparkSession
 from airflow_kafka_eos.spark.datasource import KafkaEosDataSource
-from airflow_kafka_eos.spark.one_run import ONE_RUN
+from airflow_kafka_eos.spark.no_retries import ONE_RUN
 from airflow_kafka_eos.spark.scope import own_partitions
 
 options = __OPTIONS__

@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos import spark as package
-from airflow_kafka_eos.kafka.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.opening import prepared, reference
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec

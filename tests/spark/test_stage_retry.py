@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.spark.manifest_store import ManifestStore

@@ -19,7 +19,7 @@ import pytest
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.sandbox.spark_cluster import LocalSpark
+from airflow_kafka_eos.sandbox.spark import LocalSpark
 from tests.airflow.conftest import home  # noqa: F401
 from tests.airflow.steps import LOAD, connection, open_ids, run, session, state
 from tests.reading import committed_values

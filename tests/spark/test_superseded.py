@@ -15,11 +15,11 @@ import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import RecordError, SupersededError
-from airflow_kafka_eos.spark import superseded
+from airflow_kafka_eos.spark import orphan
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
 from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
-from airflow_kafka_eos.spark.superseded import StopWhenSuperseded
 from tests.spark.conftest import spark_environment
 
 APPLICATION = Path(package.__file__).with_name("application.py")
@@ -139,7 +139,7 @@ STUBBORN = """
 import sys, time
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.spark import superseded
+from airflow_kafka_eos.spark import orphan as superseded
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 superseded._LAST_S, superseded._AGAIN_S = 0.5, 0.1
@@ -155,5 +155,5 @@ def test_a_job_that_waits_for_something_else_than_spark_is_ended(tmp_path: Path)
         [sys.executable, "-c", STUBBORN, str(tmp_path)], env=os.environ | spark_environment(),
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert done.returncode == superseded.EXIT_CODE
+    assert done.returncode == orphan.SUPERSEDED_EXIT_CODE
     assert done.stderr.splitlines()[-1].startswith("SupersededError: the attempt was given up while")

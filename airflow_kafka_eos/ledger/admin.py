@@ -1,0 +1,92 @@
+"""What a person changes by hand: the id of a ledger restored from a backup, a cluster that is gone.
+
+Rule: only-our-ids.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from sqlalchemy import Connection, or_, select, update
+
+from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.ledger import decisions
+from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.queries import ledger_id, load_rows
+from airflow_kafka_eos.ledger.rows import RepairState
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.transaction import FINAL, Outcome
+
+_UNFINISHED = (LoadState.COMMITTING.value, LoadState.REPAIRING.value, LoadState.IN_DOUBT.value)
+#: What is recorded of a transaction that is over; of one that is not recorded so, nobody knows.
+_OVER = tuple(outcome.value for outcome in (*FINAL, Outcome.ABORTED))
+_SHOWN = 5
+
+
+def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
+    """Give the ledger another id; the old one and the new one.
+
+    Every undecided attempt is aborted with it: its transactions carry the old id, and are nobody's from here on.
+
+    :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
+        one that was given up may have transactions open, which nobody could end.
+    """
+    query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNFINISHED))
+    unfinished = [".".join(row) for row in connection.execute(query)]
+    if unfinished:
+        raise ConfigurationError(
+            f"{len(unfinished)} decided loads are not finished: {', '.join(unfinished[:_SHOWN])}",
+            remedy="Run `airflow-kafka-eos loads recover` for them first: their transactions have the present id, and "
+            "are nobody's under another. What can never be completed is closed by `loads give-up`; `transactions "
+            "force-terminate` then ends what it has open, before the new id",
+        )
+    _refuse_given_up(connection)
+    for row in load_rows(connection, None, None):
+        decisions.make_undecidable(connection, row.load, row.newest_attempt, decided_by, "the ledger got a new id")
+    old, new = ledger_id(connection), secrets.token_hex(5)
+    connection.execute(update(t.ledger).values(ledger_id=new))
+    return old, new
+
+
+def forget_cluster(connection: Connection, cluster_id: str) -> int:
+    """Attempts with something that is not closed are of an unknown cluster afterwards; the others keep it."""
+    of = t.attempts.c
+    # a repair that came to nothing is swept after its load was committed, too
+    repairs = t.repairs.c
+    repaired = select(repairs.attempt_id).where(repairs.closed_at.is_(None), repairs.state != RepairState.ADOPTED.value)
+    unclosed = or_(of.closed_at.is_(None), of.id.in_(repaired))
+    changed = connection.execute(
+        update(t.attempts).where(of.cluster_id == cluster_id, unclosed).values(cluster_id=None)
+    )
+    return changed.rowcount
+
+
+def _refuse_given_up(connection: Connection) -> None:
+    """Cleanup closes the decided attempt of such a load once nothing of it is open; until then something may be."""
+    of = t.transactions.c
+    query = (
+        select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key, of.transactional_id, of.outcome)
+        .join(t.attempts, t.attempts.c.load_id == t.loads.c.id)
+        .join(t.decisions, t.decisions.c.attempt_id == t.attempts.c.id)
+        .join(t.transactions, of.attempt_id == t.attempts.c.id)
+        .where(
+            t.loads.c.state == LoadState.GIVEN_UP.value,
+            t.decisions.c.verdict == Verdict.COMMIT.value,
+            t.attempts.c.closed_at.is_(None),
+        )
+        .order_by(t.loads.c.id, of.transactional_id)
+    )
+    found = connection.execute(query).all()
+    if not found:
+        return
+    loads = sorted({".".join(row[:3]) for row in found})
+    # those that the log has not shown to be over come first; where it has, cleanup has not looked since
+    ids = sorted((row.outcome in _OVER, row.transactional_id) for row in found)
+    shown = ", ".join(name for _, name in ids[:_SHOWN])
+    raise ConfigurationError(
+        f"{len(loads)} loads that were given up may have transactions open: {', '.join(loads[:_SHOWN])} ({shown}"
+        f"{', ...' if len(ids) > _SHOWN else ''})",
+        remedy="Run `airflow-kafka-eos cleanup` first: it names what is open, `transactions force-terminate` ends "
+        "that, and the next cleanup closes the load. Under another id they are nobody's, and may hold back readers",
+        transactional_id=ids[0][1],
+    )

@@ -1,0 +1,195 @@
+"""Run the author's SQL beside a decision, in its database transaction (KIP-939's dual write).
+
+Rule: dual-write-with-the-decision.
+
+Besides their own parameters, statements may name what the decision is about: ``:load_namespace``, ``:load_name``,
+``:load_key``, ``:attempt``, ``:records``, ``:bytes``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NotSupportedError,
+    ProgrammingError,
+    StatementError,
+)
+
+from airflow_kafka_eos.dual_write import DualWrite, Statement
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    DualWriteError,
+    InDoubtError,
+    KafkaEosError,
+    TransientError,
+)
+from airflow_kafka_eos.ledger.database import is_passing
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.transaction_guard import (
+    SplitTransactionError,
+    error_code,
+    insist_on_durability,
+    one_transaction,
+)
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import Manifest
+
+#: MySQL's errors that name a column, a table or a constraint, and no value
+_MYSQL_NAMES = {1054, 1146, 4025}
+_REMEDY = "Mend the statement, the data or the user's rights; then clear prepare, for cleanup aborts the attempt"
+
+
+def decide_beside(
+    ledger: Ledger, manifest: Manifest, wanted: DualWrite, *, decided_by: str, not_after: float | None = None
+) -> AttemptRow:
+    """:meth:`Ledger.decide_commit <airflow_kafka_eos.ledger.ledger.Ledger.decide_commit>` with the author's SQL in it.
+
+    Where the answer to COMMIT is lost, the ledger is asked with the load's row locked, so behind a COMMIT that is still
+    under way: rows and decision are found there together, or are written together once more.
+
+    :raises DualWriteError: a statement failed, or tried to end the transaction. Nothing is decided.
+    :raises InDoubtError: it did end the transaction: the decision stands, with a part of the rows only.
+    """
+    beside = Beside(wanted, manifest)
+    ref = manifest.attempt
+    split, fault = False, ""
+    try:
+        return ledger.decide_commit(manifest, decided_by=decided_by, not_after=not_after, also=beside)
+    except SplitTransactionError:
+        split = True
+    except DBAPIError as e:
+        fault = fault_of(e)  # of COMMIT itself: a deferred constraint of the author's tables
+    except KafkaEosError as e:
+        e.load, e.attempt = str(ref.load), ref.attempt
+        if beside.where and isinstance(e, TransientError):
+            e.message += f" (it was at, or behind, {beside.where})"
+        raise
+    if split:
+        raise _split(ledger, manifest, beside.where)
+    error = _failed(f"COMMIT behind {beside.where}", fault)
+    error.load, error.attempt = str(ref.load), ref.attempt
+    raise error
+
+
+class Beside:
+    """``also`` of :meth:`Ledger.decide_commit <airflow_kafka_eos.ledger.ledger.Ledger.decide_commit>`.
+
+    :ivar where: what runs, or ran last; for errors.
+    :raises ConfigurationError: a statement names a parameter that nobody gives.
+    """
+
+    def __init__(self, wanted: DualWrite, manifest: Manifest) -> None:
+        self.where = ""
+        self._manifest = manifest
+        self._call = wanted.call
+        own = parameters_of(manifest)
+        self._statements = [_bound(s, own, f"also_sql statement {n}") for n, s in enumerate(wanted.statements, 1)]
+
+    def __call__(self, connection: Connection) -> None:
+        """Run it.
+
+        :raises DualWriteError: a statement failed, by its number and never by its values; or see
+            :func:`~airflow_kafka_eos.ledger.transaction_guard.one_transaction`.
+        :raises DBAPIError: what may pass (locks, conflicts, a lost connection), for the ledger to try again.
+        """
+        with one_transaction(connection):
+            for number, (statement, values) in enumerate(self._statements, 1):
+                self.where = f"also_sql statement {number}"
+                self._run(lambda s=statement, v=values: connection.execute(s, v))
+            if self._call is not None:
+                self.where = "also"
+                call = self._call
+                self._run(lambda: call(connection, self._manifest))
+        insist_on_durability(connection)
+
+    def _run(self, work: Any) -> None:
+        fault = ""
+        try:
+            work()
+        except DBAPIError as e:
+            if is_passing(e) and not isinstance(e, (DataError, IntegrityError, NotSupportedError, ProgrammingError)):
+                raise
+            fault = fault_of(e)
+        except StatementError as e:
+            fault = type(e.orig).__name__
+        # outside of the except block: the driver's own exception must not hang on ours, it may quote values
+        if fault:
+            raise _failed(self.where, fault)
+
+
+def parameters_of(manifest: Manifest) -> dict[str, Any]:
+    """What each statement may name without being given it."""
+    load = manifest.attempt.load
+    return {
+        "load_namespace": load.namespace,
+        "load_name": load.name,
+        "load_key": load.key,
+        "attempt": manifest.attempt.attempt,
+        "records": manifest.records,
+        "bytes": manifest.bytes,
+    }
+
+
+def fault_of(error: DBAPIError) -> str:
+    """What the database said, as far as it cannot hold an author's values."""
+    original: Any = error.orig
+    parts = [type(original).__name__]
+    code = error_code(error)
+    if isinstance(code, str):
+        parts.append(f"SQLSTATE {code}")
+        # 42: names of tables and columns; 23: of constraints. Every other message may quote a value
+        if code[:2] in ("42", "23"):
+            parts.append(str(getattr(getattr(original, "diag", None), "message_primary", None) or ""))
+    elif code is not None:
+        parts.append(f"error {code}")
+        if code in _MYSQL_NAMES:
+            parts.append(str(original.args[1]))
+    elif type(original).__module__.partition(".")[0] == "sqlite3":
+        parts += [str(getattr(original, "sqlite_errorname", "")), str(original)]
+    return ": ".join(filter(None, parts))
+
+
+def _bound(statement: Statement, own: dict[str, Any], where: str) -> tuple[TextClause, dict[str, Any]]:
+    clause = text(statement.sql)
+    given = {**own, **statement.parameters}
+    wanted = set(clause.compile().params)
+    missing = sorted(wanted - set(given))
+    if missing:
+        raise ConfigurationError(
+            f"{where} names the parameter :{missing[0]}, which is not given",
+            remedy=f"Pass it beside the text, use one of {', '.join(sorted(own))}, or write a colon as \\:",
+        )
+    return clause, {name: given[name] for name in wanted}
+
+
+def _failed(where: str, fault: str) -> DualWriteError:
+    return DualWriteError(
+        f"{where} failed ({fault}): nothing is decided, and none of its rows is there", remedy=_REMEDY
+    )
+
+
+def _split(ledger: Ledger, manifest: Manifest, where: str) -> KafkaEosError:
+    """The decision was written before the author's SQL ran: what that has committed holds the decision too."""
+    ref = manifest.attempt
+    row = ledger.attempt(ref.load, ref.attempt)
+    if row is not None and row.verdict is Verdict.COMMIT:
+        return InDoubtError(
+            f"the author's SQL committed the ledger's transaction ({where}): the decision to commit stands, and of the "
+            "author's rows those that came before that COMMIT",
+            remedy="Add the missing rows by hand: the Kafka records become visible by themselves, and decide runs the "
+            "SQL no second time. Then take COMMIT out of it",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    return DualWriteError(
+        f"the author's SQL rolled the ledger's transaction back ({where}): nothing is decided",
+        remedy="Take ROLLBACK out of it and look whether it has left rows behind; then clear prepare",
+        load=str(ref.load),
+        attempt=ref.attempt,
+    )

@@ -1,0 +1,186 @@
+"""What can be waited for: a poll looks once and says what it still waits for, or None when it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from airflow_kafka_eos.errors import AccessError, KafkaEosError
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP, SweepReport, finish, needs_quiet_period, sweep
+from airflow_kafka_eos.protocol.hanging.find import end_ours
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.visible import arrival_of, lags
+from airflow_kafka_eos.transaction import TopicPartition
+
+
+class Poll(Protocol):
+    """Called again and again with an open session."""
+
+    def __call__(self, session: Session) -> str | None:
+        """What it waits for, as a text for people, or None."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """What was found, once it is done; JSON values."""
+        ...
+
+
+#: Seconds between two listings of a load whose writers have ended: brokers learn of a new leader one by one.
+APART_S = 0.5
+#: Listings that must have found nothing, each of them complete.
+LOOKS = 2
+
+
+class CleanPoll:
+    """Sweep until nothing of the run's attempts has been open for the quiet period (rule: listing-only-adds).
+
+    One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
+    may be late. So it takes two of them that were complete, some time apart. The looks that the quiet period begins and
+    ends with ask by name too for what nobody has reported (:mod:`probing`); those between only list. What only a person
+    can end is not waited for: ``problem`` says it.
+
+    Coordinators' word is not the last one: they forget to end a transaction in some partitions (:mod:`..hanging.lost_markers`). So
+    where anything was aborted, the leaders of its partitions are asked as well, and what hangs there is ended.
+
+    :param places: of a poll that this one goes on with, see :attr:`places`.
+    :param aborted: the ids that it has ended.
+    :param reason: why undecided attempts are aborted, for the ledger.
+    """
+
+    def __init__(
+        self,
+        load: LoadIdentity,
+        *,
+        up_to: int,
+        by: str,
+        quiet_s: float,
+        places: Iterable[Sequence[Any]] = (),
+        aborted: Iterable[str] = (),
+        reason: str = CLEANUP,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.load = load
+        self.up_to = up_to
+        self.by = by
+        self.quiet_s = quiet_s
+        self.reason = reason
+        self._clock = clock
+        self._pause = pause
+        self._quiet_since: float | None = None
+        self._looks = 0
+        self._aborted = set(aborted)
+        #: warnings that were given: each look meets the same
+        self._told: set[str] = set()
+        self._places = {TopicPartition(*place) for place in places}
+        #: once it is done: what no further sweep would end; None for a load that is clean
+        self.problem: KafkaEosError | None = None
+        self._state: str | None = None
+
+    def __call__(self, session: Session) -> str | None:
+        waiting_for, left_s = self._look(session)
+        if waiting_for is not None and 0 <= left_s <= APART_S:
+            # a load whose writers have ended: deferring would take longer than waiting here
+            self._pause(left_s)
+            waiting_for, _ = self._look(session)
+        return waiting_for
+
+    def _look(self, session: Session) -> tuple[str | None, float]:
+        """What it waits for, and how many seconds at least; -1 for what takes as long as it takes."""
+        rows = [r for r in session.ledger.attempts(self.load) if r.number <= self.up_to]
+        quiet_s, looks = 0.0, 1
+        if any(r.is_submitted for r in rows):
+            quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
+            quiet_s = max(quiet_s, APART_S)
+        # a thousand ids a look, with a slot; no load is called clean by a look without them
+        probes = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
+        report = SweepReport(told=self._told)
+        try:
+            sweep(
+                session,
+                self.load,
+                up_to=self.up_to,
+                by=self.by,
+                probes=probes,
+                report=report,
+                reason=self.reason,
+            )
+        finally:  # brokers that are away when their answer is awaited are those that forget
+            self._aborted.update(report.aborted)
+            self._places |= report.places
+        now = self._clock()
+        if not report.is_quiet:
+            self._quiet_since, self._looks = None, 0
+            return f"load {self.load}: {report}", -1
+        if not report.is_complete:
+            return f"load {self.load}: a transaction coordinator is moving or away, its listing counts for nothing", -1
+        self._looks += 1
+        self._quiet_since = now if self._quiet_since is None else self._quiet_since
+        quiet = now - self._quiet_since
+        if quiet < quiet_s or self._looks < looks or not probes:
+            # the same text at each look: it is told once
+            waits = f"load {self.load}: nothing is open, until it has been so for {quiet_s:g} s"
+            return waits, max(0.0, quiet_s - quiet)
+        refused = self._end_hanging(session)
+        if refused is None:
+            finish(session, self.load, up_to=self.up_to)
+        self.problem = report.problem(self.load) or refused
+        row = session.ledger.load(self.load)
+        self._state = None if row is None else row.state.value
+        return None, 0
+
+    def _end_hanging(self, session: Session) -> AccessError | None:
+        """What aborted transactions have left open although their coordinators call them ended; why not, if it may not.
+
+        Then the attempts stay unswept, so that maintenance names them.
+        """
+        try:
+            for one in end_ours(session, self._places, self.load, up_to=self.up_to):
+                self._aborted.add(str(one.transactional_id))
+        except AccessError as e:
+            return e
+        return None
+
+    @property
+    def places(self) -> list[list[Any]]:
+        """Where it has aborted something: topics and partitions, JSON values. Coordinators tell it only once."""
+        return [list(place) for place in sorted(self._places)]
+
+    @property
+    def aborted(self) -> list[str]:
+        """The ids that it has ended, sorted."""
+        return sorted(self._aborted)
+
+    def summary(self) -> dict[str, Any]:
+        problem = None if self.problem is None else str(self.problem)
+        return {"load": str(self.load), "aborted": self.aborted, "problem": problem, "state": self._state}
+
+
+class VisiblePoll:
+    """Wait until read_committed readers see the load's last record on every partition (rule: loaded-is-visible)."""
+
+    def __init__(self, load: LoadIdentity) -> None:
+        self.load = load
+        self._arrival: dict[str, Any] = {"load": str(load)}
+
+    def __call__(self, session: Session) -> str | None:
+        waiting = lags(session, self.load)
+        if not waiting:
+            self._arrival = arrival_of(session, self.load)
+            return None
+        return f"load {self.load} is committed, readers are held back: {'; '.join(map(str, waiting[:5]))}"
+
+    def summary(self) -> dict[str, Any]:
+        """See :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of`."""
+        return self._arrival
+
+
+def own_number(rows: list[AttemptRow], owner: str) -> int:
+    """The newest attempt that a run is responsible for, 0 when there is none.
+
+    Asked of the ledger, not of XCom: a prepare that was killed has pushed nothing.
+    """
+    return max((r.number for r in rows if r.responsible == owner), default=0)

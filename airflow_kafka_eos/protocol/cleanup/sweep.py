@@ -1,0 +1,433 @@
+"""Cleanup by name and by listing: end what attempts left open, and nothing else (FLIP-511).
+
+Rules: decide-before-kafka, only-our-ids, describe-then-ask.
+
+One pass is idempotent and short; whoever waits for a quiet period repeats it.
+
+Ids that an attempt may have and that nobody has reported, asked for by name: for where a listing shows nothing.
+
+A listing can be hidden: by a coordinator that moves, by rights, by a proxy that has no ListTransactions. What can be
+asked for without it: the one id of scope ``load``, and the ids of a slot, which are numbered from 0 on. Asked is by
+Describe, never by InitProducerId as in FLIP-511's probing: it makes no id, and ends nothing (rule: describe-then-ask).
+
+What cannot: incrementing ids of scope ``task`` end in Spark's ``taskAttemptId()``, which nobody knows beforehand. Where
+listing is never possible, use pooling, or scope ``load``.
+
+A zombie that begins anew under an identity that is committed: transaction version 1 bumps no epoch at an end.
+
+Rule: zombie-behind-the-commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
+from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.naming import (
+    AnyId,
+    AttemptRef,
+    IdRole,
+    PooledId,
+    TransactionalId,
+    counted,
+    parse,
+    prefix,
+    slot_prefix,
+)
+from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_unknown_attempts, refuse_unknown_commits
+from airflow_kafka_eos.protocol.guards.slots import may_have_begun
+from airflow_kafka_eos.protocol.repair.copy import end_abandoned
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.transaction import (
+    CoordinatorState,
+    Outcome,
+    PreparedTransaction,
+    TopicPartition,
+    TransactionDescription,
+)
+
+Describe = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]
+
+#: Spark partitions asked about at once. So many in a row without an id end the search: empty ones have none.
+PARTITIONS = 256
+#: Ids of a Spark partition asked about at once: Spark tries a task four times (spark.task.maxFailures).
+TRIES = 4
+
+
+def probe(describe: Describe, ref: AttemptRef) -> set[str]:
+    """The ids of an attempt that coordinators know, of those that can be guessed.
+
+    :param describe: what coordinators show of ids; those that none knows are left out.
+    """
+    common = str(ref.common_id(IdRole.LOAD))
+    if ref.slot is None:
+        return set(describe([common]))
+    known: set[str] = set()
+    first, beside = 0, [common]  # with the first block: a request of its own it does not need
+    while True:
+        wanted = [(p, n) for p in range(first, first + PARTITIONS) for n in range(TRIES)]
+        found = set(describe([*beside, *(str(ref.task_id(p, n)) for p, n in wanted)]))
+        known |= found
+        tasks = found - {common}
+        if not tasks:
+            return known
+        known |= _more(describe, ref, tasks)
+        first, beside = first + PARTITIONS, []
+
+
+def _more(describe: Describe, ref: AttemptRef, found: set[str]) -> set[str]:
+    """Higher numbers of the Spark partitions all of whose ids were known so far."""
+    known: set[str] = set()
+    while last := [i for name in found if (i := PooledId.parse(name)) and (i.number or 0) % TRIES == TRIES - 1]:
+        wanted = [(i.spark_partition or 0, (i.number or 0) + k) for i in last for k in range(1, TRIES + 1)]
+        found = set(describe([str(ref.task_id(p, n)) for p, n in wanted]))
+        known |= found
+    return known
+
+
+log = logging.getLogger(__name__)
+
+
+def began_anew(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
+    """Whether the open transaction that was described is another one than the committed one of the same identity.
+
+    So it is when the ledger has the commit's markers on record (rule: zombie-behind-the-commit), and every partition's
+    leader shows the open one to begin behind the committed one's last record. Aborting that identity cannot hurt the
+    committed one then: its markers are in the log, and an EndTxn(abort) that finds it instead is refused
+    (INVALID_TXN_STATE).
+    """
+    if found.coordinator_state is not CoordinatorState.ONGOING:
+        return False
+    rows = [
+        t
+        for t in session.ledger.transactions(load, number)
+        if t.transaction.transactional_id == found.transactional_id and t.outcome is Outcome.COMMITTED
+    ]
+    if not rows:
+        return False
+    last = {w.topic_partition: w.last_offset for w in rows[0].writes}
+    identity = (found.state.producer_id, found.state.producer_epoch)
+    for tp, states in session.partitions.producers(found.partitions).items():
+        for state in states:
+            mine = (state.producer_id, state.producer_epoch) == identity and state.txn_start_offset >= 0
+            if mine and state.txn_start_offset <= last.get(tp, -1):
+                return False
+    log.warning("a zombie began anew as %s (%s), behind the commit", found.transactional_id, found.state)
+    return True
+
+
+#: why what nobody has decided is aborted, as the ledger notes it
+CLEANUP = "cleanup"
+
+
+@dataclass
+class SweepReport:
+    """What one pass saw and did; transactional ids throughout."""
+
+    aborted: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    still_open: list[str] = field(default_factory=list)
+    left_alone: list[str] = field(default_factory=list)
+    #: aborted although the decision was commit: only commit, or a person's recover, repairs them
+    lost: list[str] = field(default_factory=list)
+    #: decided, open, and of a load that was given up: only a person ends them
+    given_up: list[str] = field(default_factory=list)
+    #: where aborted transactions had records: of those that attempts have reported, and of those that were open
+    places: set[TopicPartition] = field(default_factory=set)
+    #: warnings that were given before: whoever waits looks again and again
+    told: set[str] = field(default_factory=set)
+    #: no coordinator moved, or was away, while the listing was made: it hid nothing
+    is_complete: bool = True
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing was open that ends by itself or by another pass, and nothing had to be ended in this one."""
+        return not (self.aborted or self.committed or self.still_open)
+
+    @property
+    def has_done(self) -> bool:
+        """Whether it ended anything. Most looks do not: somebody waits, and looks again."""
+        return bool(self.aborted or self.committed)
+
+    def warn(self, text: str) -> None:
+        """Once for all looks that share :attr:`told`."""
+        if text not in self.told:
+            self.told.add(text)
+            log.warning(text)
+
+    def __str__(self) -> str:
+        """One line: how many of each kind, and the first id of it."""
+        kinds = {
+            "aborted": self.aborted,
+            "rolled forward": self.committed,
+            "still open": self.still_open,
+            "left alone": self.left_alone,
+        }
+        return "; ".join(f"{kind} {counted(ids)}" for kind, ids in kinds.items() if ids) or "nothing was open"
+
+    def problem(self, load: LoadIdentity) -> InDoubtError | None:
+        """What a person has to do before the load is clean: no pass ends it, however often it is repeated."""
+        if self.lost:
+            return InDoubtError(
+                f"{len(self.lost)} of its transactions were lost: {self.lost[0]} was aborted although the decision was "
+                "commit, and is not repaired yet",
+                remedy="Clear commit, or run `airflow-kafka-eos loads recover`: both copy what is lost, or say that it "
+                "is gone from the log, and prepare must write it again",
+                load=str(load),
+                transactional_id=self.lost[0],
+            )
+        if self.given_up:
+            return InDoubtError(
+                f"the load was given up with {len(self.given_up)} decided transactions open, and they hold readers "
+                f"back: {self.given_up[0]}",
+                remedy="End each by `airflow-kafka-eos transactions force-terminate`, then run cleanup again",
+                load=str(load),
+                transactional_id=self.given_up[0],
+            )
+        return None
+
+
+def sweep(
+    session: Session,
+    load: LoadIdentity,
+    *,
+    up_to: int,
+    by: str,
+    probes: bool = True,
+    report: SweepReport | None = None,
+    reason: str = CLEANUP,
+) -> SweepReport:
+    """One pass over the attempts of a load with number ``up_to`` or below.
+
+    The order matters (rule: describe-then-ask): first the ledger makes them undecidable, then Kafka describes the
+    ledger's ids and those that a listing adds, then the ledger is asked who holds each id and whether that very
+    identity is decided, and only then exactly the described identity is ended by EndTxn. A decided load is rolled
+    forward instead.
+
+    :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
+    :param report: to be filled, so that what a pass has seen outlives an error; None: a new one.
+    :param reason: why undecided attempts are aborted, for the ledger.
+    :raises OtherClusterError: one of these attempts was written to another cluster, and is not closed: nothing is done.
+    :raises InDoubtError: the broker shows attempts, or commits under slots, that the ledger does not know: nothing is
+        aborted; or a decided transaction is lost.
+    """
+    report = SweepReport() if report is None else report
+    refuse_elsewhere(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
+    rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
+    if not rows:
+        return report
+    refuse_elsewhere(session, rows)  # submitted meanwhile
+    failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
+    failed = _end_repairs(session, load, rows, by, report) or failed
+    lingering = _lingering(session, load, rows, up_to, report, probes)
+    if any(PooledId.parse(t.transactional_id) for t in lingering):
+        refuse_unknown_commits(session, load)  # a slot may have had holders since that the ledger has forgotten
+    failed = _abort(session, lingering, report) or failed
+    log.log(
+        # a look that ends nothing comes every second while somebody waits, and says itself what for
+        logging.INFO if report.has_done else logging.DEBUG,
+        "sweep of load %s up to attempt %d: %s",
+        load,
+        up_to,
+        report,
+    )
+    if failed is not None:
+        raise failed  # after what could be swept is swept
+    return report
+
+
+def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
+    for row in rows:
+        if row.verdict is Verdict.COMMIT and not _is_given_up(session, row.load):
+            try:
+                result = commit_pass(session, row.load, row.number, ends_forgotten=True)
+            except KafkaEosError as e:
+                return e
+            report.committed += result.newly_committed
+            report.still_open += result.open
+            if result.lost:
+                # copying takes its time, and commit's retry or a person has it
+                report.lost += result.lost
+                report.warn(f"load {row.load} lost {counted(result.lost)} after its decision: run commit again")
+            if result.refused is not None:
+                return result.refused
+    return None
+
+
+def _is_given_up(session: Session, load: LoadIdentity) -> bool:
+    known = session.ledger.load(load)
+    return known is not None and known.state is LoadState.GIVEN_UP
+
+
+def _end_repairs(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], by: str, report: SweepReport
+) -> KafkaEosError | None:
+    """A repair that is under way is taken for a dead one's; if it is not, commit opens another.
+
+    Rule: decide-before-kafka.
+    """
+    if not any(row.verdict is Verdict.COMMIT for row in rows):
+        return None
+    try:
+        session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
+        report.aborted += end_abandoned(session, load, closed_too=True, places=report.places)
+    except KafkaEosError as e:
+        return e
+    return None
+
+
+def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
+    """Write down which attempts are swept, after the quiet period: aborted ones, and the decided one of a load that
+    was given up."""
+    for row in session.ledger.attempts(load):
+        if row.number > up_to or row.closed_at is not None:
+            continue
+        if row.verdict is Verdict.ABORT:
+            session.ledger.record_swept(load, row.number)
+        elif row.verdict is Verdict.COMMIT:
+            _close_given_up(session, row)
+
+
+def _close_given_up(session: Session, row: AttemptRow) -> None:
+    """Close it if its load was given up, and none of its ids is open any more."""
+    if not _is_given_up(session, row.load):
+        return
+    # of all that was ever decided in it, also what a repair has replaced
+    ids = [t.transaction.transactional_id for t in session.ledger.transactions(row.load, row.number)]
+    if not any(d.is_open for d in session.coordinator.describe(ids).values()):
+        session.ledger.record_swept(row.load, row.number)
+
+
+def needs_quiet_period(rows: list[AttemptRow]) -> bool:
+    """Whether writers may be left that open one more transaction after a sweep.
+
+    An application that reported its manifest has ended all of its writers; one that was submitted and never did
+    may still have zombies.
+    """
+    return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
+
+
+def _open_transactions(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport, probes: bool
+) -> dict[str, TransactionDescription]:
+    # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing
+    # (rule: listing-only-adds); what an attempt closed as swept or committed had open was seen to end: a zombie of its
+    # is left to the listing
+    known = []
+    for row in (row for row in rows if row.closed_at is None):
+        for t in session.ledger.transactions(load, row.number):
+            known.append(t.transaction.transactional_id)
+            if row.verdict is Verdict.ABORT:
+                report.places.update(w.topic_partition for w in t.writes)
+    before = session.coordinator.places()
+    listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
+    pooled = _pooled(session, load, rows)
+    report.is_complete = before is not None and before == session.coordinator.places()
+    refuse_unknown_attempts(session, load, listed)
+    leased = any(row.slot is not None for row in rows)
+
+    def describe(ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        return describe_listed(session.coordinator, load, session.ledger.ledger_id, ids, pooled=leased)
+
+    guessed = _guessed(session, rows, describe) if probes else set()
+    described = describe(sorted({*known, *listed, *pooled, *guessed}))
+    return {name: d for name, d in described.items() if d.is_open}
+
+
+def _guessed(session: Session, rows: list[AttemptRow], describe: Describe) -> set[str]:
+    """Ids by name of attempts that have reported nothing: a listing may hide them, too."""
+    silent = [r for r in rows if r.is_submitted and not r.is_prepared and r.closed_at is None]
+    refs = [AttemptRef(r.load, session.ledger.ledger_id, r.number, r.slot) for r in silent]
+    return {name for ref in refs for name in probe(describe, ref)}
+
+
+def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> list[str]:
+    """Open ids of the slots that these attempts have, or had: the ledger says later who holds them now."""
+    slots = {row.slot for row in rows if row.slot is not None}
+    if not slots:
+        return []
+    listed = session.coordinator.list_open(slot_prefix(load.namespace, session.ledger.ledger_id, load.name))
+    return [name for name in listed if (found := PooledId.parse(name)) is not None and found.slot in slots]
+
+
+def _lingering(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport, probes: bool
+) -> list[PreparedTransaction]:
+    """What is to be ended."""
+    lingering = []
+    for found in _open_transactions(session, load, rows, report, probes).values():
+        if (identity := _if_ours(session, load, up_to, found, report)) is not None:
+            lingering.append(identity)
+            report.places |= found.partitions
+    return lingering
+
+
+def _if_ours(
+    session: Session, load: LoadIdentity, up_to: int, found: TransactionDescription, report: SweepReport
+) -> PreparedTransaction | None:
+    """The identity that was described, if it is one to be ended."""
+    name = found.transactional_id
+    parsed = parse(name)
+    if parsed is None or (parsed.namespace, parsed.ledger_id) != (load.namespace, session.ledger.ledger_id):
+        report.left_alone.append(name)  # rule: only-our-ids
+        return None
+    if isinstance(parsed, TransactionalId) and parsed.load != load:
+        report.left_alone.append(name)
+        return None
+    # asked after the Describe, never before: in between the decision could have been recorded, and a pooled id have
+    # gone to another load (rule: describe-then-ask)
+    number = _holder(session, load, parsed, found, report)
+    if number is None or number > up_to:
+        return None  # a newer attempt is left to its own cleanup (rule: up-to-its-own-attempt)
+    identity = PreparedTransaction(name, found.state)
+    holder = session.ledger.attempt(load, number)
+    if holder is None or holder.is_undecided:
+        report.warn(f"transaction {identity} is open, and the ledger does not know its attempt as aborted")
+        report.left_alone.append(name)
+    elif session.ledger.is_decided_commit(identity):
+        # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
+        if began_anew(session, load, number, found):
+            return identity
+        if _is_given_up(session, load):
+            (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
+    elif found.coordinator_state is CoordinatorState.ONGOING:
+        log.debug("aborting %s of %s attempt %d", identity, load, number)  # there may be thousands
+        return identity
+    else:
+        report.still_open.append(name)  # the broker is ending it by itself
+        report.places |= found.partitions
+    return None
+
+
+def _holder(
+    session: Session, load: LoadIdentity, parsed: AnyId, found: TransactionDescription, report: SweepReport
+) -> int | None:
+    """The attempt of this load that answers for an id; None when none does."""
+    if isinstance(parsed, TransactionalId):
+        return parsed.attempt
+    slot = session.ledger.slot(parsed.namespace, parsed.load_name, parsed.slot)
+    if slot is None or slot.holder != load:
+        return None
+    # what it showed before it was looked at, or what put it in doubt then, may be of a load that this ledger has
+    # forgotten: nothing of it is ended by program
+    if slot.checked_at is not None and may_have_begun(session, slot, found):
+        return slot.attempt
+    report.warn(f"{parsed} is open, and attempt {slot.attempt} of {load} has not begun it: left alone")
+    return None
+
+
+def _abort(session: Session, lingering: list[PreparedTransaction], report: SweepReport) -> KafkaEosError | None:
+    """End them; what failed is found by the next pass."""
+    report.aborted += [t.transactional_id for t in lingering]
+    try:
+        session.coordinator.end_many(lingering, Verdict.ABORT)
+    except KafkaEosError as e:
+        return e
+    return None

@@ -1,0 +1,179 @@
+"""Whose a transactional id is: which attempt in the ledger holds it (rules: only-our-ids, describe-then-ask).
+
+Attempts of another Kafka cluster than the one that the session is connected to: nothing is done to them from here.
+
+Rule: one-cluster-per-attempt.
+
+One ledger may serve several clusters, and connections get changed. In the wrong cluster nothing of an attempt is open
+and nothing of it is committed: cleanup would close it, and commit would take it for lost.
+
+What a listing may not show, of ours or of others: Kafka leaves out what one may not describe, without a word.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from airflow_kafka_eos.errors import AccessError, ConfigurationError, OtherClusterError
+from airflow_kafka_eos.kafka.admin.list_permissions import why_short, why_some_hidden
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.naming import AnyId, PooledId, parse
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
+
+
+def is_ours(session: Session, transactional_id: str) -> bool:
+    """Whether an id parses as one of this namespace and this ledger."""
+    parsed = parse(transactional_id)
+    return parsed is not None and (parsed.namespace, parsed.ledger_id) == (
+        session.namespace,
+        session.ledger.ledger_id,
+    )
+
+
+def refuse_foreign(session: Session, transactional_id: str) -> None:
+    """:raises ConfigurationError: the id is not of this namespace and ledger (rule: only-our-ids)."""
+    if is_ours(session, transactional_id):
+        return
+    parsed = parse(transactional_id)
+    if parsed is None:
+        what, remedy = "is not one of this package's", "that application"
+    elif parsed.ledger_id != session.ledger.ledger_id:
+        what = f"is of ledger {parsed.ledger_id}, this one is {session.ledger.ledger_id}"
+        remedy = "whoever has that ledger"
+    else:
+        what = f"is of namespace {parsed.namespace!r}, not {session.namespace!r}"
+        remedy = f"--namespace {parsed.namespace}"
+    raise ConfigurationError(
+        f"transactional id {transactional_id!r} {what}: it is never ended from here",
+        remedy=f"It is for {remedy} to end",
+        transactional_id=transactional_id,
+    )
+
+
+def holder_of(session: Session, transaction: PreparedTransaction) -> AttemptRow | None:
+    """The attempt that a transaction belongs to; None when the ledger does not know any. See :func:`holders_of`."""
+    return holders_of(session, [transaction]).get(transaction)
+
+
+def present_holder(
+    session: Session, transactional_id: str, seen: TransactionDescription | None
+) -> AttemptRow | None:
+    """Whose an id is now: by what is open under it, at rest whom the id was given to last.
+
+    A coordinator at rest may show what an earlier holder of a slot has ended.
+
+    :param seen: what its coordinator shows of it.
+    """
+    state = seen.state if seen is not None and seen.is_open else PreparedTxnState.EMPTY
+    return holder_of(session, PreparedTransaction(transactional_id, state))
+
+
+def holders_of(
+    session: Session, transactions: Iterable[PreparedTransaction]
+) -> dict[PreparedTransaction, AttemptRow]:
+    """The attempts that transactions belong to; those that the ledger does not know are left out.
+
+    What was prepared under that very identity first, then whom the id was given to: a repair's to the attempt that it
+    repairs, a slot's to the last that has leased it. The ledger is asked once for all, and once for each load (and each
+    pooled id) with transactions that were never reported.
+    """
+    every = set(transactions)
+    named = session.ledger.holders(t.state for t in every if not t.state.is_empty)
+    found = {row.transaction: attempt for attempt, row in named if row.transaction in every}
+    attempts: dict[LoadIdentity, dict[int, AttemptRow]] = {}
+    for transaction in every - set(found):
+        parsed = parse(transaction.transactional_id)
+        if parsed is None or parsed.ledger_id != session.ledger.ledger_id:
+            continue
+        given = _given_to(session, parsed)
+        if given is None:
+            continue
+        load, number = given
+        if load not in attempts:
+            attempts[load] = _by_number(session, load)
+        if number in attempts[load]:
+            found[transaction] = attempts[load][number]
+    return found
+
+
+def _given_to(session: Session, parsed: AnyId) -> tuple[LoadIdentity, int] | None:
+    if not isinstance(parsed, PooledId):
+        return parsed.load, parsed.attempt
+    slot = session.ledger.slot(parsed.namespace, parsed.load_name, parsed.slot)
+    # a slot that was not looked at may show what this ledger has forgotten
+    return (slot.holder, slot.attempt) if slot is not None and slot.checked_at is not None else None
+
+
+def _by_number(session: Session, load: LoadIdentity) -> dict[int, AttemptRow]:
+    """A load's attempts by number; under a repair's number, the attempt that it repairs."""
+    found = {row.number: row for row in session.ledger.attempts(load)}
+    return found | {r.number: found[r.attempt] for r in session.ledger.repairs(load)}
+
+
+def is_elsewhere(session: Session, row: AttemptRow) -> bool:
+    """Whether an attempt was written to another cluster.
+
+    Where that is not known it passes for this one: attempts of before ledger revision 0005, those that no application
+    was submitted for, and brokers that tell no cluster id.
+    """
+    return row.cluster_id is not None and session.cluster_id not in (None, row.cluster_id)
+
+
+def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too: bool = False) -> None:
+    """Refuse to act on attempts of another cluster; called before anything is changed in ledger or Kafka.
+
+    :param rows: the attempts that are about to be acted on.
+    :param closed_too: also those that are closed. Else they are let pass: nothing of them is open any more, so that a
+        load may go on, or be left as it is, when its connection leads elsewhere by now.
+    :raises OtherClusterError: naming the first attempt, and both clusters.
+    """
+    for row in rows:
+        if (closed_too or row.closed_at is None) and is_elsewhere(session, row):
+            load = row.load
+            if row.closed_at is not None:
+                go_on = f"To write the load to {session.cluster_id} too, reload it, or give it a load_key of its own"
+            else:
+                go_on = _end_it_there(session, row)
+            raise OtherClusterError(
+                f"attempt {row.number} of load {load} was written to Kafka cluster {row.cluster_id}, the connection "
+                f"leads to Kafka cluster {session.cluster_id}",
+                remedy=f"Nothing was changed. Use the Kafka connection that leads to {row.cluster_id}. {go_on}",
+                load=str(load),
+                attempt=row.number,
+                written_to=row.cluster_id,
+                leads_to=session.cluster_id,
+            )
+
+
+def _end_it_there(session: Session, row: AttemptRow) -> str:
+    load = row.load
+    cleanup = shlex.join(["cleanup", load.name, load.key, "--namespace", load.namespace])
+    return (
+        f"To load into {session.cluster_id} from now on, first end what is open there: `airflow-kafka-eos {cleanup} "
+        f"--kafka-conn-id …`, with a connection to {row.cluster_id}. If that cluster is gone for good: "
+        f"`airflow-kafka-eos ledger forget-cluster {row.cluster_id}`"
+    )
+
+
+def hidden_by_acls(session: Session) -> AccessError | None:
+    """Why a listing of the session's namespace may be short, to be raised or shown; None when it is whole.
+
+    With rights on single load names only, it is whole as far as the ledger's own names go.
+
+    :raises AccessError: the login itself is refused.
+    """
+    ledger, namespace = session.ledger, session.namespace
+    return why_short(
+        session.coordinator, namespace, ledger.ledger_id, lambda: {row.load.name for row in ledger.loads(namespace)}
+    )
+
+
+def others_hidden(session: Session) -> AccessError | None:
+    """Why a listing of everybody's transactions may be short; None where it is proven that it is whole.
+
+    :raises BrokerUnavailableError: a broker does not answer.
+    """
+    return why_some_hidden(session.partitions.wire)

@@ -1,0 +1,151 @@
+"""A ledger that knows less than the broker was restored from a backup: nothing is guessed, nothing is ended.
+
+Rule: unknown-commit-stops.
+
+The ledger is always written before Kafka is told (rule: decide-before-kafka), so asked behind a listing it knows
+everything that the listing shows. Under the ledger's own random id (rule: only-our-ids) nobody else writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
+from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.naming import PooledId, TransactionalId, prefix, slot_prefix
+from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
+from airflow_kafka_eos.protocol.session import Session
+
+_SHOWN = 5
+_REMEDY_DECIDED = (
+    "Nothing is written. If the ledger was restored from a backup, restore a newer one, or compare the topics with the "
+    "source: what this ledger takes for lost may have been repaired since. Write what is missing by hand, and close "
+    "the load by `airflow-kafka-eos loads give-up`; then `airflow-kafka-eos ledger new-id`"
+)
+_REMEDY = (
+    "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or compare the topics "
+    "with the source, note which loads are there, and run `airflow-kafka-eos ledger new-id`: it says what follows; "
+    "then `airflow-kafka-eos ids settle NAME SLOT` for each slot in doubt, which retires it"
+)
+
+
+def refuse_unknown_attempts(session: Session, load: LoadIdentity, listed: Iterable[str]) -> None:
+    """Refuse to go on where ids of attempts were listed that the ledger has never opened.
+
+    :param listed: transactional ids, listed before this call.
+    :raises InDoubtError: there are such ids.
+    """
+    numbered = {name: n for name in listed if (n := _attempt(session, load, name)) is not None}
+    if not numbered:
+        return
+    row = session.ledger.load(load)
+    # repairs are numbered behind the attempts
+    newest = max([row.newest_attempt if row is not None else 0, *(r.number for r in session.ledger.repairs(load))])
+    unknown = sorted(name for name, number in numbered.items() if number > newest)
+    if unknown:
+        raise _doubt(load, f"has opened {newest} attempts, and the broker shows transactions of later ones", unknown)
+
+
+def refuse_restored(session: Session, load: LoadIdentity) -> None:
+    """Refuse to open an attempt where the broker knows more: a later attempt, or a commit that nobody decided.
+
+    A commit is seen for as long as its coordinator remembers the id (``transactional.id.expiration.ms``, 7 days).
+
+    :raises InDoubtError: there is such a transaction.
+    """
+    own = prefix(load, session.ledger.ledger_id)
+    refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
+    if _is_decided(session, load):
+        return  # begin writes nothing of it; commit asks itself before it repairs, for rolling forward cannot wait
+    listed = session.coordinator.list_committed(own)
+    committed = [name for name in listed if _attempt(session, load, name) is not None]
+    if committed and not _is_decided(session, load):
+        raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
+    refuse_unknown_commits(session, load)
+
+
+def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
+    """Refuse to repair a decided load where the broker knows of a repair that the ledger does not.
+
+    Rule: unknown-commit-stops.
+
+    Restored to a point between decision and adoption, a ledger takes for lost what was repaired and committed since: a
+    second repair would be a duplicate. What is decided, superseded and adopted rows included, stops nobody. Nothing is
+    recorded; what else of the load is open is rolled forward all the same.
+
+    What it cannot tell: once the coordinators have forgotten the repair's id (``transactional.id.expiration.ms``,
+    7 days after its commit), a ledger that was restored to before it repairs again.
+
+    :raises InDoubtError: there is such a repair, open or committed.
+    :raises NotFinishedError: a coordinator was away or moved, and may have left it out of the listing
+        (rule: listing-only-adds).
+    :raises AccessError: ACLs may have left it out.
+    """
+    own = prefix(load, session.ledger.ledger_id)
+    before = session.coordinator.places()
+    listed = session.coordinator.list_committed(own)
+    refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
+    if before is None or before != session.coordinator.places():
+        raise NotFinishedError(
+            "a transaction coordinator is moving or away, so nobody can tell whether what is lost was repaired before",
+            remedy="Check that all replicas of __transaction_state are up, then run commit again",
+            load=str(load),
+        )
+    described = describe_listed(session.coordinator, load, session.ledger.ledger_id, listed, pooled=False)
+    decided = decided_of(session, described.values())
+    unknown = sorted(name for name, d in described.items() if is_unknown_commit(d, decided))
+    if unknown:
+        what = "has not decided what the broker shows as committed of the load"
+        raise _doubt(load, what, unknown, remedy=_REMEDY_DECIDED)
+
+
+def refuse_unknown_commits(session: Session, load: LoadIdentity) -> None:
+    """Refuse to go on where an id of any slot of the load's name shows a commit that the ledger has not decided.
+
+    Pooled ids do not say whose commit it was: it may have been this very load's. Slots that the ledger knows are put in
+    doubt; retired ones are not looked at. One listing, and what it shows described at once.
+
+    What it cannot tell: an id that was initialised again, or whose next transaction is open or aborted, shows its
+    commit no more, and one that its coordinator has forgotten (``transactional.id.expiration.ms``) shows nothing.
+
+    :raises InDoubtError: there is such a commit.
+    """
+    namespace, name = load.namespace, load.name
+    slots = session.ledger.slots(namespace, name)
+    retired = {s.number for s in slots if s.is_retired}
+    listed = session.coordinator.list_committed(slot_prefix(namespace, session.ledger.ledger_id, name))
+    ids = {i: found.slot for i in listed if (found := PooledId.parse(i)) is not None and found.slot not in retired}
+    if not ids:
+        return
+    described = session.coordinator.describe(ids)
+    decided = decided_of(session, described.values())
+    unknown = sorted(i for i, d in described.items() if is_unknown_commit(d, decided))
+    if not unknown:
+        return
+    doubt = _doubt(load, "has not decided what the broker shows as committed under slots of the load's name", unknown)
+    in_doubt = sorted({ids[i] for i in unknown} & {s.number for s in slots})
+    for number in in_doubt:
+        session.ledger.put_slot_in_doubt(namespace, name, number, doubt.message)
+    raise doubt
+
+
+def _is_decided(session: Session, load: LoadIdentity) -> bool:
+    return any(row.verdict is Verdict.COMMIT for row in session.ledger.attempts(load))
+
+
+def _attempt(session: Session, load: LoadIdentity, name: str) -> int | None:
+    parsed = TransactionalId.parse(name)
+    if parsed is None or parsed.load != load or parsed.ledger_id != session.ledger.ledger_id:
+        return None
+    return parsed.attempt
+
+
+def _doubt(load: LoadIdentity, what: str, names: list[str], *, remedy: str = _REMEDY) -> InDoubtError:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return InDoubtError(
+        f"the ledger {what}: {', '.join(names[:_SHOWN])}{more}",
+        remedy=remedy,
+        load=str(load),
+        transactional_id=names[0],
+    )

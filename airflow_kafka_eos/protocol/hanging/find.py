@@ -1,0 +1,432 @@
+"""Whose a hanging transaction is, and ending those that are ours (KIP-664, KIP-890).
+
+Rules: only-our-ids, hanging-is-proven.
+
+Found by producer state: a partition's leader has a transaction open that its coordinator does not know, or knows as
+ended. Nothing but a marker, written past the coordinator, ends it: here an abort marker; what is decided is
+:mod:`.lost_markers`'s. Without transaction version 2 (brokers before 4.0, and older clients) a delayed produce request is
+enough to make one; and a broker that comes up may forget an end.
+
+A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
+what would prove it (docs/adr/0024). How long ago its last record was proves nothing: records carry the times that
+their application gives them.
+
+A transaction that hangs, or may: whose it is, whether that is proven, and what a person is to do. No I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from airflow_kafka_eos.errors import (
+    AccessError,
+    ConfigurationError,
+    KafkaEosError,
+    NotFinishedError,
+    UndecidableError,
+)
+from airflow_kafka_eos.kafka.admin.inspect import topic_seen
+from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
+from airflow_kafka_eos.kafka.admin.list_transactions import Places, are_seen
+from airflow_kafka_eos.kafka.admin.open_producers import (
+    OpenProducer,
+    open_producers,
+    why_hanging,
+    write_marker,
+)
+from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
+from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
+from airflow_kafka_eos.protocol.hanging.finished import is_over, listed_open
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
+
+
+class Whose(str, Enum):
+    """Who may end it."""
+
+    #: the ledger knows it, and it is not, or no more, part of a decision that is to be completed: it may be ended here
+    OURS = "ours"
+    #: its attempt may still be committed: make it undecidable first (cleanup)
+    UNDECIDED = "ours, undecided"
+    #: its load is decided to be committed, and not verified yet: commit or recover it
+    DECIDED = "ours, decided"
+    #: another application's, or another deployment's: only shown, never ended (rule: only-our-ids)
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True)
+class HangingTransaction:
+    """A transaction that holds back a partition's readers, and that no coordinator is seen to end.
+
+    :param idle_ms: since its last record, by the record's own timestamp against this machine's clock: an application
+        dates its records as it likes, and may be at work.
+    :param transactional_id: as far as anybody knows.
+    :param attempt: the ledger's, where it is ours.
+    :param doubt: why it may be alive all the same, and what would tell; None: it is proven to hang.
+    """
+
+    producer: OpenProducer
+    transactional_id: str | None
+    why: str
+    idle_ms: int
+    whose: Whose
+    attempt: AttemptRow | None = None
+    doubt: KafkaEosError | None = None
+
+    @property
+    def is_proven(self) -> bool:
+        return self.doubt is None
+
+    def __str__(self) -> str:
+        p = self.producer
+        return f"{p.partition}: producer {p.state} since offset {p.txn_start_offset} ({self.why})"
+
+
+def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
+    """For people: what to make sure of first, and what ends it then. No I/O.
+
+    Until its application is stopped, a hanging transaction of another one is not safe to end either: the application's
+    next transaction under that producer id takes in what is open, and the marker would abort the records of both.
+    """
+    p = hanging.producer
+    if hanging.doubt is not None:
+        return f"It may be an application's that is at work: end nothing. {hanging.doubt.remedy.rstrip('. ')}"
+    if hanging.whose is Whose.OURS:
+        return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic} --abort ends it"
+    if hanging.whose is Whose.UNDECIDED:
+        return "Make its attempt undecidable first: run cleanup for its load"
+    if hanging.whose is Whose.DECIDED:
+        return "Let its load be committed (loads recover): what its coordinator has forgotten is ended by that"
+    command = (
+        f"kafka-transactions.sh --bootstrap-server {bootstrap_servers} abort --topic {p.partition.topic} "
+        f"--partition {p.partition.partition} --start-offset {p.txn_start_offset}"
+    )
+    if hanging.transactional_id is None:
+        return f"No application can go on with it. Somebody with ALTER on the Cluster ends it: {command}"
+    return (
+        f"Not as long as an application uses transactional id {hanging.transactional_id}: its next transaction takes "
+        "in what is open, and would be aborted with it. Its owner stops it, and looks again: if the same is shown "
+        f"then, somebody with ALTER on the Cluster ends it: {command}"
+    )
+
+
+def refuse_unless_ours(hanging: HangingTransaction) -> None:
+    """
+    :raises ConfigurationError: it is foreign (rule: only-our-ids).
+    :raises UndecidableError: it is ours, and undecided or decided.
+    """
+    if hanging.whose is Whose.OURS:
+        return
+    if hanging.whose is Whose.FOREIGN:
+        raise ConfigurationError(
+            f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here",
+            remedy=what_to_do(hanging, "…"),
+        )
+    raise UndecidableError(
+        f"the hanging transaction {hanging} is {hanging.whose.value}",
+        remedy=what_to_do(hanging, "…"),
+        load=str(hanging.attempt.load) if hanging.attempt else None,
+        attempt=hanging.attempt.number if hanging.attempt else None,
+        transactional_id=hanging.transactional_id,
+    )
+
+
+log = logging.getLogger(__name__)
+
+Holder = tuple[AttemptRow, TransactionRow]
+
+#: Where the broker does not show its transaction.max.timeout.ms: Kafka's default.
+_DEFAULT_MAX_TIMEOUT_MS = 900_000
+#: Behind it a coordinator gets this long to end what has timed out, as kafka-transactions.sh does.
+_GRACE_MS = 300_000
+_VERIFY_S = 30.0
+#: Seconds between the two listings that must both lack a producer id: a new coordinator lists nothing for a moment.
+_APART_S = 3.0
+
+
+def longest_wait_ms(session: Session) -> int:
+    """After so long without a record a transaction without two-phase commit must have been timed out."""
+    found = [
+        int(settings[MAX_TIMEOUT])
+        for settings in session.partitions.broker_configs([MAX_TIMEOUT]).values()
+        if MAX_TIMEOUT in settings
+    ]
+    return max(found, default=_DEFAULT_MAX_TIMEOUT_MS) + _GRACE_MS
+
+
+def find(
+    session: Session, partitions: Iterable[TopicPartition], *, longer_than_ms: int | None = None
+) -> list[HangingTransaction]:
+    """Transactions in these partitions that hang, or may hang, by partition and start offset. Ends nothing.
+
+    A transaction is hanging when its leader shows it open, no coordinator will end it (:func:`why_hanging`), and the
+    leader still shows it, without a new record, behind the coordinators' answers. Where its transactional id is not
+    known, that no coordinator has it counts only if none can have been left out: every id may be described, and two
+    listings some seconds apart lack it, the later one while no coordinator moved. Else it has a ``doubt``.
+
+    :param longer_than_ms: look only at those whose last record has a timestamp at least so old; default
+        :func:`longest_wait_ms`. It narrows the search, and proves nothing.
+    :raises AccessError: READ on a topic, or DESCRIBE on an id of ours, is missing.
+    """
+    return _search(session, partitions, longer_than_ms, nameless=True)
+
+
+def _search(
+    session: Session, partitions: Iterable[TopicPartition], longer_than_ms: int | None, *, nameless: bool
+) -> list[HangingTransaction]:
+    """:param nameless: also those that neither ledger nor coordinators have a transactional id of; none is ours."""
+    wire = session.partitions.wire
+    wait_ms = longest_wait_ms(session) if longer_than_ms is None else longer_than_ms
+    now_ms = int(time.time() * 1000)
+    # records may be dated in the future, by their author or another machine's clock
+    idle = [p for p in open_producers(wire, partitions) if wait_ms <= 0 or now_ms - p.last_timestamp_ms >= wait_ms]
+    if not idle:
+        return []
+    before = session.coordinator.places()
+    rows = session.partitions.listed(p.producer_id for p in idle)
+    names = {row.producer_id: row.transactional_id for row in rows}
+    holders = _holders(session, idle, names)
+    # the ledger's ids are described by name too: a coordinator that moves hides its ids from a listing
+    # (rule: listing-only-adds)
+    for state, (_, t) in holders.items():
+        names.setdefault(state.producer_id, t.transaction.transactional_id)
+    described = session.coordinator.describe(names.values())
+    # one coordinator's word that it is over, or not known, does not count while any lists it as open (see :mod:`.finished`)
+    listed = listed_open(session) | {row.transactional_id for row in rows if row.may_be_open}
+    unsure = _unsure(before, session.coordinator.places())
+    found = []
+    for producer in idle:
+        name = names.get(producer.producer_id)
+        seen = described.get(name) if name else None
+        why = why_hanging(producer, seen)
+        if name is None or not why or (name in listed and is_over(seen)):
+            continue
+        whose, attempt = _whose(session, producer, name, holders.get(producer.state))
+        doubt = unsure if whose is Whose.FOREIGN else None
+        idle_ms = now_ms - producer.last_timestamp_ms
+        found.append(HangingTransaction(producer, name, why, idle_ms, whose, attempt, doubt))
+    if nameless:
+        found += _nameless(session, [p for p in idle if p.producer_id not in names], now_ms)
+    # behind all answers: in between a marker may have come
+    still = open_producers(wire, {h.producer.partition for h in found})
+    looked_again = (_again(h, still) for h in found)
+    return sorted((h for h in looked_again if h), key=lambda h: (h.producer.partition, h.producer.txn_start_offset))
+
+
+def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> list[HangingTransaction]:
+    if not producers:
+        return []
+    doubt: KafkaEosError | None = others_hidden(session)
+    if doubt is None:
+        time.sleep(_APART_S)
+        before = session.coordinator.places()
+        known = {row.producer_id for row in session.partitions.listed(p.producer_id for p in producers)}
+        producers = [p for p in producers if p.producer_id not in known]
+        doubt = _unsure(before, session.coordinator.places())
+    seen = "" if doubt is None else " that may be seen from here"
+    why = f"no coordinator{seen} knows its producer id"
+    return [
+        HangingTransaction(p, None, why, now_ms - p.last_timestamp_ms, Whose.FOREIGN, doubt=doubt)
+        for p in producers
+    ]
+
+
+def _unsure(before: Places | None, after: Places | None) -> KafkaEosError | None:
+    """Why there may be a coordinator that was not asked, by where they were before and behind the asking."""
+    if before is None or before != after:
+        return NotFinishedError(
+            "a transaction coordinator is moving or away, and may have it",
+            remedy="Look again when all replicas of __transaction_state are up",
+        )
+    if not are_seen(before):
+        return AccessError(
+            "where the transaction coordinators are is not shown: one that is away may have it", remedy=REMEDY
+        )
+    return None
+
+
+def _again(hanging: HangingTransaction, still: Iterable[OpenProducer]) -> HangingTransaction | None:
+    """As the leader shows it now; None: it is over."""
+    now = next((p for p in still if _same(p, hanging.producer)), None)
+    if now is None or hanging.whose is not Whose.FOREIGN or not hanging.is_proven or now == hanging.producer:
+        return None if now is None else hanging
+    return replace(
+        hanging,
+        producer=now,
+        doubt=NotFinishedError(
+            "its producer has written a record since the first look",
+            remedy="Ask whose application it is; end nothing of one that is at work",
+        ),
+    )
+
+
+def end_ours(
+    session: Session,
+    partitions: Iterable[TopicPartition],
+    load: LoadIdentity | None = None,
+    *,
+    up_to: int = 0,
+    longer_than_ms: int | None = 0,
+) -> list[HangingTransaction]:
+    """End what hangs in these partitions, is ours, and is part of no decision; what was ended.
+
+    What is gone meanwhile is no error. A load that was given up is left to a person (`transactions hanging --abort`).
+
+    :param partitions: those that are not there any more count for nothing.
+    :param load: only what attempts of this load with number ``up_to`` or below have left; None: all of the namespace.
+    :param longer_than_ms: see :func:`find`.
+    :raises AccessError: READ on a topic or ALTER on the Cluster is missing: says who has to do what.
+    """
+    there = _there(session, partitions)
+    ended = []
+    for one in _search(session, there, longer_than_ms, nameless=False) if there else ():
+        attempt, name = one.attempt, one.transactional_id
+        if one.whose is not Whose.OURS or attempt is None or name is None:
+            continue
+        if load is not None and (attempt.load != load or attempt.number > up_to):
+            continue  # rule: up-to-its-own-attempt
+        if session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state)):
+            known = session.ledger.load(attempt.load)
+            if known is None or known.state is not LoadState.COMMITTED:
+                continue
+        with suppress(UndecidableError):  # it was ended meanwhile
+            abort(session, one)
+            ended.append(one)
+    return ended
+
+
+def of_the_ledger(session: Session) -> list[TopicPartition]:
+    """All partitions of the topics that loads of the namespace were prepared for, and that are still there.
+
+    :raises AccessError: DESCRIBE on one of them is missing.
+    """
+    return [
+        TopicPartition(topic, p.partition)
+        for topic in sorted(session.ledger.topics(session.namespace))
+        if (seen := topic_seen(session.partitions.wire, topic)) is not None
+        for p in seen.partitions
+    ]
+
+
+def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    wanted = set(partitions)
+    found = []
+    for topic in {p.topic for p in wanted}:
+        seen = topic_seen(session.partitions.wire, topic)
+        numbers = () if seen is None else (p.partition for p in seen.partitions)
+        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
+    return sorted(found)
+
+
+def abort(session: Session, hanging: HangingTransaction) -> None:
+    """End one that is ours by an abort marker, and see that it is gone.
+
+    It is looked for once more right before: what has been ended or begun since then is not touched.
+
+    :raises ConfigurationError: it is foreign (rule: only-our-ids).
+    :raises UndecidableError: it is undecided, decided, or not hanging (any more).
+    :raises NotFinishedError: the leader still shows it after half a minute.
+    :raises AccessError: ALTER on the Cluster is missing.
+    """
+    refuse_unless_ours(hanging)
+    producer = hanging.producer
+    again = _search(session, [producer.partition], 0, nameless=False)
+    now = next((h for h in again if _same(h.producer, producer)), None)
+    if now is None:
+        raise UndecidableError(
+            f"{hanging} is not hanging any more", remedy="Nothing is left to do: look again to be sure"
+        )
+    refuse_unless_ours(now)
+    wire = session.partitions.wire
+    log.warning("writing an abort marker for the hanging transaction %s", now)
+    try:
+        is_written = write_marker(wire, now.producer, Verdict.ABORT)
+    except AccessError as e:
+        raise AccessError(
+            f"a hanging transaction of ours holds readers back, {now}; to end it, {e.message}",
+            remedy="Run `airflow-kafka-eos transactions hanging --abort` with a login that has ALTER on the Cluster",
+            load=str(now.attempt.load) if now.attempt else None,
+            attempt=now.attempt.number if now.attempt else None,
+            transactional_id=now.transactional_id,
+        ) from e
+    if not is_written:
+        raise UndecidableError(
+            f"{hanging} was ended, or begun anew, meanwhile", remedy="Look for hanging transactions again"
+        )
+    give_up = time.monotonic() + _VERIFY_S
+    while any(_same(p, producer) for p in open_producers(wire, [producer.partition])):
+        if time.monotonic() >= give_up:
+            raise NotFinishedError(
+                f"{hanging} is still open {_VERIFY_S:g} s after its abort marker was accepted",
+                remedy="Look for hanging transactions again",
+            )
+        time.sleep(0.1)
+
+
+def _holders(
+    session: Session, idle: list[OpenProducer], names: Mapping[int, str]
+) -> dict[PreparedTxnState, Holder]:
+    """Who has prepared a transaction under these producer ids and epochs, on this very cluster.
+
+    A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
+    where nobody remembers it, the recorded topic id.
+    """
+    topics = session.partitions.topic_info({p.partition.topic for p in idle})
+    found = {}
+    for attempt, row in session.ledger.holders({p.state for p in idle}):
+        transaction = row.transaction
+        written = {p.partition.topic for p in idle if p.state == transaction.state}
+        listed = names.get(transaction.state.producer_id)
+        here = any(row.topic_ids.get(topic) == topics[topic].topic_id for topic in written)
+        if listed == transaction.transactional_id or (listed is None and here):
+            found[transaction.state] = (attempt, row)
+    return found
+
+
+def _same(one: OpenProducer, other: OpenProducer) -> bool:
+    """The same transaction; a record more does not make it another one."""
+    return one[:3] == other[:3] and one.txn_start_offset == other.txn_start_offset
+
+
+def _whose(
+    session: Session,
+    producer: OpenProducer,
+    name: str | None,
+    holder: Holder | None,
+) -> tuple[Whose, AttemptRow | None]:
+    name = holder[1].transaction.transactional_id if holder else name
+    if name is None or not is_ours(session, name):
+        return Whose.FOREIGN, None
+    attempt = holder[0] if holder else holder_of(session, PreparedTransaction(name, producer.state))
+    if attempt is None:
+        return Whose.FOREIGN, None  # a ledger that was restored: not known, so not ours to end
+    if attempt.is_undecided:
+        return Whose.UNDECIDED, attempt
+    if attempt.verdict is Verdict.COMMIT and not is_behind(producer, attempt, holder):
+        load = session.ledger.load(attempt.load)
+        if load is None or load.state is not LoadState.GIVEN_UP:
+            return Whose.DECIDED, attempt
+    return Whose.OURS, attempt
+
+
+def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Holder | None) -> bool:
+    """Whether what is open began behind a decided transaction whose every commit marker was seen.
+
+    Rule: zombie-behind-the-commit.
+
+    Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
+    transaction was never reported is no part of the decision at all.
+    """
+    if holder is None:
+        return True
+    if attempt.closed_at is None:
+        return False
+    last: Mapping[TopicPartition, int] = {w.topic_partition: w.last_offset for w in holder[1].writes}
+    return producer.txn_start_offset > last.get(producer.partition, -1)

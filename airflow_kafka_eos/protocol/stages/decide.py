@@ -1,0 +1,346 @@
+"""Decide: believe the manifest only as far as the broker confirms it, then record one decision for all of it.
+
+What the broker must confirm of a manifest before it may be decided. No I/O.
+
+Rule: decide-what-is-confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_kafka_eos.dual_write import DualWrite
+from airflow_kafka_eos.errors import (
+    CheckFailedError,
+    ConfigurationError,
+    TopicError,
+    UndecidableError,
+)
+from airflow_kafka_eos.kafka.admin.partitions import ProducerState
+from airflow_kafka_eos.kafka.admin.preflight import RETENTION, fits_retention
+from airflow_kafka_eos.kafka.records.scan import COMPACTION, warning
+from airflow_kafka_eos.ledger.dual_write import decide_beside
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.manifest import (
+    AttemptRef,
+    Manifest,
+    TopicInfo,
+    TransactionWrites,
+)
+from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import (
+    SEQUENCE_MODULUS,
+    CoordinatorState,
+    TopicPartition,
+    TransactionDescription,
+)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What coordinators and partition leaders said about a manifest's transactions."""
+
+    descriptions: Mapping[str, TransactionDescription]
+    producers: Mapping[TopicPartition, Sequence[ProducerState]]
+    topics: Mapping[str, TopicInfo]
+    #: the first offset that each partition still has
+    log_starts: Mapping[TopicPartition, int]
+    #: transactional ids that have run so long, by the brokers' clocks, that less than the margin is left
+    overdue: frozenset[str] = frozenset()
+    #: topic -> settings of its retention and compaction; empty where DESCRIBE_CONFIGS is missing
+    retention: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int) -> list[str]:
+    """Everything that speaks against committing, one text each; empty when all is confirmed.
+
+    Each transaction must be open under its recorded state (rule: recorded-identity), with the very timeout and
+    partitions of the manifest, the number of records that each leader counted (last sequence + 1: one InitProducerId
+    per transaction, rule: one-init-per-transaction), begun in each partition where the manifest says and not ended
+    there since, and more than the margin left before the broker's timeout, if it has one (KIP-939).
+    """
+    found = []
+    for name, info in manifest.topics.items():
+        now = seen.topics.get(name)
+        if now is None or now.topic_id != info.topic_id:
+            found.append(f"topic {name} was deleted or recreated since prepare")
+    found += _outdated(manifest, seen, now_ms + margin_ms)
+    for prepared in manifest.prepared:
+        found += _of_transaction(prepared, manifest, seen, now_ms, margin_ms)
+    return found
+
+
+def _outdated(manifest: Manifest, seen: Observed, visible_at_ms: int) -> list[str]:
+    """Retention counts by the records' own time, whether they are committed or not."""
+    oldest: dict[str, int] = {}
+    for prepared in manifest.prepared:
+        for w in prepared.writes:
+            oldest[w.topic] = min(w.oldest_timestamp_ms, oldest.get(w.topic, w.oldest_timestamp_ms))
+    return [
+        f"topic {topic} keeps records so shortly that the first may be deleted before they are visible"
+        for topic, timestamp_ms in sorted(oldest.items())
+        if not fits_retention(seen.retention.get(topic, {}), timestamp_ms, visible_at_ms)
+    ]
+
+
+def _of_transaction(
+    prepared: TransactionWrites, manifest: Manifest, seen: Observed, now_ms: int, margin_ms: int
+) -> list[str]:
+    transaction = prepared.transaction
+    name = transaction.transactional_id
+    description = seen.descriptions.get(name)
+    if description is None:
+        return [f"transaction {name} is unknown to its coordinator"]
+    if description.coordinator_state is not CoordinatorState.ONGOING:
+        return [f"transaction {name} is {description.coordinator_state.value}, not Ongoing"]
+    if description.state != transaction.state:
+        return [f"transaction {name} is open as {description.state}, recorded was {transaction.state}"]
+    found = []
+    if description.timeout_ms != manifest.transaction_timeout_ms:
+        found.append(
+            f"transaction {name}: its coordinator shows a timeout of {description.timeout_ms} ms, the manifest says "
+            f"{manifest.transaction_timeout_ms} ms (two_phase_commit={manifest.two_phase_commit})"
+        )
+    written = {w.topic_partition for w in prepared.writes}
+    if description.partitions != written:
+        differs = ", ".join(map(str, sorted(description.partitions ^ written)))
+        found.append(f"transaction {name}: broker and manifest disagree on partitions {differs}")
+    if not description.is_two_phase:
+        left = description.time_left_ms(now_ms)
+        if name in seen.overdue:
+            found.append(f"transaction {name} has less than {margin_ms / 1000:g} s left by its broker's clock")
+        elif left < margin_ms:
+            found.append(f"transaction {name} has {left / 1000:.1f} s left, {margin_ms / 1000:g} s are required")
+    for w in prepared.writes:
+        identity = (transaction.state.producer_id, transaction.state.producer_epoch)
+        at_leader = seen.producers.get(w.topic_partition, ())
+        states = [p for p in at_leader if (p.producer_id, p.producer_epoch) == identity]
+        begins = seen.log_starts[w.topic_partition]
+        if begins > w.first_offset:
+            found.append(
+                f"transaction {name}: {w.topic_partition} begins at offset {begins} now, records from {w.first_offset} "
+                "on are deleted (retention.ms, retention.bytes or DeleteRecords)"
+            )
+        count = (states[0].last_sequence + 1) % SEQUENCE_MODULUS if states else 0
+        if count != w.records % SEQUENCE_MODULUS:
+            found.append(
+                f"transaction {name}: {w.topic_partition} has {count} records, the manifest says {w.records}"
+            )
+        elif states[0].txn_start_offset != w.first_offset:
+            # the coordinator may still call it Ongoing: markers can be written past it (KIP-664)
+            begun = states[0].txn_start_offset
+            shows = "none" if begun < 0 else f"one from offset {begun} on"
+            found.append(
+                f"transaction {name}: its leader shows {shows} open in {w.topic_partition}, the manifest says from "
+                f"offset {w.first_offset} on: somebody has ended it there"
+            )
+    return found
+
+
+log = logging.getLogger(__name__)
+
+#: how the reason of an abort begins that the author's checks have asked for
+_REFUSED = "check: "
+
+
+#: how the refusal of an empty load begins
+_NO_RECORDS = "0 records, fewer than min_records="
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The author's conditions on what prepare wrote.
+
+    ``check`` gets the :class:`~airflow_kafka_eos.manifest.Manifest`. None or True accepts, False or a text (the
+    reason) refuses; anything else is an error, for what it means would be a guess. An exception refuses nothing: it
+    fails the task, which may be retried.
+    """
+
+    min_records: int | None = None
+    max_records: int | None = None
+    check: Callable[[Manifest], Any] | None = None
+
+    def refusal(self, manifest: Manifest) -> str:
+        """Why the load is refused, or an empty text."""
+        if self.min_records is not None and manifest.records < self.min_records:
+            return f"{manifest.records} records, fewer than min_records={self.min_records}"
+        if self.max_records is not None and manifest.records > self.max_records:
+            return f"{manifest.records} records, more than max_records={self.max_records}"
+        answer = self.check(manifest) if self.check is not None else None
+        if isinstance(answer, str):
+            return answer or "the check returned an empty text"
+        if type(answer).__module__ == "numpy" and type(answer).__name__ in ("bool", "bool_"):
+            answer = bool(answer)  # what comparing a pandas or numpy figure gives
+        if answer is None or isinstance(answer, bool):
+            return "the check returned False" if answer is False else ""
+        raise ConfigurationError(
+            f"the check returned {answer!r} of type {type(answer).__name__}",
+            remedy="Return None or True to accept, False or the reason as a text to refuse",
+            load=str(manifest.attempt.load),
+            attempt=manifest.attempt.attempt,
+        )
+
+
+def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
+    """The attempt that ``decide`` may decide, or the one that is decided commit already.
+
+    :raises CheckFailedError: the author's checks have refused it before.
+    :raises UndecidableError: prepare has not finished, was superseded by another run, or was aborted.
+    """
+    rows = session.ledger.attempts(load)
+    for row in rows:
+        if row.verdict is Verdict.COMMIT:
+            return row
+    newest = rows[-1] if rows else None
+    if newest is None or not newest.is_prepared:
+        raise UndecidableError(
+            "the load has no prepared attempt"
+            if newest is None
+            else "the load's newest attempt is not prepared",
+            remedy="Clear prepare and let it finish; marking it success by hand prepares nothing",
+            load=str(load),
+            attempt=newest.number if newest else None,
+        )
+    if newest.verdict is Verdict.ABORT and newest.reason.startswith(_REFUSED):
+        raise _refused(load, newest.number, newest.reason.removeprefix(_REFUSED))
+    if newest.verdict is Verdict.ABORT:
+        raise UndecidableError(
+            f"the load's newest attempt is aborted ({newest.reason})",
+            remedy="Clear prepare: it opens a new attempt",
+            load=str(load),
+            attempt=newest.number,
+        )
+    if newest.submitted_by != owner:
+        raise UndecidableError(
+            f"another run ({newest.submitted_by}) has taken the load over",
+            remedy="Let that run decide it; clear prepare here only if it should not",
+            load=str(load),
+            attempt=newest.number,
+        )
+    return newest
+
+
+def decide(
+    session: Session,
+    manifest: Manifest,
+    checks: Checks,
+    *,
+    owner: str,
+    margin_s: float,
+    also: DualWrite | None = None,
+) -> AttemptRow:
+    """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
+
+    :param margin_s: seconds, above 0, that each transaction must have left before the broker may time it out.
+    :param also: runs in the database transaction that records the decision (KIP-939's dual write): its rows and the
+        records become true together, or neither. It runs no second time once the load is decided.
+    :raises DualWriteError: ``also`` failed; nothing is decided, and decide may run again.
+    :raises CheckFailedError: the author's checks refused it; the abort is recorded.
+    :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
+    :raises OtherClusterError: the attempt was written to another cluster; nothing is decided.
+    """
+    ref = manifest.attempt
+    refuse_elsewhere(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
+    refusal = checks.refusal(manifest)
+    if refusal:
+        _abort(session, ref, owner, f"{_REFUSED}{refusal}")
+        raise _refused(ref.load, ref.attempt, refusal)
+    # asked last, so that a check that takes long does not eat the margin
+    asked_s = time.time()
+    try:
+        seen = observe(session, manifest, margin_s)
+    except TopicError as e:  # final, and nobody but cleanup would look again
+        found = [e.message]
+    else:
+        found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+    if found:
+        _abort(session, ref, owner, found[0])
+        raise UndecidableError(
+            f"what prepare wrote can no longer be committed: {'; '.join(found[:3])}",
+            remedy="Clear prepare: it opens a new attempt. If time ran out, raise hold_time",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    for topic, config in sorted(seen.retention.items()):
+        if text := warning(topic, config):
+            log.warning("%s: %s", ref, text)
+    # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
+    not_after = asked_s + margin_s / 2
+    if also is None:
+        row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=not_after)
+    else:
+        _warn_of_timeouts(manifest)
+        row = decide_beside(session.ledger, manifest, also, decided_by=owner, not_after=not_after)
+    log.debug(
+        "%s is decided: commit %d records in %s",
+        ref,
+        manifest.records,
+        manifest.how,
+    )
+    return row
+
+
+def _refused(load: LoadIdentity, attempt: int, refusal: str) -> CheckFailedError:
+    remedy = "Mend the source or the check, then clear prepare: it opens a new attempt"
+    if refusal.startswith(_NO_RECORDS):
+        remedy = (
+            f"Was the data there when the job read it? The key {load.key} is not taken: clear prepare once it is. "
+            "Where a load may be empty, set min_records=0"
+        )
+    return CheckFailedError(
+        f"the load is refused: {refusal}",
+        remedy=remedy,
+        load=str(load),
+        attempt=attempt,
+    )
+
+
+def _warn_of_timeouts(manifest: Manifest) -> None:
+    if manifest.transactions and not manifest.two_phase_commit:
+        log.warning(
+            "%s: a dual write without two-phase commit: should the broker end a transaction by its timeout once the "
+            "rows are there, the records are missing until they are repaired. Set two_phase_commit='required'",
+            manifest.attempt,
+        )
+
+
+def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
+    if not session.ledger.decide_abort(ref, decided_by=owner, reason=reason):
+        raise UndecidableError(
+            "the attempt was decided commit meanwhile",
+            remedy="Run decide again: it returns that decision",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    log.debug("%s is decided: abort (%s)", ref, reason)  # what is raised says it
+
+
+def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
+    """Ask the brokers what :func:`~airflow_kafka_eos.protocol.stages.decide.problems` goes by.
+
+    :raises TopicError: a topic is gone.
+    """
+    ids = [t.transactional_id for t in manifest.transactions]
+    partitions = sorted({w.topic_partition for p in manifest.prepared for w in p.writes})
+    topics = sorted(manifest.topics)
+    spent_ms = max(0, manifest.transaction_timeout_ms - int(margin_s * 1000))
+    ref = manifest.attempt
+    # first: of a topic that is gone no partition has a leader that answers
+    infos = session.partitions.topic_info(topics)
+    return Observed(
+        descriptions=session.coordinator.describe(ids),
+        producers=session.partitions.producers(partitions),
+        topics=infos,
+        log_starts=session.partitions.log_start_offsets(partitions),
+        # asked of the brokers too, for their clocks are the ones that count; in two phases there is no timeout
+        overdue=frozenset()
+        if manifest.two_phase_commit
+        else frozenset(session.coordinator.list_open(ref.id_prefix, longer_than_ms=spent_ms)),
+        retention=session.partitions.topic_config(topics, sorted({*RETENTION, *COMPACTION})),
+    )

@@ -1,0 +1,116 @@
+"""Whether readers can see a committed load: the last stable offset against its last record.
+
+Rule: loaded-is-visible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
+from airflow_kafka_eos.kafka.admin.partitions import Holder
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.commit import decided_attempt
+from airflow_kafka_eos.transaction import Outcome, TopicPartition
+
+
+@dataclass(frozen=True)
+class Lag:
+    """A partition where read_committed readers do not see the load's last record yet, and who holds them back."""
+
+    partition: TopicPartition
+    last_stable_offset: int
+    needed: int
+    holders: tuple[Holder, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(
+            h.transactional_id
+            or f"a transaction of producer {h.producer_id}:{h.producer_epoch} (its id is not shown: another "
+            f"application's, or hanging; `airflow-kafka-eos transactions hanging --topic {self.partition.topic}`)"
+            for h in self.holders
+        )
+        return (
+            f"{self.partition}: last stable offset {self.last_stable_offset} of {self.needed}, "
+            f"held back by {names or 'nobody to be seen'}"
+        )
+
+
+def lags(session: Session, load: LoadIdentity) -> list[Lag]:
+    """Partitions of a decided load that readers do not see to its end yet; empty when all is visible.
+
+    Only waits, never ends anything: whoever holds the last stable offset back may be another load that is about to
+    commit, and it does not wait for us in turn.
+
+    :raises UndecidableError: the load has no commit decision, or was given up.
+    :raises OtherClusterError: it was written to another cluster: what readers see here says nothing about it
+        (rule: one-cluster-per-attempt).
+    :raises NotFinishedError: it is decided, not COMMITTED yet; a last stable offset alone proves nothing, for an
+        aborted transaction lets it pass too.
+    """
+    row = decided_attempt(session, load)
+    known = session.ledger.load(load)
+    if known is not None and known.state is LoadState.GIVEN_UP:
+        raise UndecidableError(
+            f"the load was {known.reason or 'given up'}",
+            remedy="Nobody completes it any more: load the same data under a load_key of its own",
+            load=str(load),
+            attempt=row.number,
+        )
+    if known is None or known.state is not LoadState.COMMITTED:
+        raise NotFinishedError(
+            f"the load is {known.state.value if known else 'unknown'}, not COMMITTED",
+            remedy="Run commit (clear it, or let its retry do it)",
+            load=str(load),
+            attempt=row.number,
+        )
+    refuse_elsewhere(session, [row], closed_too=True)
+    needed: dict[TopicPartition, int] = {}
+    for t in session.ledger.transactions(load, row.number):
+        for w in t.writes:
+            tp = w.topic_partition
+            needed[tp] = max(needed.get(tp, 0), w.last_offset + 1)
+    if not needed:
+        return []
+    stable = session.partitions.last_stable_offsets(sorted(needed))
+    return [
+        Lag(tp, stable[tp], offset, tuple(session.partitions.lso_holders(tp)))
+        for tp, offset in sorted(needed.items())
+        if stable[tp] < offset
+    ]
+
+
+def arrival_of(session: Session, load: LoadIdentity) -> dict[str, Any]:
+    """What a committed load has put into its topics, as the ledger has it; JSON values.
+
+    What a repair has replaced does not count. Offsets are the first and the last of the load in a partition; records of
+    others, markers and aborted records may lie between them.
+
+    :returns: ``load``, ``attempt``, ``by`` (who prepared it), ``decided_at``, ``records``, ``repaired`` (transactions
+        that replace lost ones), and by topic ``topics``: ``records``, ``bytes`` (before compression), ``offsets``
+        (partition, as a text: [first, last]).
+    :raises UndecidableError: the load has no commit decision.
+    """
+    row = decided_attempt(session, load)
+    topics: dict[str, dict[str, Any]] = {}
+    transactions = session.ledger.transactions(load, row.number)
+    standing = [t for t in transactions if t.outcome is not Outcome.SUPERSEDED]
+    for t in standing:
+        for w in t.writes:
+            found = topics.setdefault(w.topic, {"records": 0, "bytes": 0, "offsets": {}})
+            found["records"] += w.records
+            found["bytes"] += w.bytes
+            first, last = found["offsets"].get(str(w.partition), (w.first_offset, w.last_offset))
+            found["offsets"][str(w.partition)] = [min(first, w.first_offset), max(last, w.last_offset)]
+    return {
+        "load": str(load),
+        "attempt": row.number,
+        "by": row.responsible,
+        "decided_at": row.decided_at,
+        "records": row.records,
+        "repaired": len(transactions) - len(standing),
+        "topics": dict(sorted(topics.items())),
+    }
