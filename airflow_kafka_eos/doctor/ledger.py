@@ -64,7 +64,9 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 
-def check_waiting(waiting: Waiting | Unknown, cluster: ClusterSeen | None, asked: Asked, now_ms: int) -> Iterator[Finding]:
+def check_waiting(
+    waiting: Waiting | Unknown, cluster: ClusterSeen | None, asked: Asked, now_ms: int
+) -> Iterator[Finding]:
     """Of the whole namespace.
 
     :param cluster: None where Kafka was not asked: then loads are judged by their age alone.

@@ -1,6 +1,6 @@
 """Links from a task in Airflow's UI to the page of its run; and the one that says that nothing was written.
 
-Where a run's tab of the plugin's page is. Imports nothing, as plugin/__init__.py.
+The plugin is loaded with every Airflow process and imports this: so it imports little.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
-
 
 #: Airflow wants a route for each view: this one is the tab on the DAG run.
 URL_ROUTE_OF_RUN = "kafka-transactions-run"

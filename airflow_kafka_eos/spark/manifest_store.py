@@ -1,7 +1,7 @@
 """Where claims and manifests are kept: a place that the Spark driver writes and Airflow reads.
 
-A folder, or a folder of an object store (:mod:`.storage`). Everything is create-only and whole: what has its name is all
-there, and nothing is ever replaced (rules: one-application-per-attempt, writer-ends-only-unreported). Layout, with
+A folder, or a folder of an object store (:mod:`.storage`). Everything is create-only and whole: what has its name is
+all there, and nothing is ever replaced (rules: one-application-per-attempt, writer-ends-only-unreported). Layout, with
 names encoded as in transactional ids:
 
     <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.claim          who claimed the attempt

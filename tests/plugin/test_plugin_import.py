@@ -25,7 +25,7 @@ def test_loading_the_plugin_loads_little() -> None:
     assert modules == {
         "airflow_kafka_eos",
         # where the tab on a run is, for the link of begin as well
-        *(f"airflow_kafka_eos.{name}" for name in ("operators", "operators.links", "operators.page")),
+        *(f"airflow_kafka_eos.{name}" for name in ("operators", "operators.links")),
         # the provider's section of the configuration
         *(f"airflow_kafka_eos.{name}" for name in ("get_provider_info", "config", "arguments", "load", "errors")),
         "airflow_kafka_eos.plugin",

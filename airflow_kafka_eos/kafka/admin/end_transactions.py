@@ -1,10 +1,8 @@
 """End prepared transactions by EndTxn, one or thousands, as fast as their coordinators can.
 
-What an answer means is decided in :mod:`airflow_kafka_eos.kafka.admin.end_transactions`; :class:`_Ending` sends, repeats and keeps
-the time. All of it is safe to send twice, because a transaction is named by its recorded identity
-(rule: recorded-identity). Whose transactions may be ended is the caller's to guard (rule: only-our-ids).
-
-EndTxn's bytes, and what its answer means: pure functions.
+EndTxn's bytes, and what its answer means, are pure functions; :class:`_Ending` sends, repeats and keeps the time. All
+of it is safe to send twice, because a transaction is named by its recorded identity (rule: recorded-identity). Whose
+transactions may be ended is the caller's to guard (rule: only-our-ids).
 """
 
 from __future__ import annotations

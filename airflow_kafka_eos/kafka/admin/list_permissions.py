@@ -57,7 +57,7 @@ def never_leased(load: LoadIdentity, ledger_id: str) -> str:
 def describe_listed(
     coordinator: Coordinator, load: LoadIdentity, ledger_id: str, ids: Iterable[str], *, pooled: bool
 ) -> dict[str, TransactionDescription]:
-    """:meth:`Coordinator.describe <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.describe>` of a load's ids, and
+    """:meth:`~airflow_kafka_eos.kafka.admin.coordinator.Coordinator.describe` of a load's ids, and
     the certainty that the listing they come from was not limited by ACLs. It costs no request of its own.
 
     :param pooled: ids of the load name's slots were listed too.

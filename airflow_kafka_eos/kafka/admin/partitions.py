@@ -180,7 +180,8 @@ class Partitions:
         if not wanted:
             return []
         return self._settle(
-            lambda: list_transactions.of_producers(self.wire, wanted), what="looking up transactional ids by producer id"
+            lambda: list_transactions.of_producers(self.wire, wanted),
+            what="looking up transactional ids by producer id",
         )
 
     # -- evidence --------------------------------------------------------------------------------------------------
@@ -202,8 +203,8 @@ class Partitions:
 
         - A producer id has one open transaction at a time, so the first control record behind the transaction's last
           record ends it, as long as nothing between is lost: its batch with the last record is there, or no offset
-          is missing (:class:`airflow_kafka_eos.kafka.records.scan.LogScan`). On transaction version 1 the epoch does not
-          tell two transactions apart, and a timeout adds one as transaction version 2 does.
+          is missing (:class:`~airflow_kafka_eos.kafka.records.scan.LogScan`). On transaction version 1 the epoch does
+          not tell two transactions apart, and a timeout adds one as transaction version 2 does.
         - UNREADABLE when ``last_offset + 1`` is no longer in the log (deleted by retention or DeleteRecords, or
           truncated).
         - UNREADABLE too when a data batch of the producer id stands before the marker, when compaction left the

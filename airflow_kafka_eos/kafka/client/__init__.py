@@ -1,1 +1,4 @@
-"""TODO."""
+"""Talking to brokers: settings, TLS and logins, connections, requests.
+
+The only room that touches kafka-python's inside.
+"""

@@ -280,7 +280,9 @@ def _unprotected(protected: bytes, password: str, name: str) -> bytes:
         stream += last
     key = bytes(a ^ b for a, b in zip(hidden, stream, strict=False))
     if not hmac.compare_digest(hashlib.sha1(secret + key).digest(), digest):
-        raise _refuse_store(name, "has a key under another password: ssl.key.password, or ssl.keystore.password without it")
+        raise _refuse_store(
+            name, "has a key under another password: ssl.key.password, or ssl.keystore.password without it"
+        )
     return key
 
 

@@ -268,7 +268,7 @@ def _truststore(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keystore(given: Mapping[str, str]) -> dict[str, str]:
-    """What stands for a keystore that is no PKCS#12 file, which :mod:`airflow_kafka_eos.kafka.client.certificates` reads itself."""
+    """What stands for a keystore that is no PKCS#12 file, which :mod:`.certificates` reads itself."""
     if given.get("ssl.keystore.key"):
         return {
             "ssl.key.pem": _pem(given["ssl.keystore.key"]),

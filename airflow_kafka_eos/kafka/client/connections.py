@@ -1,7 +1,6 @@
 """kafka-python's connections, with what they lack: the reason of a failure, an end to refused logins, silent logs.
 
-Together with :mod:`airflow_kafka_eos.kafka.client.wire` and :mod:`airflow_kafka_eos.kafka.client.pool` the place that touches
-what is private in kafka-python.
+Together with :mod:`.wire` and :mod:`.pool` the place that touches what is private in kafka-python.
 
 What kafka-python logs while it works for us: at DEBUG, whatever level it gives it.
 

@@ -213,7 +213,7 @@ def connections_for(requests: int) -> int:
 
 
 class Lanes(Generic[T]):
-    """See the module. Made by :meth:`Wire.lanes <airflow_kafka_eos.kafka.client.wire.Wire.lanes>`, used from its thread."""
+    """See the module. Made by :meth:`.wire.Wire.lanes`, used from its thread."""
 
     def __init__(self, net: Loop, manager: Manager, settings: KafkaSettings) -> None:
         self._net = net

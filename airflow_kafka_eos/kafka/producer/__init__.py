@@ -1,1 +1,1 @@
-"""TODO."""
+"""What writes one transaction: the writers' interface, their options, and each way to write."""

@@ -1,4 +1,7 @@
-"""One varint at a time, as Kafka's protocol and record format have them. Whole columns: :mod:`..producer.arrow.batcher`."""
+"""One varint at a time, as Kafka's protocol and record format have them.
+
+Whole columns of them: :mod:`airflow_kafka_eos.kafka.producer.arrow.batcher`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Ending what attempts left behind, found by listing transactions."""

@@ -42,8 +42,9 @@ class CleanPoll:
     ends with ask by name too for what nobody has reported (:mod:`probing`); those between only list. What only a person
     can end is not waited for: ``problem`` says it.
 
-    Coordinators' word is not the last one: they forget to end a transaction in some partitions (:mod:`..hanging.lost_markers`). So
-    where anything was aborted, the leaders of its partitions are asked as well, and what hangs there is ended.
+    Coordinators' word is not the last one: they forget to end a transaction in some partitions
+    (:mod:`..hanging.lost_markers`). So where anything was aborted, the leaders of its partitions are asked as well, and
+    what hangs there is ended.
 
     :param places: of a poll that this one goes on with, see :attr:`places`.
     :param aborted: the ids that it has ended.

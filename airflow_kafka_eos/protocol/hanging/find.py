@@ -4,8 +4,8 @@ Rules: only-our-ids, hanging-is-proven.
 
 Found by producer state: a partition's leader has a transaction open that its coordinator does not know, or knows as
 ended. Nothing but a marker, written past the coordinator, ends it: here an abort marker; what is decided is
-:mod:`.lost_markers`'s. Without transaction version 2 (brokers before 4.0, and older clients) a delayed produce request is
-enough to make one; and a broker that comes up may forget an end.
+:mod:`.lost_markers`'s. Without transaction version 2 (brokers before 4.0, and older clients) a delayed produce request
+is enough to make one; and a broker that comes up may forget an end.
 
 A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
 what would prove it (docs/adr/0024). How long ago its last record was proves nothing: records carry the times that
@@ -198,7 +198,7 @@ def _search(
     for state, (_, t) in holders.items():
         names.setdefault(state.producer_id, t.transaction.transactional_id)
     described = session.coordinator.describe(names.values())
-    # one coordinator's word that it is over, or not known, does not count while any lists it as open (see :mod:`.finished`)
+    # one coordinator's word that it is over, or not known, does not count while any lists it as open (:mod:`.finished`)
     listed = listed_open(session) | {row.transactional_id for row in rows if row.may_be_open}
     unsure = _unsure(before, session.coordinator.places())
     found = []

@@ -1,1 +1,1 @@
-"""TODO."""
+"""A decided load that lost records: copied again, prepared again, or given up."""

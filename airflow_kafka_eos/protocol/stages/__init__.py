@@ -1,1 +1,1 @@
-"""TODO."""
+"""The steps of a load in their order: begin, decide, commit, visible."""

@@ -100,8 +100,8 @@ def commit(
         been repaired already, for the ledger was restored from a backup; terminal, a person decides.
     :raises UndecidableError: there is no commit decision, or the load was given up.
     :raises OtherClusterError: it was written to another cluster, and is not verified committed.
-    :raises AccessError: markers that a coordinator has forgotten cannot be written (:mod:`..hanging.lost_markers`), ALTER on the
-        Cluster is missing; everything else of the load was asked for.
+    :raises AccessError: markers that a coordinator has forgotten cannot be written (:mod:`..hanging.lost_markers`),
+        ALTER on the Cluster is missing; everything else of the load was asked for.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
     row = decided_attempt(session, load)
@@ -193,7 +193,8 @@ def commit_pass(
 ) -> CommitPass:
     """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting, and no repair.
 
-    :param ends_forgotten: see also whether coordinators have forgotten what is open, and end that (:mod:`..hanging.lost_markers`).
+    :param ends_forgotten: see also whether coordinators have forgotten what is open, and end that
+        (:mod:`..hanging.lost_markers`).
     :raises InDoubtError: see :func:`commit`.
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.

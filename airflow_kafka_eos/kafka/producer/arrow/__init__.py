@@ -1,1 +1,1 @@
-"""Record batches straight from Arrow columns, and the producer that sends them: no row is touched in Python."""
+"""The writer that encodes record batches from Arrow columns itself."""

@@ -98,7 +98,8 @@ def read(batch: pa.RecordBatch, target: WriteTarget, now_ms: int) -> Columns:
             row = int(np.flatnonzero(early)[0])
             topics = column(batch, "topic")
             topic = None if topics is None else topics[row].as_py()
-            raise record_errors.bad_timestamp(topic or target.default_topic or "", min(int(timestamps[row]), -1), target)
+            name = topic or target.default_topic or ""
+            raise record_errors.bad_timestamp(name, min(int(timestamps[row]), -1), target)
         timestamps = timestamps.astype(np.int64, copy=False)
     return Columns(
         batch.num_rows,
