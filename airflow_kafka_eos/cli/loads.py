@@ -66,7 +66,7 @@ def add_to(commands: Any) -> None:
     for command in (every, one):
         add_conn_id(command)
         add_output(command)
-    add_to(loads)
+    add_recover_and_give_up(loads)
 
 
 def add_load(command: argparse.ArgumentParser) -> None:

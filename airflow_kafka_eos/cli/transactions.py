@@ -134,7 +134,7 @@ def add_to(commands: Any) -> None:
         add_namespace(command)
         add_cluster(command)
         add_output(command)
-    add_to(transactions)
+    add_describe_producers(transactions)
     ending.add_to(transactions)
     ending.add_hanging(transactions)
 
