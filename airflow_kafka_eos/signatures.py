@@ -7,34 +7,16 @@ Where an argument belongs that a load does not take itself.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    NoReturn,
-    Required,
-    TypedDict,
-)
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypedDict
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, BaseOperator, BaseSensorOperator
 
 from airflow_kafka_eos.arguments import Duration
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.load import (
-    NamingText,
-    OnCommittedText,
-    ScopeText,
-    TwoPhaseCommitText,
-    WriterText,
-)
+from airflow_kafka_eos.load import NamingText, OnCommittedText, ScopeText, TwoPhaseCommitText, WriterText
 from airflow_kafka_eos.operators.base import LoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator

@@ -12,20 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.cleanup import add_quiet
-from airflow_kafka_eos.cli.cluster import (
-    add_cluster,
-    add_namespace,
-    open_session,
-    person,
-)
+from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
 from airflow_kafka_eos.cli.durations import milliseconds, seconds, text_of
-from airflow_kafka_eos.cli.naming import (
-    add_place,
-    add_transactional_id,
-    id_at,
-    id_or_place,
-    needed_id,
-)
+from airflow_kafka_eos.cli.naming import add_place, add_transactional_id, id_at, id_or_place, needed_id
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
     OK,

@@ -11,12 +11,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.cluster import (
-    add_cluster,
-    add_namespace,
-    open_session,
-    person,
-)
+from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
 from airflow_kafka_eos.cli.durations import seconds, text_of
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
 from airflow_kafka_eos.cli.terminal import (
@@ -34,12 +29,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.ledger.rows import (
-        AttemptRow,
-        LoadRow,
-        RepairRow,
-        TransactionRow,
-    )
+    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
     from airflow_kafka_eos.protocol.session import Session
 
 

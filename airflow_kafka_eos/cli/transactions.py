@@ -24,16 +24,7 @@ from airflow_kafka_eos.cli.cluster import (
 )
 from airflow_kafka_eos.cli.durations import milliseconds_or_duration, seconds, text_of
 from airflow_kafka_eos.cli.naming import PARTITION, add_transactional_id, needed_id
-from airflow_kafka_eos.cli.terminal import (
-    FOUND,
-    OK,
-    add_output,
-    as_json,
-    as_lines,
-    as_table,
-    say_hidden,
-    utc,
-)
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, as_json, as_lines, as_table, say_hidden, utc
 from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.transaction import (
     CoordinatorState,

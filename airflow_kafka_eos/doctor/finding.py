@@ -10,12 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_kafka_eos.errors import AccessError, KafkaEosError
-from airflow_kafka_eos.kafka.admin.inspect import (
-    Clock,
-    IdSeen,
-    TopicSeen,
-    Versions,
-)
+from airflow_kafka_eos.kafka.admin.inspect import Clock, IdSeen, TopicSeen, Versions
 from airflow_kafka_eos.ledger.queries import NOTHING, Waiting
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 from airflow_kafka_eos.protocol.guards.id_caps import Caps

@@ -19,14 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Insert,
-    create_engine,
-    event,
-    text,
-)
+from sqlalchemy import Connection, Engine, Insert, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,

@@ -17,29 +17,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sqlalchemy import (
-    Connection,
-    delete,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_kafka_eos.errors import (
-    ConfigurationError,
-    InDoubtError,
-    NotFinishedError,
-    UndecidableError,
-)
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.queries import (
-    Locked,
-    lock,
-    move,
-    must_lock,
-    now,
-)
+from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.repairs import end_open
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.ledger.slots import release

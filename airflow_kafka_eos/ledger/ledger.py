@@ -11,13 +11,7 @@ A ledger's database, from opening it to closing it.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,20 +27,9 @@ from airflow_kafka_eos.ledger import queries as waiting
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url, redacted
 from airflow_kafka_eos.ledger.revision import current, is_current, read_checked
-from airflow_kafka_eos.ledger.rows import (
-    AttemptRow,
-    LoadRow,
-    RepairRow,
-    SlotRow,
-    TransactionRow,
-)
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, SlotRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
-from airflow_kafka_eos.manifest import (
-    AttemptRef,
-    Manifest,
-    PartitionWrites,
-    sha256,
-)
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, PartitionWrites, sha256
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
 
 T = TypeVar("T")

@@ -13,26 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Row,
-    Select,
-    and_,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Row, Select, and_, func, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
-from airflow_kafka_eos.load import (
-    LoadIdentity,
-    LoadState,
-    TransactionScope,
-    Verdict,
-    check_move,
-)
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, PreparedTxnState
 

@@ -17,12 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

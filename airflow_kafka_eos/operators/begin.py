@@ -18,12 +18,7 @@ from urllib.parse import quote
 from airflow_kafka_eos.arguments import choose, is_filled_in_later, topic_names
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.generation import first_key, refuse_reserved
-from airflow_kafka_eos.load import (
-    LoadState,
-    OnCommitted,
-    OnCommittedText,
-    Verdict,
-)
+from airflow_kafka_eos.load import LoadState, OnCommitted, OnCommittedText, Verdict
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     no_retry_of_terminal_errors,

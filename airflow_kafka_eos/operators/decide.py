@@ -29,19 +29,9 @@ from airflow_kafka_eos.arguments import (
 )
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import dual_write
-from airflow_kafka_eos.errors import (
-    CheckFailedError,
-    ConfigurationError,
-    KafkaEosError,
-    UndecidableError,
-)
+from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import (
-    FINAL_WHEN_DECIDED,
-    LoadOperator,
-    owner_of,
-    refuse_siblings,
-)
+from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, owner_of, refuse_siblings
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
 
 if TYPE_CHECKING:

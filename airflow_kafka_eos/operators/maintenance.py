@@ -24,13 +24,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from airflow_kafka_eos.arguments import (
-    Duration,
-    a_text,
-    duration,
-    text_list,
-    yes_or_no,
-)
+from airflow_kafka_eos.arguments import Duration, a_text, duration, text_list, yes_or_no
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved

@@ -27,10 +27,7 @@ from airflow_kafka_eos.arguments import (
     yes_or_no,
 )
 from airflow_kafka_eos.config import optional, setting
-from airflow_kafka_eos.errors import (
-    ConfigurationError,
-    KafkaEosError,
-)
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, registry_settings
 from airflow_kafka_eos.load import (
     NamingText,

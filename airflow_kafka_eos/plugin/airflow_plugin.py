@@ -16,12 +16,7 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_eos.operators.links import run_tab
-from airflow_kafka_eos.plugin import (
-    TITLE,
-    URL_PREFIX,
-    URL_ROUTE,
-    URL_ROUTE_OF_RUN,
-)
+from airflow_kafka_eos.plugin import TITLE, URL_PREFIX, URL_ROUTE, URL_ROUTE_OF_RUN
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

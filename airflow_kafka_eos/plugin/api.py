@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
-from fastapi import (
-    Depends,
-    FastAPI,
-    Header,
-    HTTPException,
-    Query,
-    Request,
-)
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,12 +27,7 @@ from airflow_kafka_eos.errors import (
     TransientError,
 )
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.plugin import (
-    acting,
-    dags,
-    looking,
-    views,
-)
+from airflow_kafka_eos.plugin import acting, dags, looking, views
 from airflow_kafka_eos.plugin.dags import Access
 from airflow_kafka_eos.plugin.looking import Selection
 

@@ -16,12 +16,7 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_kafka_eos.errors import (
-    ConfigurationError,
-    KafkaEosError,
-    NotFinishedError,
-    OtherLedgerError,
-)
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError, OtherLedgerError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.ledger.ledger import Ledger

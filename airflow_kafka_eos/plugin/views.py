@@ -5,24 +5,13 @@ What will become of a load that is not through: who is at work on it, or why nob
 
 from __future__ import annotations
 
-from collections.abc import (
-    Container,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
 from airflow_kafka_eos.generation import first_key
-from airflow_kafka_eos.ledger.rows import (
-    AttemptRow,
-    LoadRow,
-    RepairRow,
-    TransactionRow,
-    reason_of_load,
-)
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow, reason_of_load
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
 from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds

@@ -15,12 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_kafka_eos.arguments import Duration, duration
 from airflow_kafka_eos.config import deferrable as in_the_triggerer
 from airflow_kafka_eos.errors import KafkaEosError, TransientError
-from airflow_kafka_eos.operators.base import (
-    FINAL_WHEN_DECIDED,
-    LoadOperator,
-    Step,
-    owner_of,
-)
+from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, Step, owner_of
 from airflow_kafka_eos.triggers.polling import OTHER_LEDGER
 
 if TYPE_CHECKING:

@@ -17,15 +17,7 @@ from airflow_kafka_eos.doctor.finding import Finding, Severity
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.acls import allow_exactly
-from tests.doctor.patients import (
-    NAMESPACE,
-    asked,
-    broken_broker,
-    examined,
-    new_ledger,
-    of,
-    settings_of,
-)
+from tests.doctor.patients import NAMESPACE, asked, broken_broker, examined, new_ledger, of, settings_of
 from tests.doctor.test_access import ALL, CASES, PRINCIPAL, TOPIC, Case
 from tests.kafka_tools import Shell
 from tests.secured import Secured

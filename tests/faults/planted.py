@@ -6,13 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from tests.faults.facts import (
-    Look,
-    Observation,
-    OpenTransaction,
-    Record,
-    Value,
-)
+from tests.faults.facts import Look, Observation, OpenTransaction, Record, Value
 from tests.faults.samples import CLOCK_ERROR_S, PARTITIONS, TOPICS, of, with_final
 from tests.faults.visible import FOREIGN, LOAD, PLAIN
 

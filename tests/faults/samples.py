@@ -7,16 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from tests.faults.facts import (
-    Fate,
-    ForeignFact,
-    LoadFact,
-    Look,
-    Observation,
-    PlainFact,
-    Record,
-    Value,
-)
+from tests.faults.facts import Fate, ForeignFact, LoadFact, Look, Observation, PlainFact, Record, Value
 from tests.faults.visible import FOREIGN, LOAD, PLAIN
 
 TOPICS = ("orders", "returns")

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.accounts import (
-    deciding_at,
-    gave_up_s,
-    processes,
-    told_at,
-    unexpected,
-    was_to_clean_all,
-)
+from tests.faults.accounts import deciding_at, gave_up_s, processes, told_at, unexpected, was_to_clean_all
 
 Events = list[dict[str, Any]]
 

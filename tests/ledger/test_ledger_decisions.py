@@ -10,12 +10,7 @@ from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, tra
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from airflow_kafka_eos.errors import (
-    ConfigurationError,
-    InDoubtError,
-    NotFinishedError,
-    UndecidableError,
-)
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState

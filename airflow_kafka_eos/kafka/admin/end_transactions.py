@@ -14,12 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
-from typing import (
-    Any,
-    ClassVar,
-    NamedTuple,
-    TypeVar,
-)
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from kafka.protocol.producer.transaction import EndTxnRequest
 

@@ -19,14 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    NamedTuple,
-    Protocol,
-    TypeVar,
-)
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.errors import KafkaError, NodeNotReadyError, UnknownBrokerIdError

@@ -27,12 +27,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import (
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-)
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from airflow_kafka_eos.errors import (
     AccessError,

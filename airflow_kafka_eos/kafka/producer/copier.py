@@ -39,12 +39,7 @@ from airflow_kafka_eos.kafka.producer.interface import Tally, confirm, left_ms
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
-from airflow_kafka_eos.kafka.records.stored import (
-    StoredBatch,
-    batches,
-    feed,
-    reframe,
-)
+from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches, feed, reframe
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId

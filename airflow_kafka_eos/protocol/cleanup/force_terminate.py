@@ -21,11 +21,7 @@ from airflow_kafka_eos.protocol.guards.ownership import (
     refuse_foreign,
 )
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import (
-    CoordinatorState,
-    PreparedTransaction,
-    TransactionDescription,
-)
+from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
 log = logging.getLogger(__name__)
 

@@ -17,22 +17,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from airflow_kafka_eos.errors import (
-    AccessError,
-    TerminalError,
-    TopicError,
-    TransientError,
-)
+from airflow_kafka_eos.errors import AccessError, TerminalError, TopicError, TransientError
 from airflow_kafka_eos.generation import Generation, choose, load_of
 from airflow_kafka_eos.kafka.admin import preflight
 from airflow_kafka_eos.kafka.admin.inspect import TopicSeen, check_may_end, topics_seen
 from airflow_kafka_eos.kafka.admin.list_permissions import never_used
-from airflow_kafka_eos.kafka.admin.preflight import (
-    RETENTION,
-    check_hold_time,
-    check_topics,
-    oldest_kept_ms,
-)
+from airflow_kafka_eos.kafka.admin.preflight import RETENTION, check_hold_time, check_topics, oldest_kept_ms
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import (
     DECIDED_COMMIT,

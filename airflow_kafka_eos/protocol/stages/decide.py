@@ -14,24 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_kafka_eos.dual_write import DualWrite
-from airflow_kafka_eos.errors import (
-    CheckFailedError,
-    ConfigurationError,
-    TopicError,
-    UndecidableError,
-)
+from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, TopicError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import ProducerState
 from airflow_kafka_eos.kafka.admin.preflight import RETENTION, fits_retention
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, warning
 from airflow_kafka_eos.ledger.dual_write import decide_beside
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.manifest import (
-    AttemptRef,
-    Manifest,
-    TopicInfo,
-    TransactionWrites,
-)
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, TopicInfo, TransactionWrites
 from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (

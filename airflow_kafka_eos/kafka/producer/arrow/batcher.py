@@ -17,12 +17,7 @@ Kafka's record format (v2, KIP-98) has lengths and deltas as zig-zag varints of 
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,12 +35,7 @@ from airflow_kafka_eos.kafka.producer.arrow.binary import (
     single,
 )
 from airflow_kafka_eos.kafka.producer.interface import Tally
-from airflow_kafka_eos.kafka.records.batch import (
-    HEADER_BYTES,
-    OpenBatch,
-    SealedBatch,
-    seal,
-)
+from airflow_kafka_eos.kafka.records.batch import HEADER_BYTES, OpenBatch, SealedBatch, seal
 from airflow_kafka_eos.kafka.records.compression import Compressor
 from airflow_kafka_eos.kafka.records.digest import header_section
 from airflow_kafka_eos.kafka.records.varint import zig_zag
