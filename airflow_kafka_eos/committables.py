@@ -10,10 +10,15 @@ old one to be read and migrated:
 
 A PreparedTxnState is nothing but producer id and epoch (KIP-939), so nothing is lost on the way. The version stands
 beside the bytes, not in them: whoever stored them keeps it.
+
+A file of committables (:func:`read_file`) has one behind the other, as Flink's ``SimpleVersionedSerialization`` writes
+each to a stream: int version, int length, bytes. Or it is text, as people write it: a JSON object a line, with
+``transactional_id``, ``producer_id`` and ``producer_epoch``, which Flink's log lines have too.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 
 from airflow_kafka_eos.errors import ConfigurationError
@@ -22,6 +27,8 @@ from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 VERSION = 2
 _IDENTITY = struct.Struct(">hq")
 _LENGTH = struct.Struct(">H")
+_FRAME = struct.Struct(">ii")
+_FIELDS = {"transactional_id": str, "producer_id": int, "producer_epoch": int}
 
 
 def write(transaction: PreparedTransaction) -> bytes:
@@ -58,6 +65,62 @@ def read(version: int, data: bytes) -> PreparedTransaction:
     transaction = PreparedTransaction(name, state)
     _check(transaction, version)
     return transaction
+
+
+def read_file(data: bytes) -> list[PreparedTransaction]:
+    """All committables of a file, in their order.
+
+    :raises ConfigurationError: it is empty, torn, or not of either form; it names the byte or the line.
+    """
+    if not data.strip():
+        raise ConfigurationError("it has no committables", remedy="Write them into it; see docs/two-phase-commit.md")
+    return _lines(data) if data.lstrip().startswith(b"{") else _frames(data)
+
+
+def _lines(data: bytes) -> list[PreparedTransaction]:
+    found = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            given = json.loads(line)
+        except (ValueError, RecursionError):
+            given = None
+        # bool is an int to Python, and no number to anybody
+        if not isinstance(given, dict) or {name: type(value) for name, value in given.items()} != _FIELDS:
+            raise ConfigurationError(
+                f"line {number} is not a JSON object of {', '.join(_FIELDS)}",
+                remedy='Write {"transactional_id": "sink-0-1", "producer_id": 1000, "producer_epoch": 7}',
+            )
+        state = PreparedTxnState(given["producer_id"], given["producer_epoch"])
+        transaction = PreparedTransaction(given["transactional_id"], state)
+        _check(transaction, VERSION)
+        found.append(transaction)
+    return found
+
+
+def _frames(data: bytes) -> list[PreparedTransaction]:
+    found, at = [], 0
+    while at < len(data):
+        if len(data) - at < _FRAME.size:
+            raise _no_file(at, "ends within version and length")
+        version, length = _FRAME.unpack_from(data, at)
+        if version not in (1, VERSION):
+            raise _no_file(at, f"has version {version}, versions 1 and {VERSION} are known")
+        begin = at + _FRAME.size
+        if not 0 <= length <= len(data) - begin:
+            raise _no_file(at, f"says that {length} bytes follow, and {len(data) - begin} do")
+        found.append(read(version, data[begin : begin + length]))
+        at = begin + length
+    return found
+
+
+def _no_file(at: int, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the committable at byte {at} of the file {what}",
+        remedy="Write each by SimpleVersionedSerialization.writeVersionAndSerialize(serializer, committable, out), or "
+        "a JSON object a line; see docs/two-phase-commit.md",
+    )
 
 
 def _check(transaction: PreparedTransaction, version: int) -> None:

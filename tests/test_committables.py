@@ -99,3 +99,15 @@ def test_nothing_without_an_identity_and_nothing_too_long_is_written() -> None:
         committables.write(PreparedTransaction("a", PreparedTxnState.EMPTY))
     with pytest.raises(ConfigurationError, match="65535 is the most"):
         committables.write(PreparedTransaction("a" * 65536, PreparedTxnState(1, 0)))
+
+
+def test_a_file_has_flinks_own_bytes() -> None:
+    """Written by flink-connector-kafka 5.0.0-2.2: its KafkaCommittableSerializer, by SimpleVersionedSerialization."""
+    written = bytes.fromhex(
+        "00000001 00000016 0007 00000000000003e8 000a 6f72646572732d302d31"
+        "00000001 00000018 7ffe 7fffffffffffffff 000c 6772c3b6c39f65722d312d32"
+    )
+    assert committables.read_file(written) == [
+        PreparedTransaction("orders-0-1", PreparedTxnState(1000, 7)),
+        PreparedTransaction("größer-1-2", PreparedTxnState(MAX_PRODUCER_ID, 32766)),
+    ]

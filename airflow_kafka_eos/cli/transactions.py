@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli import ending
+from airflow_kafka_eos.cli import ending, import_committables
 from airflow_kafka_eos.cli.cluster import (
     add_address,
     add_cluster,
@@ -128,6 +128,7 @@ def add_to(commands: Any) -> None:
     add_describe_producers(transactions)
     ending.add_to(transactions)
     ending.add_hanging(transactions)
+    import_committables.add_import_committables(transactions)
 
 
 def _state(text: str) -> str:

@@ -39,7 +39,7 @@ def test_every_command_is_on_the_page(name: str) -> None:
 def test_every_command_that_can_ask_is_on_the_page() -> None:
     asking = {name for name, p in EVERY.items() if any(a.dest == "yes" for a in p._actions)}
     (line,) = [part for part in PAGE.split("\n\n") if "take `--yes`" in part]
-    named = {code.replace(" --abort", "") for code in re.findall(r"`([^`]+)`", line)}
+    named = {re.sub(" --(abort|commit)$", "", code) for code in re.findall(r"`([^`]+)`", line)}
     assert asking <= named
 
 

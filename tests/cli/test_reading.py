@@ -18,7 +18,10 @@ from tests.cli.test_docs import EVERY
 from tests.ledger.ledger_support import LOAD, prepare
 
 #: what needs no ledger
-WITHOUT = {"ledger upgrade", "spark-archive", "demo", "broker", "transactions describe-producers"}
+WITHOUT = {
+    *("ledger upgrade", "spark-archive", "demo", "broker"),
+    *("transactions describe-producers", "transactions import-committables"),
+}
 CLUSTER = json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}})
 
 

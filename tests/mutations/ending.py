@@ -194,7 +194,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "unknown-commit-stops",
         "forgotten-commit",
         "complete_transaction never answers abort where the log has the commit markers",
-        _PROTOCOL + "recipe.py",
+        "airflow_kafka_eos/two_phase_commit/recipe.py",
         "recorded is not None and _may_be_committed(session, recorded)",
         "recorded is not None and _may_be_committed is None",
         ("tests/protocol/test_recipe_restored.py::test_a_commit_that_only_the_log_shows_is_in_doubt",),

@@ -15,8 +15,38 @@ _OLD = _HANGING + "TestOnTransactionVersion1::"
 _RECIPE = "tests/protocol/test_recipe.py::"
 _POOLED = "tests/protocol/test_recipe_pooled.py::"
 _BESIDE = "tests/ledger/test_dual_write.py::"
+_IMPORT = "airflow_kafka_eos/two_phase_commit/import_committables.py"
+_IMPORTED = "tests/cli/test_import_committables.py::"
 
 OF_OPERATING: tuple[Mutation, ...] = (
+    # --- committables of other sinks
+    Mutation(
+        "only-our-ids",
+        "ours-imported",
+        "what a load of ours has prepared is its ledger's to commit",
+        _IMPORT,
+        "        if naming.parse(one.transactional_id) is not None:\n",
+        "        if one.transactional_id is None:\n",
+        (_IMPORTED + "test_a_loads_own_transaction_is_its_ledgers_to_commit",),
+    ),
+    Mutation(
+        "doubt-stops-for-a-person",
+        "imported-in-part",
+        "committables are committed all, or none",
+        _IMPORT,
+        "    if lost and not partial:\n",
+        "    if lost and partial is None:\n",
+        (_IMPORTED + "test_nothing_is_committed_where_one_is_lost_unless_that_is_asked_for",),
+    ),
+    Mutation(
+        "recorded-identity",
+        "imported-by-name",
+        "a transaction that has the id by now is not what the committable names",
+        _IMPORT,
+        "        case CoordinatorState.ONGOING if is_same:\n",
+        "        case CoordinatorState.ONGOING:\n",
+        (_IMPORTED + "test_what_a_coordinators_answer_says",),
+    ),
     # --- force-terminate
     Mutation(
         "decide-before-kafka",
@@ -60,7 +90,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "decide-before-kafka",
         "answered-before-the-ledger",
         "complete_transaction makes the attempt undecidable before its verdict counts",
-        _PROTOCOL + "recipe.py",
+        "airflow_kafka_eos/two_phase_commit/recipe.py",
         "        session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)\n",
         "",
         (_POOLED + "test_a_decision_between_the_looks_is_not_answered_with_abort",),
@@ -69,7 +99,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "recorded-identity",
         "other-state-completed",
         "complete_transaction refuses a state that the decision does not name",
-        _PROTOCOL + "recipe.py",
+        "airflow_kafka_eos/two_phase_commit/recipe.py",
         "    if recorded == given.state:\n        return True\n",
         "    if recorded is not None:\n        return True\n",
         (_RECIPE + "test_a_decision_is_not_taken_back_because_a_database_says_otherwise",),
@@ -78,7 +108,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "recorded-identity",
         "zombie-is-prepared",
         "init_transactions keeps the recorded identity only",
-        _PROTOCOL + "recipe.py",
+        "airflow_kafka_eos/two_phase_commit/recipe.py",
         "    if seen.state != recorded:",
         "    if seen.state is None:",
         (_RECIPE + "test_a_zombie_under_the_id_is_not_taken_for_what_was_prepared",),
@@ -87,7 +117,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "describe-then-ask",
         "earlier-holder-answered",
         "the answer about an earlier holder of a pooled id touches nothing of the next one",
-        _PROTOCOL + "recipe.py",
+        "airflow_kafka_eos/two_phase_commit/recipe.py",
         "        if _is_of_an_earlier_holder(session, attempt, given):",
         "        if given is None:",
         (_POOLED + "test_a_state_that_was_never_reported_is_not_taken_for_the_present_holder_s",),

@@ -27,11 +27,11 @@ from airflow_kafka_eos.kafka.records.scan import Sought
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.evidence import evidence, missing_for_good
-from airflow_kafka_eos.protocol.recipe import _may_be_committed
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition
+from airflow_kafka_eos.two_phase_commit.recipe import _may_be_committed
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.cleaned import (
     FILLER,

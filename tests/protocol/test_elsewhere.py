@@ -24,7 +24,6 @@ from airflow_kafka_eos.protocol.cleanup.namespace import clean, find
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
-from airflow_kafka_eos.protocol.recipe import complete_transaction, init_transactions
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
 from airflow_kafka_eos.protocol.repair.recover import give_up, recover
 from airflow_kafka_eos.protocol.repair.reprepare import let_in, open_repreparation
@@ -35,6 +34,7 @@ from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from airflow_kafka_eos.protocol.stages.visible import lags
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.two_phase_commit.recipe import complete_transaction, init_transactions
 from tests.protocol.lost import decided, lose, state, wait_until
 from tests.protocol.test_repreparing import lost_and_gone, opened, same, written
 from tests.protocol.world import RUN, World

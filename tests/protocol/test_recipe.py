@@ -7,15 +7,15 @@ import pytest
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.recipe import (
+from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.two_phase_commit.recipe import (
     Completion,
     complete_transaction,
     init_transactions,
     is_keep_prepared_granted,
     prepared_state,
 )
-from airflow_kafka_eos.protocol.stages.begin import reference
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 from tests.protocol.world import RUN, World
 
 EMPTY = PreparedTxnState.EMPTY

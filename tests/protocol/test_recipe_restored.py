@@ -12,10 +12,10 @@ from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.protocol.recipe import Completion, complete_transaction
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import reference, submit
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
+from airflow_kafka_eos.two_phase_commit.recipe import Completion, complete_transaction
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.test_restored import backup, checkpoint, restored
 from tests.protocol.test_restored import own as own
