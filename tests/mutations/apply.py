@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,10 +32,50 @@ TIMEOUT_S = 300
 def mutate(mutation: Mutation, root: Path) -> None:
     """:raises ValueError: the snippet does not stand there exactly once."""
     path = root / mutation.file
-    text = path.read_text(encoding="utf-8")
-    if (count := text.count(mutation.original)) != 1:
-        raise ValueError(f"{mutation.name}: its snippet stands {count} times in {mutation.file}")
-    path.write_text(text.replace(mutation.original, mutation.mutated), encoding="utf-8")
+    path.write_text(mutated(mutation, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def mutated(mutation: Mutation, text: str) -> str:
+    """The file's text with the guard taken out. A guard that was only laid out anew is found all the same.
+
+    :raises ValueError: the snippet does not stand there exactly once.
+    """
+    if text.count(mutation.original) == 1:
+        return text.replace(mutation.original, mutation.mutated)
+    found = list(_laid_out_anyhow(mutation.original).finditer(text))
+    if len(found) != 1:
+        raise ValueError(f"{mutation.name}: its snippet stands {len(found)} times in {mutation.file}")
+    begin, end = found[0].span()
+    return text[:begin] + _replacement(mutation, text, begin) + text[end:]
+
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def _laid_out_anyhow(snippet: str) -> re.Pattern[str]:
+    """The same tokens, with other line breaks, other indentation, or a comma before a closing bracket."""
+    pattern, before = "", ""
+    for token in _TOKEN.findall(snippet):
+        if token in ")]}" and before != ",":
+            pattern += r"\s*,?"
+        if before:
+            pattern += r"\s+" if before[-1:].isidentifier() and token[:1].isidentifier() else r"\s*"
+        pattern += re.escape(token)
+        before = token
+    return re.compile(pattern)
+
+
+def _replacement(mutation: Mutation, text: str, begin: int) -> str:
+    """What is put in, indented as the code at ``begin`` is."""
+    is_statement = mutation.original.endswith("\n")
+    if not mutation.mutated.strip():
+        return "pass" if is_statement else ""
+    line = text[text.rfind("\n", 0, begin) + 1 : begin]
+    there = len(line) - len(line.lstrip())
+    here = len(mutation.original) - len(mutation.original.lstrip(" "))
+    first, *others = mutation.mutated.strip().split("\n")
+    moved = [" " * max(0, len(o) - len(o.lstrip()) + there - here) + o.lstrip() for o in others]
+    return "\n".join([first, *moved])
 
 
 def arguments(tests: tuple[str, ...]) -> list[str]:
