@@ -48,7 +48,7 @@ def test_a_live_application_with_records_of_long_ago_is_not_called_hanging_and_c
 
     every = ("transactions", "list", "--all")
     code, out, err = command(*every)
-    assert (code, out) == (2, "no open transactions that may be seen from here\n")
+    assert (code, out) == (2, "no open transactions that this login may see\n")
     assert "THIS MAY NOT BE ALL" in err
     shown = json.loads(command(*every, "--output", "json")[1])
     assert shown["transactions"] == [] and "may be" in shown["hidden"]

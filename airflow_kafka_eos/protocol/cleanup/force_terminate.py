@@ -122,7 +122,7 @@ def _refuse_decided(session: Session, identity: PreparedTransaction, attempt: At
     if load is not None and load.state in (LoadState.COMMITTED, LoadState.GIVEN_UP):
         return
     raise UndecidableError(
-        "the transaction is decided to be committed: it is only ever rolled forward",
+        "the transaction is decided to be committed: it can only be rolled forward",
         remedy="Run `airflow-kafka-eos loads recover`; give the load up by name first if it must never be completed",
         load=str(attempt.load),
         attempt=attempt.number,
