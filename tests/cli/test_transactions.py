@@ -310,7 +310,7 @@ def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_t
     world: World, command: Command, at: Cluster, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
     hanging = ("transactions", "hanging", *at)
-    refused(command(*hanging), 2, "knows no topic of namespace airflow", "--topic")
+    refused(command(*hanging), 2, "knows no existing topic of namespace airflow", "--topic")
     gone = replace(world, topic=topic(), load=replace(world.load, key="gone"))
     other = topic(prefix="other")  # nobody's
     for one in (world, gone):
@@ -327,4 +327,4 @@ def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_t
     assert other not in answer.err
     answer = command(*hanging, "--output", "json")
     assert (json.loads(answer.out), world.topic in answer.err) == ([], True)
-    refused(command(*hanging, "--namespace", "elsewhere"), 2, "knows no topic of namespace elsewhere")
+    refused(command(*hanging, "--namespace", "elsewhere"), 2, "knows no existing topic of namespace elsewhere")

@@ -106,8 +106,7 @@ def _refuse_unknown(transactional_id: str, seen: TransactionDescription | None) 
         )
     if seen.is_open:
         raise InDoubtError(
-            f"the transaction is {seen.coordinator_state.value}, and the ledger does not know its attempt: it may know "
-            "less than it did once",
+            f"the transaction is {seen.coordinator_state.value}, and the ledger does not know its attempt",
             remedy="If the ledger was restored from a backup, look at what the topic has before anything is ended",
             transactional_id=transactional_id,
         )
