@@ -1,7 +1,4 @@
-"""What the doctor says. No I/O.
-
-What was asked for, and what was seen. No I/O.
-"""
+"""What doctor was asked about, what it has seen, and what it finds. No I/O."""
 
 from __future__ import annotations
 

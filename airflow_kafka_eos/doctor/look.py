@@ -23,8 +23,8 @@ from airflow_kafka_eos.doctor.finding import (
     TwoPhaseSeen,
     Unknown,
 )
-from airflow_kafka_eos.doctor.namespace import all_of
 from airflow_kafka_eos.doctor.topics import refused_configs
+from airflow_kafka_eos.doctor.transactional_ids import all_of
 from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.kafka.admin import preflight
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator

@@ -109,7 +109,7 @@ CASES = [
     Case("nothing", "ledger-shared", OK, "", ""),
     Case("no ledger", "two-phase-commit", UNKNOWN, "without a ledger no id is ours", "Make the database reachable"),
     Case("no ledger", "namespace-shared", UNKNOWN, "did not answer", "Make the database reachable"),
-    Case("old ledger", "ledger-migrations", ERROR, "revision 0001", "airflow-kafka-eos ledger upgrade"),
+    Case("the other ledger is not used", "ledger-migrations", ERROR, "revision 0001", "airflow-kafka-eos ledger upgrade"),
     Case("lame", "topic-in-sync", WARNING, "brokers 3 lack records", "broker 3", "fine"),
     Case("lame", "topic-in-sync", ERROR, "brokers 3 lack records", "broker 3", "strict"),
     Case("lame", "transaction-log-in-sync", WARNING, "brokers 3 lack records", "broker 3"),
@@ -165,7 +165,7 @@ def patients(
         found["impatient"] = examined(here, ledger_url, replace(asked(caps=Caps(None, 5)), hold_time_ms=1000))
         found["lost"] = examined(settings_of(lost), ledger_url, asked(), timeout_s=5)
     found["nothing"] = examined(settings_of(NOBODY), NO_LEDGER, asked(), timeout_s=1)
-    found["old ledger"] = examined(None, outdated_ledger(tmp_path_factory.mktemp("old")), asked())
+    found["the other ledger is not used"] = examined(None, outdated_ledger(tmp_path_factory.mktemp("old")), asked())
     yield found
 
 
@@ -259,7 +259,7 @@ def test_a_ledger_is_neither_made_nor_upgraded(tmp_path: Path) -> None:
 
 
 def test_the_embedded_ledger_need_not_be_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made with the first load."""
+    """The first load creates it."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     found = examined(None, default_url(), asked())
     assert (of(found, "ledger-migrations").severity, list(tmp_path.iterdir())) == (OK, [])
