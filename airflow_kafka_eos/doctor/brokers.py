@@ -112,7 +112,8 @@ def _max_timeout(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding
         return found.ok("With two-phase commit there is no timeout")
     if asked.hold_time_ms > limit:
         remedy = commands.server_properties(f"{MAX_TIMEOUT}={asked.hold_time_ms}")
-        return found.error("prepare fails: a broker does not let a transaction stay open for the hold time", f"{remedy}; or lower hold_time")
+        means = "prepare fails: brokers do not let a transaction stay open for the hold time"
+        return found.error(means, f"{remedy}; or lower hold_time")
     return found.ok("A load may wait for its decision for the hold time")
 
 

@@ -1,4 +1,4 @@
-"""The ledger: does it answer, is it up to date and one for all hosts, and which loads in it have waited for long? No I/O."""
+"""The ledger: does it answer, is it up to date and one for all hosts, and what in it has waited for long? No I/O."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ def _unverified(
 def _undecided(attempts: tuple[UndecidedTwoPhase, ...], asked: Asked, subject: str, now_ms: int) -> Finding:
     id = "two-phase-undecided"
     if not attempts:
-        return Judgement(id, subject, "nothing prepared with two-phase commit waits for its decision").ok("As it must be")
+        seen = "nothing prepared with two-phase commit waits for its decision"
+        return Judgement(id, subject, seen).ok("As it must be")
     oldest = attempts[0]
     text = f"attempts: {len(attempts)}; attempt {oldest.attempt} of {oldest.load} is prepared since "
     found = Judgement(id, subject, f"{text}{_hours(oldest.age_ms(now_ms))}, and undecided")

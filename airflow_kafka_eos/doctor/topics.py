@@ -93,7 +93,7 @@ def _retention(name: str, config: Mapping[str, str], asked: Asked, commands: Com
     found = Judgement("topic-retention", f"topic {name}", seen)
     if "delete" in policy.split(",") and 0 <= milliseconds <= asked.hold_time_ms:
         remedy = commands.topic_config(name, f"retention.ms={max(7 * 86_400_000, 2 * asked.hold_time_ms)}")
-        return found.error("Records are deleted while their load waits for its decision: decide refuses the load", remedy)
+        return found.error("Records are deleted while their load waits to be decided: decide refuses it", remedy)
     return found.ok("Records are kept until they are decided")
 
 

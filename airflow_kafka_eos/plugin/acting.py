@@ -50,12 +50,12 @@ class Asked:
 
 
 def act(access: Access, selection: Selection, asked: Asked) -> dict[str, Any] | None:
-    """Do it; what to tell the user. None: there is no such load that the user may see.
+    """Do it; the answer for the user. None: there is no such load that the user may see.
 
     :raises NotAllowedError: the user may not edit the runs of all DAGs that the load's attempts belong to.
     :raises UndecidableError: the load is not as the user saw it.
     :raises ConfigurationError: it is not confirmed, or the load's connections are not known.
-    :raises KafkaEosError: see :mod:`airflow_kafka_eos.protocol.repair.recover` and :mod:`~.protocol.leftovers`.
+    :raises KafkaEosError: see :mod:`airflow_kafka_eos.protocol.repair.recover` and :mod:`~.protocol.cleanup.namespace`.
     """
     found = find_load(access, selection, asked.load)
     if found is None:
@@ -92,7 +92,7 @@ def _check(access: Access, found: Found, asked: Asked) -> None:
         raise NotAllowedError
     if row.newest_attempt != asked.attempt:
         raise UndecidableError(
-            f"attempt {row.newest_attempt} is the newest by now, attempt {asked.attempt} was when you looked",
+            f"attempt {row.newest_attempt} is the newest now, you have seen attempt {asked.attempt}",
             remedy="Look at the load again",
             load=str(asked.load),
             attempt=asked.attempt,
@@ -100,7 +100,7 @@ def _check(access: Access, found: Found, asked: Asked) -> None:
     action = next((a for a in views.actions(row, attempts) if a.name is asked.action), None)
     if action is None:
         raise UndecidableError(
-            f"{asked.action.value} is nothing to do for a load that is {row.state.value}",
+            f"{asked.action.value} cannot be done for a load that is {row.state.value}",
             remedy="Look at the load again",
             load=str(asked.load),
         )

@@ -1,11 +1,10 @@
-"""Reading what the page shows: from the ledger, and apart from it, for they may be slow, from the brokers.
+"""Reads what the page shows: from the ledger, and apart from it, for they may be slow, from the brokers.
 
-Opening what a load's connections lead to, in an api-server: Airflow's own look-up of connections works there.
+Connections are looked up in the api-server as Airflow does it there.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +36,10 @@ from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPar
 
 #: Seconds that one request to a broker, with its retries, may take.
 REQUEST_S = 8.0
+#: Seconds behind which no further cluster is asked.
+_LOOK_S = 15.0
+#: Partitions in which one look searches for hanging transactions.
+_MOST_PARTITIONS = 500
 
 
 @contextmanager
@@ -60,15 +63,20 @@ def open_session(place: Place, namespace: str) -> Iterator[Session]:
     :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.session.connect`.
     """
     if place.kafka_conn_id is None:
-        raise ConfigurationError(
-            "the Kafka connection of this load is not known for sure: its DAG is gone, or kafka_conn_id is a template",
-            remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
-        )
+        raise _unknown_cluster()
     with _known_connections():
         _url(place.ledger_conn_id)  # refuses an embedded ledger that is not there, and says so in the page's words
         resolved = KafkaEosHook(place.kafka_conn_id, place.ledger_conn_id).resolve()
     with resolved.session(namespace, timeout_s=REQUEST_S, existing=True) as session:
         yield session
+
+
+def _unknown_cluster(load: str | None = None) -> ConfigurationError:
+    return ConfigurationError(
+        "the Kafka connection of this load is not known: its DAG was deleted, or kafka_conn_id is a template",
+        remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
+        load=load,
+    )
 
 
 @contextmanager
@@ -77,14 +85,14 @@ def _known_connections() -> Iterator[None]:
         yield
     except AirflowNotFoundException as e:
         raise ConfigurationError(
-            str(e), remedy="Make it where the api-server finds it: Airflow's connections, or a secrets backend"
+            str(e), remedy="Create it where the api-server finds it: Airflow's connections, or a secrets backend"
         ) from e
 
 
 def _url(conn_id: str | None) -> str:
     if conn_id is not None and is_template(conn_id):
         raise ConfigurationError(
-            f"the ledger of these loads is not known for sure: ledger_conn_id is the template {conn_id!r}",
+            f"the ledger of these loads is not known: ledger_conn_id is the template {conn_id!r}",
             remedy="Look for them among all loads, where [kafka_eos] names their ledger, or use the command line, with "
             "the connection by name: airflow-kafka-eos … --ledger-conn-id …",
         )
@@ -94,19 +102,11 @@ def _url(conn_id: str | None) -> str:
     path = Path(url.removeprefix("sqlite:///"))
     if not path.is_file():
         raise ConfigurationError(
-            f"no load has run yet, or the ledger is elsewhere: there is no embedded ledger {path} on this api-server",
+            f"no load has run yet, or loads use another ledger: there is no embedded ledger {path} on this api-server",
             remedy="Set ledger_conn_id of the loads, and of [kafka_eos] in Airflow's configuration, to a database "
             "that workers and api-server share",
         )
     return url
-
-
-log = logging.getLogger(__name__)
-
-#: Seconds behind which no further cluster is asked.
-_LOOK_S = 15.0
-#: Partitions in which one look searches for hanging transactions.
-_MOST_PARTITIONS = 500
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def look(access: Access, found: list[Found], selection: Selection) -> list[dict[
         seen: dict[str, Any] = {"kafka_conn_id": place.kafka_conn_id, "problem": None}
         try:
             if time.monotonic() > until:
-                raise NotFinishedError("others have not answered for too long", remedy="Look at its runs, one by one")
+                raise NotFinishedError("other connections took too long", remedy="Look at the tabs of its runs")
             seen |= _look_at(access, place, loads, everything=selection.run_id is None)
         except KafkaEosError as e:
             seen["problem"] = str(e)
@@ -393,9 +393,5 @@ def place_to_act(found: Found) -> Place:
     """
     place = None if found.newest is None else dags.place_of(found.newest.responsible)
     if place is None or place.kafka_conn_id is None:
-        raise ConfigurationError(
-            "the Kafka connection of this load is not known for sure: its DAG is gone, or kafka_conn_id is a template",
-            remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
-            load=str(found.row.load),
-        )
+        raise _unknown_cluster(str(found.row.load))
     return Place(place.kafka_conn_id, found.ledger_conn_id)

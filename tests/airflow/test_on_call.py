@@ -134,7 +134,7 @@ def test_the_page_tells_a_run_at_work_from_one_that_stands_still(place: Place) -
 
     prospect, outlook, standings = now()
     assert (prospect, standings) == ("at work", {"undecided"})
-    assert outlook == "load.prepare (try 1 of 5) is running. Nothing is to be done."
+    assert outlook == "load.prepare (try 1 of 5) is running. There is nothing to do."
     run.pause(True)  # what runs, runs on
     try:
         assert now() == (prospect, outlook, standings)

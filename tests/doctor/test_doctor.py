@@ -109,7 +109,7 @@ CASES = [
     Case("nothing", "ledger-shared", OK, "", ""),
     Case("no ledger", "two-phase-commit", UNKNOWN, "without a ledger no id is ours", "Make the database reachable"),
     Case("no ledger", "namespace-shared", UNKNOWN, "did not answer", "Make the database reachable"),
-    Case("the other ledger is not used", "ledger-migrations", ERROR, "revision 0001", "airflow-kafka-eos ledger upgrade"),
+    Case("old ledger", "ledger-migrations", ERROR, "revision 0001", "airflow-kafka-eos ledger upgrade"),
     Case("lame", "topic-in-sync", WARNING, "brokers 3 lack records", "broker 3", "fine"),
     Case("lame", "topic-in-sync", ERROR, "brokers 3 lack records", "broker 3", "strict"),
     Case("lame", "transaction-log-in-sync", WARNING, "brokers 3 lack records", "broker 3"),
@@ -165,7 +165,7 @@ def patients(
         found["impatient"] = examined(here, ledger_url, replace(asked(caps=Caps(None, 5)), hold_time_ms=1000))
         found["lost"] = examined(settings_of(lost), ledger_url, asked(), timeout_s=5)
     found["nothing"] = examined(settings_of(NOBODY), NO_LEDGER, asked(), timeout_s=1)
-    found["the other ledger is not used"] = examined(None, outdated_ledger(tmp_path_factory.mktemp("old")), asked())
+    found["old ledger"] = examined(None, outdated_ledger(tmp_path_factory.mktemp("old")), asked())
     yield found
 
 
