@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from airflow_kafka_eos.arguments import duration, yes_or_no
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
@@ -181,19 +181,13 @@ def value_of(key: str, text: str) -> Any:
         return None
     try:
         return option.read(text)
-    except KafkaEosError as e:
-        _refuse(key, text, e.message, e)
-    except (ValueError, OverflowError) as e:
-        _refuse(key, text, str(e), e)
-
-
-def _refuse(key: str, text: str, problem: str, cause: Exception) -> NoReturn:
-    option = OPTIONS[key]
-    raise ConfigurationError(
-        f"Airflow's configuration has [{SECTION}] {key} = {text!r}: {problem}",
-        remedy=f"Set it to a {option.kind} such as {option.example} in airflow.cfg, or as "
-        f"AIRFLOW__{SECTION.upper()}__{key.upper()}",
-    ) from cause
+    except (KafkaEosError, ValueError, OverflowError) as e:
+        problem = e.message if isinstance(e, KafkaEosError) else str(e)
+        raise ConfigurationError(
+            f"Airflow's configuration has [{SECTION}] {key} = {text!r}: {problem}",
+            remedy=f"Set it to a {option.kind} such as {option.example} in airflow.cfg, or as "
+            f"AIRFLOW__{SECTION.upper()}__{key.upper()}",
+        ) from e
 
 
 def provider_config() -> dict[str, Any]:

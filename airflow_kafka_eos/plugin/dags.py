@@ -237,8 +237,9 @@ Method = Literal["GET", "PUT"]
 class Access:
     """What one user may see and do, in one request: Airflow's permissions on the DAGs of a load's attempts.
 
-    Reading takes GET, acting takes GET and PUT, on the runs of the DAG. An attempt that names no DAG (another program's,
-    or a DAG id too long for the ledger) is for those who may do it for all DAGs. Asks Airflow's auth manager, and through it maybe a database: not in an event loop.
+    Reading takes GET, acting takes GET and PUT, on the runs of the DAG. An attempt that names no DAG (of another
+    program, or with a DAG id too long for the ledger) is for those who may do it for all DAGs. It asks Airflow's auth
+    manager, which may ask a database: not in an event loop.
 
     :param user: as Airflow's ``get_user`` answered.
     """
