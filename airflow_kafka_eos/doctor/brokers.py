@@ -106,9 +106,7 @@ def _max_timeout(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding
     if isinstance(limit, Unknown):
         return Finding.not_seen(id, "brokers", limit)
     found = Judgement(id, "brokers", f"{MAX_TIMEOUT}={limit}, hold time {asked.hold_time_ms} ms")
-    two_phase = seen.two_phase
-    granted = not isinstance(two_phase, Unknown) and two_phase.is_granted
-    if granted and asked.two_phase_commit is not TwoPhaseCommit.OFF:
+    if seen.grants_two_phase and asked.two_phase_commit is not TwoPhaseCommit.OFF:
         return found.ok("With two-phase commit there is no timeout")
     if asked.hold_time_ms > limit:
         remedy = commands.server_properties(f"{MAX_TIMEOUT}={asked.hold_time_ms}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement, Unknown
+from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.options import OnlyLibrdkafkaError, ProducerOptions, refuse_wrong_values
@@ -24,16 +24,12 @@ def check_producer(settings: KafkaSettings, seen: ClusterSeen | None, asked: Ask
         found = Judgement(id, subject, e.message)
         if asked.scope is TransactionScope.LOAD or asked.two_phase_commit is TwoPhaseCommit.REQUIRED:
             return found.error("prepare refuses it: the confluent writer cannot do what the load asks for", e.remedy)
-        if asked.two_phase_commit is TwoPhaseCommit.AUTO and _is_granted(seen):
+        if asked.two_phase_commit is TwoPhaseCommit.AUTO and seen is not None and seen.grants_two_phase:
             return found.error("prepare refuses it: it would cost the load its two-phase commit", e.remedy)
         return found.warning("Loads are written row by row by the confluent writer, several times slower", e.remedy)
     except ConfigurationError as e:
         return Judgement(id, subject, e.message).error("prepare refuses it", e.remedy)
     return Judgement(id, subject, "all are known, and valid").ok("The arrow writer follows them")
-
-
-def _is_granted(seen: ClusterSeen | None) -> bool:
-    return seen is not None and not isinstance(seen.two_phase, Unknown) and seen.two_phase.is_granted
 
 
 #: In scope `load` nothing may run twice: finding, setting, the value that is right there, and what another one does.

@@ -166,6 +166,10 @@ class ClusterSeen:
     message_bytes: int = 1_000_000
     retention: Mapping[str, Mapping[str, str] | Unknown] = field(default_factory=dict)
 
+    @property
+    def grants_two_phase(self) -> bool:
+        return not isinstance(self.two_phase, Unknown) and self.two_phase.is_granted
+
 
 @dataclass(frozen=True)
 class LedgerSeen:

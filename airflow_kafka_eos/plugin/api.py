@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypeVar
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -45,23 +44,6 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "same-origin",
 }
-#: PostgreSQL refuses it in every text
-_NO_NUL = "^[^\\x00]*$"
-
-
-class Body(BaseModel):
-    """What a button sends. ``attempt``: the newest that the user saw."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    namespace: str = Field(min_length=1)
-    name: str = Field(min_length=1)
-    key: str = Field(min_length=1)
-    attempt: int = Field(ge=1)
-    confirm: str = ""
-    reason: str = Field("", max_length=500, pattern=_NO_NUL)
-    dag_id: str | None = None
-    run_id: str | None = None
 
 
 def make_app() -> FastAPI:
@@ -153,11 +135,9 @@ def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> Non
 
 
 def _add_acting(app: FastAPI, buttons: BoundedPool) -> None:
-    async def act(action: views.ActionName, user: GetUserDep, body: Body) -> dict[str, Any]:
-        chosen = selection(body.dag_id, body.run_id)
-        load = LoadIdentity(body.namespace, body.name, body.key)
-        asked = acting.Asked(action, load, body.attempt, body.confirm, body.reason)
-        return _found(await buttons.run(lambda: acting.act(_access(user, chosen), chosen, asked)))
+    async def act(action: views.ActionName, user: GetUserDep, asked: acting.Asked) -> dict[str, Any]:
+        chosen = selection(asked.dag_id, asked.run_id)
+        return _found(await buttons.run(lambda: acting.act(_access(user, chosen), chosen, action, asked)))
 
     app.post("/api/load/{action}", dependencies=[Depends(same_site)])(act)
 
