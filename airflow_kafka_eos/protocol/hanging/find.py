@@ -242,7 +242,7 @@ def _unsure(before: Places | None, after: Places | None) -> KafkaEosError | None
     """Why there may be a coordinator that was not asked, by where they were before and behind the asking."""
     if before is None or before != after:
         return NotFinishedError(
-            "a transaction coordinator is moving or not available, and may have it",
+            "a transaction coordinator is moving or away, and may have it",
             remedy="Look again when all replicas of __transaction_state are up",
         )
     if not are_seen(before):
