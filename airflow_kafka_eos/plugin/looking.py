@@ -138,7 +138,7 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
         conn_id = dags.configured().ledger_conn_id
         with open_ledger(conn_id) as ledger:
             every = _overview(ledger, None, only)
-            return _noted(access, ledger, _seen(access, every, conn_id), every, None)
+            return _seen(access, ledger, every, every, conn_id, None)
     tasks = dags.load_tasks(selection.dag_id, selection.run_id)
     prefix = run_of(selection.dag_id, selection.run_id)
     begun = dags.begun_loads(selection.dag_id, selection.run_id, tasks)
@@ -152,7 +152,7 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
                 known |= {str(row.load) for row, _ in ledger.overview()}
             opened = repr(ledger)
             mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
-            found += _noted(access, ledger, _seen(access, mine, conn_id), every, prefix)
+            found += _seen(access, ledger, mine, every, conn_id, prefix)
     unknown = sorted(begun - known)
     if only is None and tasks and unknown:
         # an empty ledger would show a run that is at work as one without loads
@@ -160,14 +160,15 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
     return found
 
 
-def _noted(
+def _seen(
     access: Access,
     ledger: Ledger,
-    found: list[Found],
+    rows: Iterable[tuple[LoadRow, AttemptRow | None]],
     every: Iterable[tuple[LoadRow, AttemptRow | None]],
+    conn_id: str | None,
     run: str | None,
 ) -> list[Found]:
-    """With what to know of each.
+    """Those that the user may see, with what to know of each.
 
     :param every: what was read of the ledger; of one load that is asked for alone, the others are looked up.
     """
@@ -176,19 +177,17 @@ def _noted(
         is_asked = newest is not None and newest.arguments_sha256 and newest.verdict is Verdict.COMMIT
         if newest is not None and is_asked and access.may_see(newest):
             committed.setdefault(_asked(newest), []).append(newest)
-    noted = []
-    for f in found:
+    seen = [(row, newest) for row, newest in rows if access.may_see(newest)]
+    found = []
+    for row, newest in seen:
         same: list[AttemptRow] = []
-        if f.newest is not None and f.newest.arguments_sha256:
-            same = committed.get(_asked(f.newest), [])
-            if len(found) == 1:
-                same = [
-                    a
-                    for a in ledger.with_same_arguments(f.row.load, f.newest.arguments_sha256)
-                    if access.may_see(a)
-                ]
-        noted.append(replace(f, note=views.note(f.newest, same, run)))
-    return noted
+        if newest is not None and newest.arguments_sha256:
+            same = committed.get(_asked(newest), [])
+            if len(seen) == 1:
+                others = ledger.with_same_arguments(row.load, newest.arguments_sha256)
+                same = [a for a in others if access.may_see(a)]
+        found.append(Found(row, newest, conn_id, views.note(newest, same, run)))
+    return found
 
 
 def _asked(row: AttemptRow) -> tuple[str, str, str]:
@@ -278,12 +277,6 @@ def ids(access: Access, found: list[Found]) -> list[dict[str, Any]]:
         shown = [n for n in report.names if (namespace, n.load_name) in names]
         reports.append(views.ids(report, shown))
     return reports
-
-
-def _seen(
-    access: Access, rows: Iterable[tuple[LoadRow, AttemptRow | None]], conn_id: str | None
-) -> list[Found]:
-    return [Found(row, newest, conn_id) for row, newest in rows if access.may_see(newest)]
 
 
 def _is_of_run(row: LoadRow, newest: AttemptRow | None, prefix: str, begun: set[str]) -> bool:
