@@ -1,5 +1,34 @@
-"""The errors of this package, one tree: :class:`TerminalError`, which trying again cannot help, and
-:class:`TransientError`, after which the same call may succeed; nothing was lost by failing.
+"""The errors of this package, one small tree.
+
+    KafkaEosError
+    ├── TerminalError                trying again cannot help: a person or another attempt must act
+    │   ├── ConfigurationError       a setting, a column or an argument is wrong
+    │   │   ├── InvalidNameError     a name cannot become part of a transactional id
+    │   │   ├── TopicError           a topic or partition is missing or does not fit
+    │   │   ├── SchemaRefusedError       the registry refuses the values' schema, or the columns do not fit it
+    │   │   ├── OtherClusterError    the attempt was written to another Kafka cluster than the connection leads to
+    │   │   ├── OtherLedgerError     this process opens another ledger than the one that the load is noted in
+    │   │   └── ToolMissingError     a program on the machine is missing or too old
+    │   ├── AccessError              the broker refuses the credentials or the operation
+    │   ├── BrokerTooOldError        the broker lacks a request that exactly-once needs
+    │   ├── RecordError              a record cannot be written (too large, wrong type, unknown partition)
+    │   ├── ManifestError            the manifest is missing, of another attempt, torn or of an unknown version
+    │   ├── UndecidableError         the attempt can no longer be committed (superseded, aborted, too late)
+    │   │   └── SupersededError      the attempt was given up while its Spark application wrote it
+    │   ├── CheckFailedError         the author's check refused the load
+    │   ├── DualWriteError           the author's SQL beside the decision failed: nothing is decided
+    │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
+    │   ├── TooLargeToCopyError      lost after the decision, and to copy it takes longer than the brokers allow
+    │   ├── SandboxError             the sandbox's own broker could not be set up, or died
+    │   └── InDoubtError             what happened cannot be told or mended by program (rule: doubt-stops-for-a-person)
+    │       └── RecordsGoneError     lost after the decision, and gone from the log: prepare must write them again
+    └── TransientError               the same call may succeed later; nothing was lost by failing now
+        ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
+        ├── RegistryUnavailableError no schema registry answered
+        ├── LedgerUnavailableError   the metadata DB is locked or gone
+        │   └── LedgerNotReadyError  there is no ledger in it, or one that is not upgraded yet
+        ├── StorageUnavailableError  the object store with the manifests did not answer
+        └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
 
 Every error says what to do next, and carries the ids it knows as attributes, so that a log line at night
 names the load, the attempt and the transactional id.
