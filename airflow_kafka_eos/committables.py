@@ -176,5 +176,5 @@ def _text(version: int, data: bytes, start: int, field: str) -> tuple[str, int]:
 def _torn(version: int, data: bytes, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"a committable of version {version} and {len(data)} bytes {what}",
-        remedy="Pass version and bytes as they were stored; a torn one is mended from a backup only",
+        remedy="Pass version and bytes as they were stored; a damaged one can only be restored from a backup",
     )

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from airflow_kafka_eos.arguments import duration, yes_or_no
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
@@ -73,31 +73,32 @@ OPTIONS: Mapping[str, Option] = {
     "ledger_conn_id": Option(
         "string",
         "",
-        "Connection of the ledger's database, where a load names none. Without, the ledger is an SQLite file in "
-        "Airflow's home, which is refused where tasks may run on several hosts.",
+        "Connection of the ledger's database, where a load names none. If it is not set, the ledger is an SQLite "
+        "file in Airflow's home, which is refused where tasks may run on several hosts.",
         "kafka_eos_ledger_default",
         str,
     ),
     "manifest_dir": Option(
         "string",
         "",
-        "A place that workers and Spark drivers share, for manifests. Without, a folder in Airflow's home.",
+        "Folder or object store for manifests, which workers and Spark drivers share. If it is not set, a folder "
+        "in Airflow's home.",
         "/shared/kafka_eos_manifests",
         _absolute,
     ),
     "hold_time": Option(
         "float",
         "900",
-        "Seconds from a Spark task's first record until the load is decided; at most the broker's "
+        "Seconds from a Spark task's first record until the load must be decided; at most the broker's "
         "transaction.max.timeout.ms. Two-phase commit has no such limit.",
         "3600",
         _seconds,
     ),
-    "margin": Option("float", "60", "Seconds of it that decide wants to be left.", "120", _seconds),
+    "margin": Option("float", "60", "Seconds of hold_time that must be left when decide runs.", "120", _seconds),
     "quiet_period": Option(
         "float",
         "10",
-        "Seconds for which nothing may have been open behind an application that never reported, before cleanup ends.",
+        "Where a Spark application never reported: seconds for which nothing may have been open before cleanup ends.",
         "30",
         _seconds,
     ),
@@ -111,7 +112,7 @@ OPTIONS: Mapping[str, Option] = {
     "writer_deadline": Option(
         "float",
         "86400",
-        "Seconds after the start of prepare, past which no writer of it begins a transaction any more.",
+        "Seconds after the start of prepare, from which on its writers begin no more transactions.",
         "14400",
         _seconds,
     ),
@@ -132,8 +133,8 @@ OPTIONS: Mapping[str, Option] = {
     "deferrable": Option(
         "boolean",
         "",
-        "Whether cleanup and loaded wait in the triggerer. Without, they do, unless the environment variable "
-        "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE says False.",
+        "Whether cleanup and loaded wait in the triggerer. If it is not set, they do, unless the environment "
+        "variable AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE says False.",
         "False",
         _boolean,
     ),
@@ -180,19 +181,13 @@ def value_of(key: str, text: str) -> Any:
         return None
     try:
         return option.read(text)
-    except KafkaEosError as e:
-        _refuse(key, text, e.message, e)
-    except (ValueError, OverflowError) as e:
-        _refuse(key, text, str(e), e)
-
-
-def _refuse(key: str, text: str, problem: str, cause: Exception) -> NoReturn:
-    option = OPTIONS[key]
-    raise ConfigurationError(
-        f"Airflow's configuration has [{SECTION}] {key} = {text!r}: {problem}",
-        remedy=f"Set it to a {option.kind} such as {option.example} in airflow.cfg, or as "
-        f"AIRFLOW__{SECTION.upper()}__{key.upper()}",
-    ) from cause
+    except (KafkaEosError, ValueError, OverflowError) as e:
+        problem = e.message if isinstance(e, KafkaEosError) else str(e)
+        raise ConfigurationError(
+            f"Airflow's configuration has [{SECTION}] {key} = {text!r}: {problem}",
+            remedy=f"Set it to a {option.kind} such as {option.example} in airflow.cfg, or as "
+            f"AIRFLOW__{SECTION.upper()}__{key.upper()}",
+        ) from e
 
 
 def provider_config() -> dict[str, Any]:

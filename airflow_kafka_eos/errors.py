@@ -12,7 +12,7 @@
     │   ├── AccessError              the broker refuses the credentials or the operation
     │   ├── BrokerTooOldError        the broker lacks a request that exactly-once needs
     │   ├── RecordError              a record cannot be written (too large, wrong type, unknown partition)
-    │   ├── ManifestError            the manifest is missing, foreign, torn or of an unknown version
+    │   ├── ManifestError            the manifest is missing, of another attempt, torn or of an unknown version
     │   ├── UndecidableError         the attempt can no longer be committed (superseded, aborted, too late)
     │   │   └── SupersededError      the attempt was given up while its Spark application wrote it
     │   ├── CheckFailedError         the author's check refused the load
@@ -155,25 +155,17 @@ class OtherClusterError(ConfigurationError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        remedy: str = "",
-        load: str | None = None,
-        attempt: int | None = None,
-        transactional_id: str | None = None,
-        written_to: str | None = None,
-        leads_to: str | None = None,
+        self, message: str, *, written_to: str | None = None, leads_to: str | None = None, **ids: Any
     ) -> None:
-        super().__init__(message, remedy=remedy, load=load, attempt=attempt, transactional_id=transactional_id)
+        super().__init__(message, **ids)
         self.written_to = written_to
         self.leads_to = leads_to
 
 
 class OtherLedgerError(ConfigurationError):
-    """This process opens another ledger than the one that the load is noted in: another Airflow home, or connection.
+    """This process opens another ledger than the one that has the load: another Airflow home, or connection.
 
-    What it says of the load means nothing, least of all that there is nothing to do.
+    What it says of the load means nothing, not even that there is nothing to do.
     """
 
     def __init__(self, message: str, *, remedy: str = _ONE_LEDGER, **ids: Any) -> None:
@@ -205,7 +197,7 @@ class UndecidableError(TerminalError):
 
 
 class SupersededError(UndecidableError):
-    """The attempt was given up in the ledger while its Spark application wrote it, which has noticed and ended."""
+    """The attempt was aborted in the ledger while its Spark application wrote it, which has noticed that and ended."""
 
 
 class CheckFailedError(TerminalError):
@@ -213,7 +205,7 @@ class CheckFailedError(TerminalError):
 
 
 class DualWriteError(TerminalError):
-    """The author's SQL that was to become true with the decision failed; neither has."""
+    """The author's SQL that was to become true with the decision failed: nothing is decided."""
 
 
 class ProducerFencedError(TerminalError):
@@ -223,7 +215,7 @@ class ProducerFencedError(TerminalError):
 class TooLargeToCopyError(TerminalError):
     """A transaction was lost after its decision, and to copy it takes longer than any transaction may stay open.
 
-    Nothing is in doubt, nor gone: its load stays REPAIRING until the brokers allow more, or prepare writes it again.
+    Nothing is in doubt or missing: its load stays REPAIRING until the brokers allow more, or prepare writes it again.
     """
 
 
@@ -232,13 +224,13 @@ class SandboxError(TerminalError):
 
 
 class InDoubtError(TerminalError):
-    """The log does not tell one story (rule: doubt-stops-for-a-person). Nothing is touched; a person decides."""
+    """The log does not show one outcome (rule: doubt-stops-for-a-person). Nothing is touched; a person decides."""
 
 
 class RecordsGoneError(InDoubtError):
     """Records of a decided load were lost, and are not in the log any more: only prepare can write them again.
 
-    The load stays REPAIRING: nothing of it is in doubt but whether the source still says the same.
+    The load stays REPAIRING. In doubt is only whether the source is still the same.
     """
 
 
@@ -247,7 +239,7 @@ class BrokerUnavailableError(TransientError):
 
 
 class RegistryUnavailableError(TransientError):
-    """The schema registry did not answer, or answered that it cannot now."""
+    """The schema registry did not answer, or answered that it cannot at the moment."""
 
 
 class LedgerUnavailableError(TransientError):
@@ -255,7 +247,7 @@ class LedgerUnavailableError(TransientError):
 
 
 class LedgerNotReadyError(LedgerUnavailableError):
-    """There is no ledger where one was looked for, or it is not upgraded yet. A task may wait for that; nobody else."""
+    """There is no ledger where one was looked for, or it is not upgraded yet. Only a task may wait for that."""
 
 
 class StorageUnavailableError(TransientError):
@@ -267,5 +259,5 @@ class NotFinishedError(TransientError):
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
-    """What may have been meant by a name that nobody knows: for remedies."""
+    """What may have been meant by an unknown name: for remedies."""
     return next(iter(difflib.get_close_matches(given.lower(), list(known), n=1)), None)

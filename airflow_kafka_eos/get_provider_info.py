@@ -55,7 +55,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
-        "cli": ["airflow_kafka_eos.cli.provider.get_kafka_eos_cli_commands"],
+        "cli": ["airflow_kafka_eos.cli.get_kafka_eos_cli_commands"],
         "operators": [
             {
                 "integration-name": "Kafka exactly-once loads",

@@ -1,6 +1,7 @@
-"""The command line: ``airflow-kafka-eos``. Each command's file adds its own arguments and runs them.
+"""The command line: ``airflow-kafka-eos``, and ``airflow kafka-eos`` under Airflow's own.
 
-Nothing is imported here that takes time: Ctrl-C may come at any moment, and ends without a traceback.
+Each group of commands has a module, whose ``add_to`` adds its arguments. Nothing is imported at the top that takes
+time: Ctrl-C may come at any moment, and ends without a traceback.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 PROG = "airflow-kafka-eos"
 #: as a shell has it for what SIGINT and SIGPIPE end
-_INTERRUPTED, _NOBODY_READS = 130, 141
+_INTERRUPTED, _PIPE_CLOSED = 130, 141
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
         return _INTERRUPTED
     except BrokenPipeError:
         _write_no_more()
-        return _NOBODY_READS
+        return _PIPE_CLOSED
 
 
 def _run(argv: list[str], prog: str) -> int:
@@ -43,7 +45,7 @@ def _run(argv: list[str], prog: str) -> int:
         with suppress(AttributeError):  # of a stream that is no file
             # a name that the terminal cannot show is no reason to show nothing
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        _refuse_what_is_no_text(argv)
+        _check_encoding(argv)
         arguments = parser(prog).parse_args(argv)
         code = int(arguments.run(arguments))
         if sys.stdout is not None:
@@ -65,17 +67,7 @@ def _run(argv: list[str], prog: str) -> int:
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """All commands."""
     from airflow_kafka_eos import __version__
-    from airflow_kafka_eos.cli import (
-        broker,
-        cleanup,
-        demo,
-        doctor,
-        ids,
-        ledger,
-        loads,
-        spark_archive,
-        transactions,
-    )
+    from airflow_kafka_eos.cli import cleanup, doctor, ids, ledger, loads, local, transactions
     from airflow_kafka_eos.cli.terminal import EXPLAINED
 
     every = argparse.ArgumentParser(
@@ -83,12 +75,12 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, transactions, cleanup, ids, ledger, doctor, spark_archive, broker, demo):
+    for group in (loads, transactions, cleanup, ids, ledger, doctor, local):
         group.add_to(commands)
     return every
 
 
-def _refuse_what_is_no_text(argv: list[str]) -> None:
+def _check_encoding(argv: list[str]) -> None:
     from airflow_kafka_eos.errors import ConfigurationError
 
     for number, word in enumerate(argv, 1):
@@ -109,3 +101,32 @@ def _write_no_more() -> None:
     """What stdout still holds would fail once more when Python ends."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def get_kafka_eos_cli_commands() -> list[Any]:
+    """``airflow kafka-eos``, named by the provider's ``cli`` entry.
+
+    One command that hands its words on: so no other call of ``airflow`` pays for our parser.
+    """
+    from airflow.cli.cli_config import ActionCommand, Arg
+
+    words = Arg(  # type: ignore[no-untyped-call]
+        ("words",), nargs=argparse.REMAINDER, metavar="COMMAND", help="a command and its arguments"
+    )
+    return [
+        ActionCommand(
+            name="kafka-eos",
+            help="Loads into Kafka, exactly once: loads, transactions, cleanup, ledger",
+            description="The commands of airflow-kafka-eos: `airflow kafka-eos loads list`, `airflow kafka-eos "
+            "transactions list`, `airflow kafka-eos cleanup`, ... Each has its own --help.",
+            func=_run_under_airflow,
+            args=(words,),
+        )
+    ]
+
+
+def _run_under_airflow(arguments: argparse.Namespace) -> None:
+    from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
+
+    redirect_stdout_log_handlers_to_stderr()  # what programs read must be ours alone
+    sys.exit(main(arguments.words, prog="airflow kafka-eos"))

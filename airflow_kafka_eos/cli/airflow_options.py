@@ -1,9 +1,9 @@
-"""Airflow's options for commands, read as Airflow reads them, without importing it: that takes seconds of each call.
+"""Airflow's configuration for commands, read as Airflow reads it, without importing Airflow: that takes seconds.
 
 What only Airflow itself can tell (a command that prints a value, a secrets backend, a file that is not as it should be)
 it is asked for. ``tests/cli/test_airflow_options.py`` holds both readings against each other.
 
-Section ``[kafka_eos]`` for commands; see :mod:`airflow_kafka_eos.config`. What no argument says, it says.
+Section ``[kafka_eos]`` (:mod:`airflow_kafka_eos.config`) gives the arguments of commands their defaults.
 """
 
 from __future__ import annotations

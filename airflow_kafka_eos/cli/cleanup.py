@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.airflow_options import default_of, in_ms, or_setting
-from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person, say_where
-from airflow_kafka_eos.cli.durations import milliseconds, seconds, text_of
+from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli.target import add_session, known_load, load_of, open_session, person, say_where
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
-    add_output,
+    add_deadline,
     add_yes,
-    as_json,
     as_table,
     code_of,
     confirm,
     say_hidden,
+    show,
     worst,
 )
 from airflow_kafka_eos.errors import ConfigurationError
@@ -37,27 +38,23 @@ def add_to(commands: Any) -> None:
         "cleanup",
         help="end what runs have left open",
         description="End what runs have left open, and roll decided loads forward. Without NAME and KEY: all loads of "
-        "the namespace with aborted attempts that nobody has swept, with decisions that are not verified, with open "
-        "transactions of finished attempts, and with attempts abandoned since --abandoned-after. With them: all "
-        "attempts of that load, also one that a run is working on.",
+        "the namespace that have aborted attempts which are not swept, decisions which are not verified, open "
+        "transactions of finished attempts, or attempts that count as abandoned (--abandoned-after). With NAME and "
+        "KEY: all attempts of that load, also one that a run is working on.",
     )
-    cleanup.add_argument("name", nargs="?", help="only this load's")
+    cleanup.add_argument("name", nargs="?", help="only the load of this name, and of this KEY")
     cleanup.add_argument("key", nargs="?", help="its load_key")
-    add_namespace(cleanup)
     cleanup.add_argument(
         "--abandoned-after", type=milliseconds, default=_DAY_MS, metavar="DURATION",
-        help="an undecided attempt without a sign of life for so long is nobody's any more; default 1d",
+        help="an undecided attempt counts as abandoned after so long without a sign of life; default 1d",
     )  # fmt: skip
     add_quiet(cleanup)
+    add_deadline(cleanup, 600)
     cleanup.add_argument(
-        "--deadline", type=seconds, default=600.0, metavar="SECONDS", help="how long to try; default 600"
-    )
-    cleanup.add_argument(
-        "--dry-run", action="store_true", help="only say which loads, up to which attempt, and what of them is open"
+        "--dry-run", action="store_true", help="only show which loads, up to which attempt, and what of them is open"
     )
     add_yes(cleanup)
-    add_cluster(cleanup)
-    add_output(cleanup)
+    add_session(cleanup)
     cleanup.set_defaults(run=_cleanup)
 
 
@@ -65,7 +62,7 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
     """The argument for zombies: one of an application that never reported may open a transaction after a sweep."""
     command.add_argument(
         "--quiet", type=or_setting("quiet_period", milliseconds, in_ms), default="", metavar="DURATION",
-        help="how long nothing may have been open after an application that never reported; "
+        help="how long nothing may have been open, where an application never reported, before cleanup ends; "
         f"{default_of('quiet_period')} s",
     )  # fmt: skip
 
@@ -79,7 +76,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         left = _chosen(arguments, session)
         loads = dict(left.loads)
         before = open_of(session, loads) if arguments.dry_run else {}
-        states = {load: row.state.value for load in before if (row := session.ledger.load(load)) is not None}
+        states = {load: row.state for load in before if (row := session.ledger.load(load)) is not None}
         swept: list[Swept] = []
         if loads and not arguments.dry_run:
             confirm(arguments, _question(arguments, session, loads))
@@ -91,24 +88,28 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     codes += [FOUND] if left.unknown or left.elsewhere else []
     codes.append(say_hidden(left.hidden))
     if arguments.dry_run:
-        shown = [_found(load, up_to, states.get(load), before[load]) for load, up_to in loads.items()]
+        shown = [
+            _named(load, up_to) | {"state": states.get(load), "open": before[load]} for load, up_to in loads.items()
+        ]
     else:
         shown = [_swept(s) for s in swept]
-    if arguments.output == "json":
-        why = None if left.hidden is None else str(left.hidden)
-        elsewhere = [_of_another_cluster(row) for row in left.elsewhere]
-        print(as_json({"loads": shown, "unknown": list(left.unknown), "elsewhere": elsewhere, "hidden": why}))
-    else:
-        print(as_table([_counted(row) for row in shown]) or "nothing to clean up")
+    elsewhere = [_of_another_cluster(row) for row in left.elsewhere]
+    answer = {
+        "loads": shown,
+        "unknown": list(left.unknown),
+        "elsewhere": elsewhere,
+        "hidden": None if left.hidden is None else str(left.hidden),
+    }
+    if show(arguments, answer, [_counted(row) for row in shown], nothing="nothing to clean up"):
         if any(before.values()):
             print("\nopen now; a sweep ends what is not decided, and commits what is decided:")
             print("\n".join(name for names in before.values() for name in names))
         if left.unknown:
-            print("\nopen, of this ledger, and unknown to it (restored from a backup?); left alone:")
+            print("\nopen under this ledger's id, and not known to it; left alone. Was it restored from a backup?")
             print("\n".join(left.unknown))
-        if left.elsewhere:
+        if elsewhere:
             print("\nwritten to another Kafka cluster, and not closed; run it with a --kafka-conn-id that leads there:")
-            print(as_table([_of_another_cluster(row) for row in left.elsewhere]))
+            print(as_table(elsewhere))
     return worst(codes)
 
 
@@ -117,13 +118,8 @@ def _chosen(arguments: argparse.Namespace, session: Session) -> Leftovers:
 
     if arguments.name is None:
         return find(session, abandoned_after=timedelta(milliseconds=arguments.abandoned_after))
-    from airflow_kafka_eos.cli.loads import unknown
-
-    load = LoadIdentity(arguments.namespace, arguments.name, arguments.key)
-    row = session.ledger.load(load)
-    if row is None:
-        raise unknown(session.ledger, load)
-    return Leftovers({load: row.newest_attempt}, ())  # its sweep makes sure itself
+    row = known_load(session.ledger, load_of(arguments))
+    return Leftovers({row.load: row.newest_attempt}, ())  # its sweep makes sure itself
 
 
 def _question(arguments: argparse.Namespace, session: Session, loads: dict[LoadIdentity, int]) -> str:
@@ -135,34 +131,21 @@ def _question(arguments: argparse.Namespace, session: Session, loads: dict[LoadI
     ((load, number),) = loads.items()
     newest = session.ledger.attempt(load, number)
     alive = newest is not None and newest.is_undecided
-    warning = " It is undecided, a run may be at work on it, and it cannot be committed then." if alive else ""
+    warning = " It is undecided, and a run may be working on it. It cannot be committed afterwards." if alive else ""
     return f"Sweep load {load} up to attempt {number}?{warning}"
 
 
 def _of_another_cluster(row: AttemptRow) -> dict[str, Any]:
-    load = row.load
-    return {
-        "namespace": load.namespace,
-        "name": load.name,
-        "key": load.key,
-        "attempt": row.number,
-        "cluster_id": row.cluster_id,
-    }
+    return asdict(row.load) | {"attempt": row.number, "cluster_id": row.cluster_id}
 
 
 def _named(load: LoadIdentity, up_to: int) -> dict[str, Any]:
-    return {"namespace": load.namespace, "name": load.name, "key": load.key, "up_to_attempt": up_to}
-
-
-def _found(load: LoadIdentity, up_to: int, state: str | None, open_ids: list[str]) -> dict[str, Any]:
-    return {**_named(load, up_to), "state": state, "open": open_ids}
+    return asdict(load) | {"up_to_attempt": up_to}
 
 
 def _swept(swept: Swept) -> dict[str, Any]:
     error = None if swept.error is None else str(swept.error)
-    return {
-        **_named(swept.load, swept.up_to), "aborted": list(swept.aborted), "clean": error is None, "error": error
-    }  # fmt: skip
+    return _named(swept.load, swept.up_to) | {"aborted": list(swept.aborted), "clean": error is None, "error": error}
 
 
 def _counted(row: dict[str, Any]) -> dict[str, Any]:

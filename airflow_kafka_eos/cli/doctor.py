@@ -14,17 +14,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.airflow_options import airflow_option, default_of, or_setting
-from airflow_kafka_eos.cli.cluster import add_address, add_kafka_conn_id, add_namespace, settings_of
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import seconds, whole
-from airflow_kafka_eos.cli.ledger import add_conn_id, url_of
-from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, add_output, as_json, as_table
+from airflow_kafka_eos.cli.ledger import url_of
+from airflow_kafka_eos.cli.target import add_session, settings_of
+from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, show
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.doctor.examine import Examination
-    from airflow_kafka_eos.doctor.finding import Finding
 
 #: what they log of connections is in the findings, and Airflow's logging would print it between them
 _CHATTY = ("kafka", "alembic")
@@ -33,11 +32,10 @@ _CHATTY = ("kafka", "alembic")
 def add_to(commands: Any) -> None:
     """Add the command to the parser's subcommands."""
     doctor = commands.add_parser("doctor", help="check cluster, ledger and Spark settings; changes nothing")
-    add_kafka_conn_id(doctor)
-    add_address(doctor)
-    doctor.add_argument("--topic", action="append", default=[], help="a topic that is loaded into; may be repeated")
-    add_namespace(doctor)
-    doctor.add_argument("--load-name", help="where the ACLs are those of one load name only: that name")
+    doctor.add_argument(
+        "--topic", action="append", default=[], help="a topic that is loaded into; may be given several times"
+    )
+    doctor.add_argument("--load-name", help="the load name, where the ACLs are for one load name only")
     doctor.add_argument(
         "--hold-time", type=or_setting("hold_time", seconds, timedelta.total_seconds), default="", metavar="SECONDS",
         help=f"as the load has it; {default_of('hold_time')}",
@@ -54,12 +52,11 @@ def add_to(commands: Any) -> None:
         "--max-transactional-ids-of-namespace", type=many, default=100_000, metavar="N", help="default 100000"
     )
     doctor.add_argument(
-        "--spark-conf", action="append", metavar="KEY=VALUE", help="a Spark setting of the load; may be repeated"
-    )
+        "--spark-conf", action="append", metavar="KEY=VALUE",
+        help="a Spark setting of the load; may be given several times",
+    )  # fmt: skip
     doctor.add_argument("--spark-conn-id", help="check the settings in this Airflow connection's extra too")
-    doctor.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="for one question; default 10")
-    add_conn_id(doctor)
-    add_output(doctor)
+    add_session(doctor, timeout_s=10)
     doctor.set_defaults(run=_run)
 
 
@@ -79,15 +76,16 @@ def _run(arguments: argparse.Namespace) -> int:
         load_name=arguments.load_name,
         caps=Caps(arguments.max_transactional_ids, arguments.max_transactional_ids_of_namespace),
         spark_conf=_spark_conf(arguments),
-        executor=_executor(),
+        executor=airflow_option("core", "executor", "LocalExecutor"),
         ledger_flags=_flags(arguments, "conn_id"),
         cluster_flags=_flags(arguments, "kafka_conn_id", "bootstrap_server", "command_config"),
     )
     found = examine(settings_of(arguments), url_of(arguments), asked, timeout_s=arguments.timeout)
-    if arguments.output == "json":
-        print(as_json([asdict(f) for f in found.findings]))
-    else:
-        print(_for_people(found))
+    table = [
+        {"check": f.id, "result": f.severity, "subject": f.subject, "seen": _short(f.seen)} for f in found.findings
+    ]
+    if show(arguments, [asdict(f) for f in found.findings], table):
+        _explain(found)
     if not found.reached_anything:
         return TRANSIENT
     return FOUND if found.has_errors else OK
@@ -118,29 +116,17 @@ def _spark_conf(arguments: argparse.Namespace) -> dict[str, str] | None:
     return conf | dict(_pairs("--spark-conf", arguments.spark_conf or ()))
 
 
-def _executor() -> str:
-    return airflow_option("core", "executor", "LocalExecutor")
-
-
-def _for_people(found: Examination) -> str:
+def _explain(found: Examination) -> None:
     from airflow_kafka_eos.doctor.commands import ADMIN_CONFIG
 
-    table = as_table(
-        [
-            {"check": f.id, "result": f.severity.value, "subject": f.subject, "seen": _short(f.seen)}
-            for f in found.findings
-        ]
-    )
-    lines = [table, *(_explained(f) for f in found.findings if f.severity.value != "ok")]
+    for f in found.findings:
+        if f.severity.value == "ok":
+            continue
+        print(f"\n{f.severity.value}: {f.id}, {f.subject}\n  {f.seen}\n  {f.means}.")
+        for number, line in enumerate(f.remedy.splitlines()):
+            print(f"     {line}" if number else f"  -> {line}")
     if any(ADMIN_CONFIG in f.remedy for f in found.findings):
-        lines.append(f"\n{ADMIN_CONFIG} has the login of an administrator, as Kafka's own tools read it")
-    return "\n".join(lines)
-
-
-def _explained(f: Finding) -> str:
-    lines = [f"\n{f.severity.value}: {f.id}, {f.subject}", f"  {f.seen}", f"  {f.means}."]
-    first, *others = f.remedy.splitlines() or [""]
-    return "\n".join([*lines, *([f"  -> {first}"] if first else []), *(f"     {line}" for line in others)])
+        print(f"\n{ADMIN_CONFIG} has the login of an administrator, as Kafka's own tools read it")
 
 
 def _short(text: str, width: int = 70) -> str:

@@ -1,30 +1,34 @@
-"""``transactions commit``, ``abort`` and ``force-terminate``: the ledger is asked, and written, first.
+"""Ending transactions: ``transactions commit``, ``abort``, ``force-terminate`` and ``hanging``.
 
-Rule: decide-before-kafka.
-
-``transactions hanging``: what no coordinator will ever end (KIP-664, KIP-890).
+The ledger is asked, and written, before a broker is told (rule: decide-before-kafka).
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.cleanup import add_quiet
-from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
-from airflow_kafka_eos.cli.durations import milliseconds, seconds, text_of
-from airflow_kafka_eos.cli.naming import add_place, add_transactional_id, id_at, id_or_place, needed_id
+from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli.target import (
+    add_partition,
+    add_session,
+    add_transactional_id,
+    id_at,
+    id_or_partition,
+    needed_id,
+    open_session,
+    person,
+)
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
     OK,
-    add_output,
+    add_deadline,
     add_yes,
-    as_json,
-    as_lines,
-    as_table,
     code_of,
     confirm,
+    say,
+    show,
     worst,
 )
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
@@ -42,18 +46,17 @@ def add_to(transactions: Any) -> None:
     commit = transactions.add_parser(
         "commit",
         help="roll the decided load of a transaction forward",
-        description="Roll the load forward that a transaction is decided to be committed with, all of its "
-        "transactions. What nobody has decided is not committed: decide does that, for a whole load.",
+        description="Roll the load of a decided transaction forward, with all of its transactions. What is not decided "
+        "is not committed: the task decide does that, for a whole load.",
     )
     commit.set_defaults(run=_commit)
     abort = transactions.add_parser(
         "abort",
         help="abort the attempt that a transaction belongs to",
-        description="Make the attempt that a transaction belongs to undecidable in the ledger, then end all that it, "
+        description="Make the attempt that a transaction belongs to undecidable in the ledger. Then end all that it, "
         "and older attempts of its load, have open.",
     )
-    abort.add_argument("--reason", default="aborted by hand", help="for whoever looks at the ledger later")
-    add_place(abort)
+    add_partition(abort)
     add_quiet(abort)
     abort.set_defaults(run=_abort)
     terminate = transactions.add_parser(
@@ -65,18 +68,34 @@ def add_to(transactions: Any) -> None:
         "given up by name before (loads give-up). Unlike KIP-939's forceTerminateTransaction it sends no "
         "InitProducerId, which would abort whatever is open by then.",
     )
-    terminate.add_argument("--reason", default="terminated by hand", help="for whoever looks at the ledger later")
     terminate.set_defaults(run=_force_terminate)
-    for command in (commit, abort, terminate):
+    for command, reason in ((commit, ""), (abort, "aborted by hand"), (terminate, "terminated by hand")):
         add_transactional_id(command)
-        command.add_argument(
-            "--deadline", type=seconds, default=60.0, metavar="SECONDS", help="how long to try; default 60"
-        )
-        add_namespace(command)
-        add_cluster(command)
-        add_output(command)
-    for command in (abort, terminate):
-        add_yes(command)
+        if reason:
+            command.add_argument("--reason", default=reason, help=f"it is kept in the ledger; default: {reason}")
+            add_yes(command)
+        add_deadline(command, 60)
+        add_session(command)
+
+    hanging = transactions.add_parser(
+        "hanging",
+        help="find transactions that no coordinator will end",
+        description="Find transactions that a partition has open and no coordinator will end, in the given topics; "
+        "without --topic, in those that loads of the namespace were prepared for, as the ledger has them. "
+        "With --abort, those that are this ledger's, and no part of a decision, are ended by an abort marker in their "
+        "partition; it needs ALTER on the Cluster. Those of other applications are only shown: as hanging where that "
+        "is proven, otherwise as what may be alive, with the permissions that would tell.",
+    )
+    hanging.add_argument("--topic", action="append", metavar="TOPIC", help="may be given several times")
+    hanging.add_argument(
+        "--running-longer-than", type=milliseconds, metavar="DURATION",
+        help="without a record for so long, by the records' own timestamps, which prove nothing: it only narrows the "
+        "search; default: the brokers' transaction.max.timeout.ms and 5 minutes",
+    )  # fmt: skip
+    hanging.add_argument("--abort", action="store_true", help="end those of this ledger; the default only shows them")
+    add_yes(hanging)
+    add_session(hanging)
+    hanging.set_defaults(run=_hanging)
 
 
 def _commit(arguments: argparse.Namespace) -> int:
@@ -86,32 +105,32 @@ def _commit(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         attempt = _attempt(session, name)
         if not _is_decided(session, attempt, name):
-            what = "its attempt is aborted" if attempt.verdict is Verdict.ABORT else "nobody has decided it"
+            what = "its attempt is aborted" if attempt.verdict is Verdict.ABORT else "it is not decided yet"
             raise UndecidableError(
                 f"the transaction is not decided to be committed: {what}",
-                remedy="Run decide (clear it in Airflow); only a decision recorded in the ledger is ever committed",
+                remedy="Clear the task decide in Airflow: only what the ledger has decided to commit is committed",
                 load=str(attempt.load),
                 attempt=attempt.number,
                 transactional_id=name,
             )
         row = recover(session, attempt.load, by=person(), deadline_s=arguments.deadline)
-        _print(arguments, session, attempt)
+        _show(arguments, session, attempt)
     return OK if row.state is LoadState.COMMITTED else FOUND
 
 
 def _abort(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.cleanup.namespace import clean
 
-    named = id_or_place(arguments)
+    named = id_or_partition(arguments)
     with open_session(arguments) as session:
         name = named if isinstance(named, str) else id_at(session.partitions.wire, named, arguments.start_offset)
         attempt = _attempt(session, name)
-        _refuse_decided(session, attempt, name)
+        _check_undecided(session, attempt, name)
         confirm(arguments, f"Abort attempt {attempt.number} of load {attempt.load}, and end all that it has open?")
         session.ledger.make_undecidable(
             attempt.load, up_to=attempt.number, decided_by=person(), reason=arguments.reason
         )
-        _refuse_decided(session, attempt, name)  # decided while we asked
+        _check_undecided(session, attempt, name)  # decided while we asked
         (swept,) = clean(
             session,
             {attempt.load: attempt.number},
@@ -121,7 +140,7 @@ def _abort(arguments: argparse.Namespace) -> int:
         )
         if swept.error is not None:
             raise swept.error
-        _print(arguments, session, attempt, ended=swept.aborted)
+        _show(arguments, session, attempt, ended=swept.aborted)
     return OK
 
 
@@ -135,7 +154,7 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
         ended = force_terminate(
             session, name, by=person(), reason=arguments.reason, deadline_s=arguments.deadline, of=attempt
         )
-        _print(arguments, session, attempt, ended=() if ended is None else (ended.transactional_id,))
+        _show(arguments, session, attempt, ended=() if ended is None else (ended.transactional_id,))
     return OK
 
 
@@ -149,8 +168,8 @@ def _attempt(session: Session, name: str) -> AttemptRow:
     if attempt is None:
         raise InDoubtError(
             "the ledger does not know the attempt of this transactional id",
-            remedy="Check that this is the ledger that opened it; if it was restored from a backup, end nothing before "
-            "you have looked at the topic",
+            remedy="Check that this is the ledger that opened it; if it was restored from a backup, look at the topic "
+            "before you end anything",
             transactional_id=name,
         )
     refuse_elsewhere(session, [attempt])
@@ -166,10 +185,10 @@ def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
     return any(row.transaction.transactional_id == name for row in rows)
 
 
-def _refuse_decided(session: Session, attempt: AttemptRow, name: str) -> None:
+def _check_undecided(session: Session, attempt: AttemptRow, name: str) -> None:
     if _is_decided(session, attempt, name):
         raise UndecidableError(
-            "the transaction is decided to be committed: it is only ever rolled forward",
+            "the transaction is decided to be committed: it can only be rolled forward",
             remedy="Run `airflow-kafka-eos transactions commit`, or `loads recover`",
             load=str(attempt.load),
             attempt=attempt.number,
@@ -177,44 +196,19 @@ def _refuse_decided(session: Session, attempt: AttemptRow, name: str) -> None:
         )
 
 
-def _print(
+def _show(
     arguments: argparse.Namespace, session: Session, attempt: AttemptRow, ended: tuple[str, ...] = ()
 ) -> None:
     row = session.ledger.load(attempt.load)
     now = session.ledger.attempt(attempt.load, attempt.number)
     shown = {
         "load": str(attempt.load),
-        "state": None if row is None else row.state.value,
+        "state": None if row is None else row.state,
         "attempt": attempt.number,
-        "verdict": None if now is None or now.verdict is None else now.verdict.value,
+        "verdict": None if now is None else now.verdict,
         "aborted": list(ended),
     }
-    print(as_json(shown) if arguments.output == "json" else as_lines(shown))
-
-
-def add_hanging(transactions: Any) -> None:
-    """Add the command to those of ``transactions``."""
-    hanging = transactions.add_parser(
-        "hanging",
-        help="what no coordinator will ever end",
-        description="Find transactions that a partition has open and no coordinator will end, in the given topics; "
-        "without --topic, in those that loads of the namespace were prepared for, as the ledger has them. "
-        "With --abort, those that are this ledger's, and no part of a decision, are ended by an abort marker in their "
-        "partition; it needs ALTER on the Cluster. Other applications' are only shown: as hanging where that is "
-        "proven, else as what may be alive, with the rights that would tell.",
-    )
-    hanging.add_argument("--topic", action="append", metavar="TOPIC", help="repeat it for several")
-    hanging.add_argument(
-        "--running-longer-than", type=milliseconds, metavar="DURATION",
-        help="without a record for so long, by the records' own timestamps, which prove nothing: it only narrows the "
-        "search; default: the brokers' transaction.max.timeout.ms and 5 minutes",
-    )  # fmt: skip
-    hanging.add_argument("--abort", action="store_true", help="end those that are ours; the default only looks")
-    add_yes(hanging)
-    add_namespace(hanging)
-    add_cluster(hanging)
-    add_output(hanging)
-    hanging.set_defaults(run=_hanging)
+    show(arguments, shown)
 
 
 def _hanging(arguments: argparse.Namespace) -> int:
@@ -222,33 +216,28 @@ def _hanging(arguments: argparse.Namespace) -> int:
 
     with open_session(arguments) as session:
         topics = arguments.topic or _of_the_ledger(session)
-        places = _partitions(session, topics)
-        found = find(session, places, longer_than_ms=arguments.running_longer_than)
-        ours = [h for h in found if h.whose is Whose.OURS]
-        ended = []
-        if arguments.abort and ours:
-            confirm(arguments, f"Write abort markers for {len(ours)} hanging transactions of this ledger?")
-            for one in ours:
+        found = find(session, _partitions(session, topics), longer_than_ms=arguments.running_longer_than)
+        ended = [h for h in found if h.whose is Whose.OURS] if arguments.abort else []
+        if ended:
+            confirm(arguments, f"Write abort markers for {len(ended)} hanging transactions of this ledger?")
+            for one in ended:
                 abort(session, one)
-                ended.append(one)
         servers = session.partitions.wire.settings.bootstrap_servers
     shown = [_row(h, h in ended) | {"what_to_do": None if h in ended else what_to_do(h, servers)} for h in found]
-    if arguments.output == "json":
-        print(as_json(shown))
-    else:
-        print(as_table([_for_people(row) for row in shown]) or f"no hanging transactions in {', '.join(topics)}")
+    nothing = f"no hanging transactions in {', '.join(topics)}"
+    if show(arguments, shown, [_for_people(row) for row in shown], nothing=nothing):
         for row in shown:
             if row["what_to_do"]:
                 print(f"\n{row['topic']}-{row['partition']}, offset {row['start_offset']}: {row['what_to_do']}")
     doubts = {str(h.doubt): h.doubt for h in found if h.doubt is not None}
     for text in doubts:
-        print(f"airflow-kafka-eos: NOT PROVEN TO HANG: {text}", file=sys.stderr)
+        say(f"airflow-kafka-eos: NOT PROVEN TO HANG: {text}")
     left = [h for h in found if h.is_proven and h not in ended]
     return worst([*([FOUND] if left else []), *map(code_of, doubts.values())])
 
 
 def _of_the_ledger(session: Session) -> list[str]:
-    """Topics of the namespace's loads that are still there, said on stderr: nobody has named them.
+    """Existing topics of the namespace's loads, said on stderr: nobody has named them.
 
     :raises ConfigurationError: there is none.
     """
@@ -258,11 +247,11 @@ def _of_the_ledger(session: Session) -> list[str]:
     there = [name for name in known if topic_seen(session.partitions.wire, name) is not None]
     if not there:
         raise ConfigurationError(
-            f"the ledger knows no topic of namespace {session.namespace} that is there",
-            remedy="Name the topics: --topic TOPIC; those of loads that were never prepared are not in the ledger",
+            f"the ledger knows no existing topic of namespace {session.namespace}",
+            remedy="Name the topics: --topic TOPIC. Those of loads that were never prepared are not in the ledger",
         )
-    gone = f"; not there any more: {', '.join(sorted(set(known) - set(there)))}" if len(there) < len(known) else ""
-    print(f"topics of the ledger's prepared loads: {', '.join(there)}{gone}", file=sys.stderr)
+    deleted = f"; deleted since: {', '.join(sorted(set(known) - set(there)))}" if len(there) < len(known) else ""
+    say(f"topics of the ledger's prepared loads: {', '.join(there)}{deleted}")
     return there
 
 
@@ -286,7 +275,7 @@ def _row(hanging: HangingTransaction, ended: bool) -> dict[str, Any]:
         "start_offset": p.txn_start_offset,
         "idle_ms": hanging.idle_ms,
         "why": hanging.why,
-        "whose": hanging.whose.value,
+        "whose": hanging.whose,
         "transactional_id": hanging.transactional_id,
         "load": str(hanging.attempt.load) if hanging.attempt else None,
         "attempt": hanging.attempt.number if hanging.attempt else None,
@@ -303,7 +292,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "start_offset": row["start_offset"],
         "hanging": "yes" if row["proven"] else "MAY BE ALIVE",
         "idle": text_of(row["idle_ms"]),
-        "whose": (row["whose"] + (", aborted" if row["aborted"] else "")) if row["proven"] else None,
+        "whose": (row["whose"].value + (", aborted" if row["aborted"] else "")) if row["proven"] else None,
         "why": row["why"],
         "transactional_id": row["transactional_id"],
     }

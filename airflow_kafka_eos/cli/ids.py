@@ -6,20 +6,10 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, say_where
 from airflow_kafka_eos.cli.durations import whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
-from airflow_kafka_eos.cli.terminal import (
-    FOUND,
-    OK,
-    add_output,
-    add_yes,
-    as_json,
-    as_table,
-    confirm,
-    say_hidden,
-    worst,
-)
+from airflow_kafka_eos.cli.target import add_namespace, add_session, open_session, say_where
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_yes, confirm, say_hidden, show, worst
 from airflow_kafka_eos.errors import ConfigurationError
 
 
@@ -31,9 +21,7 @@ def add_to(commands: Any) -> None:
     report = ids.add_parser(
         "report", help="how many ids brokers keep, by load name, how old they are and what they cost"
     )
-    add_namespace(report)
-    add_cluster(report)
-    add_output(report)
+    add_session(report)
     report.set_defaults(run=_report)
 
     settle = ids.add_parser(
@@ -58,25 +46,24 @@ def _report(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         report = ids_report(session)
         say_where(session)
-    names = [{"name": n.load_name, "ids": n.ids} | _but_name(asdict(n)) for n in report.names]
-    if arguments.output == "json":
-        summary = {
-            "namespace": report.namespace,
-            "expiration_ms": report.expiration_ms,
-            "hidden": None if report.hidden is None else str(report.hidden),
-        }
-        print(as_json(summary | {"ids": report.ids, "bytes": report.bytes, "names": names}))
-    else:
-        print(as_table(names) or "no ids")
+    names = []
+    for one in report.names:
+        row = asdict(one)
+        row["oldest_s"] = None if one.oldest_s is None else round(one.oldest_s)
+        names.append({"name": row.pop("load_name"), "ids": one.ids} | row)
+    shown = {
+        "namespace": report.namespace,
+        "expiration_ms": report.expiration_ms,
+        "hidden": None if report.hidden is None else str(report.hidden),
+        "ids": report.ids,
+        "bytes": report.bytes,
+        "names": names,
+    }
+    if show(arguments, shown, names, nothing="no ids"):
         kept = "unknown" if report.expiration_ms is None else f"{report.expiration_ms / 86_400_000:g} days"
         cost = f"about {report.bytes / 1024:.0f} KiB of brokers' memory"
-        print(f"\n{report.ids} ids, {cost}; an unused one is kept: {kept}")
+        print(f"\n{report.ids} ids, {cost}; an unused id is kept for: {kept}")
     return worst([FOUND if any(n.in_doubt for n in report.names) else OK, say_hidden(report.hidden)])
-
-
-def _but_name(row: dict[str, Any]) -> dict[str, Any]:
-    age = row["oldest_s"]
-    return {k: v for k, v in row.items() if k != "load_name"} | {"oldest_s": None if age is None else round(age)}
 
 
 def _settle(arguments: argparse.Namespace) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.cluster import add_address, add_kafka_conn_id, settings_of
-from airflow_kafka_eos.cli.durations import seconds
-from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, as_json, as_table, confirm
+from airflow_kafka_eos.cli.target import add_cluster, settings_of
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_deadline, add_output, add_yes, confirm, say, show
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.transaction import PreparedTransaction
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 64 * 1024 * 1024
 
 
-def add_import_committables(transactions: Any) -> None:
+def add_to(transactions: Any) -> None:
     """Add the command to those of ``transactions``."""
     command = transactions.add_parser(
         "import-committables",
@@ -41,15 +39,9 @@ def add_import_committables(transactions: Any) -> None:
     command.add_argument(
         "--partial", action="store_true", help="with --commit: commit the others where some are lost; default: none"
     )
-    command.add_argument(
-        "--deadline", type=seconds, default=60.0, metavar="SECONDS", help="how long to try; default 60"
-    )
-    command.add_argument(
-        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for one request with its retries; default 60"
-    )
+    add_deadline(command, 60)
     add_yes(command)
-    add_kafka_conn_id(command)
-    add_address(command)
+    add_cluster(command)
     add_output(command)
     command.set_defaults(run=_import)
 
@@ -62,16 +54,16 @@ def _import(arguments: argparse.Namespace) -> int:
     with Wire(settings_of(arguments), timeout_s=arguments.timeout) as wire:
         found = look(wire, committables)
         cluster = f"Kafka cluster {wire.cluster_id() or 'without an id'} at {wire.settings.bootstrap_servers}"
-        print(cluster, file=sys.stderr)
+        say(cluster)
         prepared = [one for one in found if one.state is CommittableState.PREPARED]
         if arguments.commit and prepared:
             confirm(arguments, f"Commit {len(prepared)} transactions of another application, on {cluster}?")
         if arguments.commit:
             found = commit(wire, committables, partial=arguments.partial, deadline_s=arguments.deadline)
     shown = [_row(one) for one in found]
-    print(as_json(shown) if arguments.output == "json" else as_table([_for_people(row) for row in shown]))
+    show(arguments, shown, [row | {"topic_partitions": ", ".join(row["topic_partitions"])} for row in shown])
     counts = Counter(one.state.value for one in found)
-    print(", ".join(f"{count} {state}" for state, count in sorted(counts.items())), file=sys.stderr)
+    say(", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
     return OK if all(one.state is CommittableState.COMMITTED for one in found) else FOUND
 
 
@@ -101,7 +93,3 @@ def _row(found: Found) -> dict[str, Any]:
         "state": found.state.value,
         "topic_partitions": [str(tp) for tp in sorted(found.partitions)],
     }
-
-
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"topic_partitions": ", ".join(row["topic_partitions"])}

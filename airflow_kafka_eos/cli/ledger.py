@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.airflow_options import setting
 from airflow_kafka_eos.cli.connections import airflow_connection
-from airflow_kafka_eos.cli.terminal import FOUND, add_yes, confirm
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_yes, confirm
 from airflow_kafka_eos.errors import ConfigurationError, LedgerNotReadyError
 
 if TYPE_CHECKING:
@@ -30,45 +30,39 @@ the broker forgets their transactional ids).
 The id is part of every transactional id. With a new one
   - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, compare
     the topics with the source, and see to it that no load runs again whose records are there;
-  - undecided attempts are aborted, their transactions are nobody's any more: what is open under
-    the old id holds readers back until its timeout, or until somebody ends it by hand;
+  - undecided attempts are aborted. What their transactions have open under the old id is not
+    ended any more: it holds readers back until its timeout, or until somebody ends it by hand;
   - decided loads must be finished before.
-Restart Airflow's triggerer afterwards, and let no task of before go on."""
+Restart Airflow's triggerer afterwards, and do not let tasks that began before go on."""
 
 _FORGET_CLUSTER = """\
 Each attempt remembers the Kafka cluster that it was written to, and is not touched through a
-connection to another one. For a cluster that is gone for good, or whose brokers were set up
-anew and have another cluster id: attempts that are not closed forget it, and are looked for
-where the connection leads from now on. There
+connection to another one. Use this when that cluster does not exist any more, or when its brokers
+were set up anew and have another cluster id. Attempts that are not closed then forget the cluster,
+and are looked for in the one that the connection leads to from now on. There
   - undecided attempts have nothing open, and are closed;
   - decided loads cannot be completed: they become IN_DOUBT, for the topics of their names are others.
     Give them up, and load the same data under a load_key of its own.
-If that cluster still runs somewhere, what is open in it holds readers back until its timeout,
+If the old cluster still runs somewhere, what is open in it holds readers back until its timeout,
 and a load that was committed there may be written here once more: clean up there first."""
 
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
     ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(required=True, metavar="COMMAND")
-    upgrade = ledger.add_parser("upgrade", help="create or migrate the ledger's tables")
-    check = ledger.add_parser("check", help="say which ledger it is, and whether its tables are up to date")
-    renew = ledger.add_parser(
-        "new-id",
-        help="give a ledger that was restored from a backup an id of its own",
-        description=_NEW_ID,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    forget = ledger.add_parser(
-        "forget-cluster",
-        help="let attempts that were written to a Kafka cluster which is gone for good be ended elsewhere",
-        description=_FORGET_CLUSTER,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    forget.add_argument("cluster_id", metavar="CLUSTER-ID", help="as `loads show` has it")
-    add_yes(renew)
-    add_yes(forget)
-    runs = ((upgrade, _upgrade), (check, _check), (renew, _new_id), (forget, _forget_cluster))
-    for command, run in runs:
+    for name, run, help, explained in (
+        ("upgrade", _upgrade, "create or migrate the ledger's tables", None),
+        ("check", _check, "say which ledger it is, and whether its tables are up to date", None),
+        ("new-id", _new_id, "give a ledger that was restored from a backup an id of its own", _NEW_ID),
+        ("forget-cluster", _forget_cluster, "forget a Kafka cluster that does not exist any more", _FORGET_CLUSTER),
+    ):
+        command = ledger.add_parser(
+            name, help=help, description=explained, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if run is _forget_cluster:
+            command.add_argument("cluster_id", metavar="CLUSTER-ID", help="as `loads show` has it")
+        if explained:  # it cannot be taken back
+            add_yes(command)
         add_conn_id(command)
         command.set_defaults(run=run)
 
@@ -89,7 +83,7 @@ def url_of(arguments: argparse.Namespace) -> str:
 
     :raises ConfigurationError: the connection is not there, or cannot hold a ledger.
     """
-    from airflow_kafka_eos.ledger.location import default_url
+    from airflow_kafka_eos.ledger.location import default_url, ledger_url
 
     option, conn_id = "--conn-id", arguments.conn_id
     if not conn_id:
@@ -98,8 +92,6 @@ def url_of(arguments: argparse.Namespace) -> str:
         option, conn_id = "[kafka_eos] ledger_conn_id", setting("ledger_conn_id")
     if not conn_id:
         return default_url()
-    from airflow_kafka_eos.ledger.location import ledger_url
-
     return _readable(ledger_url(airflow_connection(option, conn_id)))
 
 
@@ -127,12 +119,12 @@ def open_ledger(arguments: argparse.Namespace) -> Ledger:
 
 @contextmanager
 def told_where_else_it_may_be() -> Iterator[None]:
-    """Adds to the error of a ledger that is not there: this host may lack the configuration of the loads' hosts."""
+    """Adds a remedy to the error of a missing ledger: this host may lack the configuration of the loads' hosts."""
     try:
         yield
     except LedgerNotReadyError as e:
         e.remedy += (
-            f". Where loads have run, theirs is another one: name it by --conn-id, ${LEDGER_VARIABLE} or "
+            f". If loads have run already, they use another ledger: name it by --conn-id, ${LEDGER_VARIABLE} or "
             f"ledger_conn_id of section [kafka_eos]"
         )
         raise
@@ -147,7 +139,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
     before = current(url)
     upgrade(url)
     print(f"ledger {redacted(url)}: {before or 'empty'} -> {current(url)}")
-    return 0
+    return OK
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -157,7 +149,7 @@ def _check(arguments: argparse.Namespace) -> int:
     url = url_of(arguments)
     with open_ledger(arguments) as ledger:  # says what is wrong
         print(f"ledger {redacted(url)}: revision {current(url)}, up to date; its id is {ledger.ledger_id}")
-    return 0
+    return OK
 
 
 def _new_id(arguments: argparse.Namespace) -> int:
@@ -170,11 +162,11 @@ def _new_id(arguments: argparse.Namespace) -> int:
         confirm(arguments, f"Give ledger {redacted(url)}, now {ledger.ledger_id}, a new id?")
         old = ledger.new_id(decided_by="airflow-kafka-eos ledger new-id")
         print(f"ledger {redacted(url)}: {old} -> {ledger.ledger_id}")
-    return 0
+    return OK
 
 
 def _forget_cluster(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.cli.cluster import person
+    from airflow_kafka_eos.cli.target import person
 
     with open_ledger(arguments) as ledger:
         if not arguments.yes:
@@ -183,4 +175,4 @@ def _forget_cluster(arguments: argparse.Namespace) -> int:
         count = ledger.forget_cluster(arguments.cluster_id)
         log.warning("%s: %s let %d attempts forget Kafka cluster %s", ledger, person(), count, arguments.cluster_id)
         print(f"{ledger}: {count} attempts that are not closed have forgotten Kafka cluster {arguments.cluster_id}")
-    return 0 if count else FOUND
+    return OK if count else FOUND

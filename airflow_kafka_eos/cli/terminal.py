@@ -1,19 +1,4 @@
-"""What commands print: tables for people, JSON for programs.
-
-What exit codes mean; scripts and schedulers branch on them.
-
-Commands that end or give up something ask first.
-
-Saying that a listing was limited by ACLs: what is shown stands, and the exit code is that of a missing right.
-
-What is logged while a command runs: stdout is for its answer alone, which a program may read.
-
-Ctrl-C ends a command wherever it is.
-
-kafka-python's event loop keeps what is raised inside of its steps as their result, or logs it; KeyboardInterrupt too:
-Ctrl-C at such a moment (seen: while a connection is made) was lost, and the command went on to its deadline. It is held
-back until the loop waits for the network.
-"""
+"""What commands share at a terminal: output, exit codes, questions, log lines on stderr, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,15 +6,18 @@ import argparse
 import json
 import logging
 import selectors
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import Enum
 from types import FrameType
 from typing import Any
 
+from airflow_kafka_eos.cli.durations import seconds
 from airflow_kafka_eos.errors import (
     AccessError,
     ConfigurationError,
@@ -41,40 +29,6 @@ from airflow_kafka_eos.errors import (
     TransientError,
     UndecidableError,
 )
-
-
-def add_output(command: argparse.ArgumentParser) -> None:
-    """The argument that says for whom."""
-    command.add_argument("--output", choices=("table", "json"), default="table", help="for people, or for programs")
-
-
-def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The first row's keys are the head. What is not known is a dash."""
-    from tabulate import tabulate  # for people only
-
-    if not rows:
-        return ""
-    shown = [{key.replace("_", " "): "-" if v in (None, "") else v for key, v in row.items()} for row in rows]
-    return str(tabulate(shown, headers="keys", tablefmt="simple", disable_numparse=True))
-
-
-def as_lines(document: Mapping[str, Any]) -> str:
-    """One thing, a line for each field; what is not known is left out."""
-    return "\n".join(f"{key.replace('_', ' '):16} {value}" for key, value in document.items() if value)
-
-
-def utc(ms: int) -> str:
-    """Milliseconds since the epoch as text; as they are where no calendar has them."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
-
-
-def as_json(document: Any) -> str:
-    """As it is; times are UTC ISO texts."""
-    return json.dumps(document, indent=2, ensure_ascii=False)
-
 
 OK = 0
 #: something is wrong with a load or a transaction: in doubt, not decidable, hanging, left open
@@ -108,13 +62,77 @@ def worst(codes: list[int]) -> int:
     return OK
 
 
+def add_output(command: argparse.ArgumentParser) -> None:
+    """The argument that says for whom."""
+    command.add_argument("--output", choices=("table", "json"), default="table", help="for people, or for programs")
+
+
+def add_deadline(command: argparse.ArgumentParser, default: float) -> None:
+    """The argument that ends a command's waits."""
+    command.add_argument(
+        "--deadline", type=seconds, default=default, metavar="SECONDS", help=f"how long to try; default {default:g}"
+    )
+
+
+def show(arguments: argparse.Namespace, document: Any, for_people: Any = None, *, nothing: str = "") -> bool:
+    """Print a command's answer: as JSON for programs, for people a table of rows, or a line for each field.
+
+    :param for_people: what people are shown in the document's place.
+    :param nothing: what they read where there are no rows.
+    :return: whether it is read by people, who may be told more.
+    """
+    if arguments.output == "json":
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+        return False
+    shown = document if for_people is None else for_people
+    print(as_lines(shown) if isinstance(shown, Mapping) else as_table(shown) or nothing)
+    return True
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The first row's keys are the head. What is not known is a dash."""
+    from tabulate import tabulate  # for people only
+
+    if not rows:
+        return ""
+    shown = [
+        {key.replace("_", " "): "-" if v in (None, "") else _plain(v) for key, v in row.items()} for row in rows
+    ]
+    return str(tabulate(shown, headers="keys", tablefmt="simple", disable_numparse=True))
+
+
+def as_lines(document: Mapping[str, Any]) -> str:
+    """One thing, a line for each field; what is not known is left out."""
+    return "\n".join(f"{key.replace('_', ' '):16} {_plain(value)}" for key, value in document.items() if value)
+
+
+def _plain(value: Any) -> Any:
+    """Without the name of its class, which only JSON leaves out by itself."""
+    return value.value if isinstance(value, Enum) else value
+
+
+def words_of(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """A row's load as a shell takes it: `loads show NAME KEY`."""
+    return {field: None if row[field] is None else shlex.quote(row[field]) for field in ("name", "key")}
+
+
+def utc(ms: int) -> str | None:
+    """Milliseconds since the epoch as text, as they are where no calendar has them; None for what has not happened."""
+    if ms < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+
+
 def add_yes(command: argparse.ArgumentParser) -> None:
     """The argument that answers beforehand."""
     command.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:
-    """Go on only if a person at a terminal, or ``--yes``, says so.
+    """Go on only if a person at a terminal, or ``--yes``, says so. Commands that end or give up something ask first.
 
     :raises ConfigurationError: nobody can be asked, or the answer was no. Nothing was done.
     """
@@ -129,11 +147,16 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
         raise ConfigurationError("Not confirmed, so nothing was done", remedy="Answer y, or add --yes")
 
 
+def say(text: str) -> None:
+    """To people beside the answer, on stderr: stdout is for the answer alone, which a program may read."""
+    print(text, file=sys.stderr)
+
+
 def say_hidden(hidden: AccessError | None) -> int:
-    """One line for people beside the output, on stderr; the exit code that follows."""
+    """That ACLs may have limited a listing. What is shown stands; the exit code is that of a missing right."""
     if hidden is None:
         return OK
-    print(f"airflow-kafka-eos: THIS MAY NOT BE ALL: {hidden}", file=sys.stderr)
+    say(f"airflow-kafka-eos: THIS MAY NOT BE ALL: {hidden}")
     return code_of(hidden)
 
 
@@ -165,7 +188,12 @@ _AGAIN_S = 0.05
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Only where Python's own way to handle SIGINT is in place."""
+    """Ctrl-C ends a command wherever it is, where Python's own way to handle SIGINT is in place.
+
+    kafka-python's event loop keeps what is raised inside of its steps as their result, or logs it; KeyboardInterrupt
+    too. Ctrl-C at such a moment (seen: while a connection is made) was lost, and the command went on to its deadline.
+    So it is held back until the loop waits for the network.
+    """
     ours = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler

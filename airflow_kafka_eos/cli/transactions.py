@@ -1,30 +1,40 @@
-"""``transactions``: what is open at the brokers, whose it is, and ending it by the rules.
+"""``transactions``: what is open at the brokers, whose it is, and what each partition remembers.
 
-``transactions describe-producers``: which producers a partition remembers, and what each has open there.
+The commands that end transactions are in :mod:`.ending`.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import shlex
-import sys
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli import ending, import_committables
-from airflow_kafka_eos.cli.cluster import (
+from airflow_kafka_eos.cli.durations import milliseconds_or_duration, text_of
+from airflow_kafka_eos.cli.target import (
+    PARTITION,
     add_address,
     add_cluster,
-    add_kafka_conn_id,
-    add_namespace,
+    add_session,
+    add_transactional_id,
+    needed_id,
     open_session,
     say_where,
     settings_of,
 )
-from airflow_kafka_eos.cli.durations import milliseconds_or_duration, seconds, text_of
-from airflow_kafka_eos.cli.naming import PARTITION, add_transactional_id, needed_id
-from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, as_json, as_lines, as_table, say_hidden, utc
+from airflow_kafka_eos.cli.terminal import (
+    FOUND,
+    OK,
+    add_output,
+    as_lines,
+    say,
+    say_hidden,
+    show,
+    utc,
+    words_of,
+)
 from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
@@ -37,58 +47,6 @@ from airflow_kafka_eos.transaction import (
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
     from airflow_kafka_eos.protocol.session import Session
-
-
-def add_describe_producers(transactions: Any) -> None:
-    """Add the command to those of ``transactions``."""
-    producers = transactions.add_parser(
-        "describe-producers",
-        help="which producers a partition remembers, and what each has open there",
-        description="The producers of a partition, as one of its replicas remembers them, whoever they are (KIP-664). "
-        "It asks the brokers alone, no ledger; it needs READ on the topic.",
-    )
-    producers.add_argument("--topic", required=True, help="the topic")
-    producers.add_argument("--partition", required=True, type=PARTITION, metavar="N", help="the partition's number")
-    producers.add_argument("--broker-id", type=PARTITION, metavar="N", help="ask this replica; default: the leader")
-    add_kafka_conn_id(producers)
-    add_address(producers)
-    producers.add_argument(
-        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for one request with its retries; default 60"
-    )
-    add_output(producers)
-    producers.set_defaults(run=_producers)
-
-
-def _producers(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.kafka.admin.open_producers import remembered_producers, transactional_ids_of
-    from airflow_kafka_eos.kafka.admin.partitions import Partitions
-    from airflow_kafka_eos.kafka.client.wire import Wire
-
-    tp = TopicPartition(arguments.topic, arguments.partition)
-    with Wire(settings_of(arguments), timeout_s=arguments.timeout) as wire:
-        there = Partitions(wire).topic_info([tp.topic])[tp.topic].partitions
-        if tp.partition >= there:
-            raise TopicError(
-                f"topic {tp.topic} has no partition {tp.partition}", remedy=f"It has {there}, counted from 0"
-            )
-        found = remembered_producers(wire, tp, arguments.broker_id)
-        ids = transactional_ids_of(wire, (p.producer_id for p in found))
-        print(f"Kafka cluster {wire.cluster_id()} at {wire.settings.bootstrap_servers}", file=sys.stderr)
-    shown = [
-        {
-            "producer_id": p.producer_id,
-            "producer_epoch": p.producer_epoch,
-            "coordinator_epoch": None if p.coordinator_epoch < 0 else p.coordinator_epoch,
-            "last_sequence": p.last_sequence,
-            "last_timestamp": utc(p.last_timestamp) if p.last_timestamp >= 0 else None,
-            "start_offset": None if p.txn_start_offset < 0 else p.txn_start_offset,
-            "transactional_id": ids.get(p.producer_id),
-        }
-        for p in found
-    ]
-    print(as_json(shown) if arguments.output == "json" else as_table(shown) or f"no producers in {tp}")
-    return OK
-
 
 #: `--state any`
 _ANY = "any"
@@ -105,15 +63,15 @@ def add_to(commands: Any) -> None:
     states = [state.value for state in CoordinatorState if state is not CoordinatorState.UNKNOWN]
     every.add_argument(
         "--state", action="append", type=_state, choices=[*states, _ANY], metavar="STATE",
-        help=f"instead of those that are open, those in this state, in any case: {', '.join(states)}, or {_ANY}; "
-        "repeat it for several",
+        help=f"instead of those that are open, those in this state: {', '.join(states)}, or {_ANY}. In upper or lower "
+        "case; may be given several times",
     )  # fmt: skip
     every.add_argument(
         "--running-longer-than", "--duration-filter", type=milliseconds_or_duration, metavar="DURATION", default=-1,
         help="only those, by the brokers' own clocks; such as 90s, 15m, 2h; a number alone is milliseconds",
     )  # fmt: skip
     every.add_argument(
-        "--transactional-id-pattern", type=_pattern, metavar="REGEX", help="only ids that match it from end to end"
+        "--transactional-id-pattern", type=_pattern, metavar="REGEX", help="only ids that match it as a whole"
     )
     every.set_defaults(run=_list)
 
@@ -122,13 +80,23 @@ def add_to(commands: Any) -> None:
     one.set_defaults(run=_describe)
 
     for command in (every, one):
-        add_namespace(command)
-        add_cluster(command)
-        add_output(command)
-    add_describe_producers(transactions)
+        add_session(command)
+
+    producers = transactions.add_parser(
+        "describe-producers",
+        help="which producers a partition remembers, and what each has open there",
+        description="The producers of a partition, as one of its replicas remembers them, of all applications "
+        "(KIP-664). It asks the brokers alone, no ledger; it needs READ on the topic.",
+    )
+    producers.add_argument("--topic", required=True, help="the topic")
+    producers.add_argument("--partition", required=True, type=PARTITION, metavar="N", help="the partition's number")
+    producers.add_argument("--broker-id", type=PARTITION, metavar="N", help="ask this replica; default: the leader")
+    add_cluster(producers)
+    add_output(producers)
+    producers.set_defaults(run=_producers)
+
     ending.add_to(transactions)
-    ending.add_hanging(transactions)
-    import_committables.add_import_committables(transactions)
+    import_committables.add_to(transactions)
 
 
 def _state(text: str) -> str:
@@ -147,8 +115,8 @@ def _list(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.naming import namespace_prefix
     from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, others_hidden
 
-    wanted = None if arguments.state is None else {state for state in arguments.state if state != _ANY}
-    if arguments.state is not None and _ANY in arguments.state:
+    wanted = None if arguments.state is None else set(arguments.state)
+    if wanted is not None and _ANY in wanted:
         wanted = set()
     with open_session(arguments) as session:
         prefix = "" if arguments.all else namespace_prefix(session.namespace, session.ledger.ledger_id)
@@ -170,32 +138,23 @@ def _list(arguments: argparse.Namespace) -> int:
     described.sort(key=lambda d: (not d.is_open, d.start_time_ms, d.transactional_id))
     now_ms = int(time.time() * 1000)
     shown = [_shown(d, holders.get(PreparedTransaction(d.transactional_id, d.state)), now_ms) for d in described]
-    if arguments.output == "json":
-        print(as_json({"transactions": shown, "hidden": None if hidden is None else str(hidden)}))
-    else:
-        nothing = "no open transactions" if wanted is None else "no such transactions"
-        nothing += " that may be seen from here" if hidden else ""
-        print(as_table([_for_people(row) for row in shown]) or nothing)
+    nothing = "no open transactions" if wanted is None else "no such transactions"
+    nothing += " that this login may see" if hidden else ""
+    answer = {"transactions": shown, "hidden": None if hidden is None else str(hidden)}
+    show(arguments, answer, [_for_people(row) for row in shown], nothing=nothing)
     return say_hidden(hidden)
 
 
 def _shown(seen: TransactionDescription, attempt: AttemptRow | None, now_ms: int) -> dict[str, Any]:
-    has_end = seen.is_open and not seen.is_two_phase
-    load = None if attempt is None else attempt.load
     return {
         "transactional_id": seen.transactional_id,
-        "state": seen.coordinator_state.value,
+        "state": seen.coordinator_state,
         "prepared_transaction_state": str(seen.state),
         "running_ms": _running_ms(seen, now_ms),
         "two_phase_commit": seen.is_two_phase,
-        "time_left_ms": seen.time_left_ms(now_ms) if has_end else None,
+        "time_left_ms": _time_left_ms(seen, now_ms),
         "topic_partitions": len(seen.partitions),
-        "load": None if load is None else str(load),
-        "namespace": None if load is None else load.namespace,
-        "name": None if load is None else load.name,
-        "key": None if load is None else load.key,
-        "attempt": None if attempt is None else attempt.number,
-        "verdict": None if attempt is None or attempt.verdict is None else attempt.verdict.value,
+        **_of_load(attempt),
     }
 
 
@@ -203,9 +162,19 @@ def _running_ms(seen: TransactionDescription, now_ms: int) -> int | None:
     return max(0, now_ms - seen.start_time_ms) if seen.is_open and seen.start_time_ms >= 0 else None
 
 
+def _time_left_ms(seen: TransactionDescription, now_ms: int) -> int | None:
+    return seen.time_left_ms(now_ms) if seen.is_open and not seen.is_two_phase else None
+
+
+def _of_load(attempt: AttemptRow | None) -> dict[str, Any]:
+    if attempt is None:
+        return dict.fromkeys(("load", "namespace", "name", "key", "attempt", "verdict"))
+    load = {"load": str(attempt.load), **asdict(attempt.load)}
+    return load | {"attempt": attempt.number, "verdict": attempt.verdict}
+
+
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    left = row["time_left_ms"]
-    running = row["running_ms"]
+    left, running = row["time_left_ms"], row["running_ms"]
     endless = row["two_phase_commit"] and running is not None
     return {
         "transactional_id": row["transactional_id"],
@@ -213,9 +182,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "running": None if running is None else text_of(running),
         "time_left": "none set" if endless else None if left is None else text_of(left),
         "topic_partitions": row["topic_partitions"],
-        # as `loads show NAME KEY` takes them
-        "name": None if row["name"] is None else shlex.quote(row["name"]),
-        "key": None if row["key"] is None else shlex.quote(row["key"]),
+        **words_of(row),
         "decision": "not of this ledger" if row["load"] is None else row["verdict"] or "undecided",
     }
 
@@ -249,29 +216,22 @@ def _describe(arguments: argparse.Namespace) -> int:
         "coordinator": None if seen is None else {"broker": node_id, "address": address} | _coordinator(seen),
         "ledger": None if attempt is None else _ledger(attempt, recorded, seen),
         # what the partitions' logs say of the recorded transaction: the only evidence (rule: log-is-the-evidence)
-        "log": None if outcome is None else outcome.value,
+        "log": outcome,
     }
-    if arguments.output == "json":
-        print(as_json(shown))
-    else:
-        _print_for_people(shown)
+    verdict = "not of this ledger" if attempt is None else attempt.verdict or "undecided"
+    log = outcome or "not looked at: this ledger has no offsets of it"
+    if show(arguments, shown, {"transactional_id": name, "verdict": verdict, "log": log}):
+        coordinator, ledger = shown["coordinator"], shown["ledger"]
+        if coordinator is not None:
+            times = {key: coordinator[key] for key in ("duration_ms", "timeout_ms", "time_left_ms")}
+            coordinator = {key: v for key, v in coordinator.items() if key not in (*times, "started_at_ms")} | {
+                key.removesuffix("_ms"): None if ms is None else text_of(ms) for key, ms in times.items()
+            }
+        if ledger is not None:
+            ledger = ledger | {"verdict": verdict} | words_of(ledger)
+        for title, document in (("coordinator", coordinator), ("ledger", ledger)):
+            print(f"\n{title}\n" + (as_lines(document) if document else "knows nothing of it"))
     return FOUND if outcome in (Outcome.IN_DOUBT, Outcome.LOST) else OK
-
-
-def _print_for_people(shown: dict[str, Any]) -> None:
-    ledger, coordinator = shown["ledger"], shown["coordinator"]
-    verdict = "not of this ledger" if ledger is None else ledger["verdict"] or "undecided"
-    log = shown["log"] or "not looked at: this ledger has no offsets of it"
-    print(as_lines({"transactional_id": shown["transactional_id"], "verdict": verdict, "log": log}))
-    if coordinator is not None:
-        times = {key: coordinator[key] for key in ("duration_ms", "timeout_ms", "time_left_ms")}
-        coordinator = {key: v for key, v in coordinator.items() if key not in (*times, "started_at_ms")} | {
-            key.removesuffix("_ms"): None if ms is None else text_of(ms) for key, ms in times.items()
-        }
-    if ledger is not None:
-        ledger = ledger | {"verdict": verdict, "name": shlex.quote(ledger["name"]), "key": shlex.quote(ledger["key"])}
-    for title, document in (("coordinator", coordinator), ("ledger", ledger)):
-        print(f"\n{title}\n" + (as_lines(document) if document else "knows nothing of it"))
 
 
 def _recorded(session: Session, name: str, attempt: AttemptRow | None) -> TransactionRow | None:
@@ -284,16 +244,16 @@ def _recorded(session: Session, name: str, attempt: AttemptRow | None) -> Transa
 def _coordinator(seen: TransactionDescription) -> dict[str, Any]:
     now_ms = int(time.time() * 1000)
     return {
-        "state": seen.coordinator_state.value,
+        "state": seen.coordinator_state,
         "prepared_transaction_state": str(seen.state),
         "producer_id": None if seen.state.is_empty else seen.state.producer_id,
         "producer_epoch": None if seen.state.is_empty else seen.state.producer_epoch,
-        "started_at": utc(seen.start_time_ms) if seen.start_time_ms >= 0 else None,
+        "started_at": utc(seen.start_time_ms),
         "started_at_ms": seen.start_time_ms if seen.start_time_ms >= 0 else None,
         "duration_ms": _running_ms(seen, now_ms),
         "two_phase_commit": seen.is_two_phase,
         "timeout_ms": None if seen.is_two_phase else seen.timeout_ms,
-        "time_left_ms": seen.time_left_ms(now_ms) if seen.is_open and not seen.is_two_phase else None,
+        "time_left_ms": _time_left_ms(seen, now_ms),
         "topic_partitions": [str(tp) for tp in sorted(seen.partitions)],
     }
 
@@ -305,16 +265,42 @@ def _ledger(
     return {
         # a pooled id is of many attempts: of which one this is
         "found_by": "prepared_transaction_state" if is_shown else "transactional_id",
-        "load": str(attempt.load),
-        "namespace": attempt.load.namespace,
-        "name": attempt.load.name,
-        "key": attempt.load.key,
-        "attempt": attempt.number,
-        "verdict": None if attempt.verdict is None else attempt.verdict.value,
+        **_of_load(attempt),
         "decided_at": attempt.decided_at,
         "decided_by": attempt.decided_by,
         "reason": attempt.reason,
         "prepared_transaction_state": None if recorded is None else str(recorded.transaction.state),
         "records": None if recorded is None else recorded.records,
-        "outcome": None if recorded is None or recorded.outcome is None else recorded.outcome.value,
+        "outcome": None if recorded is None else recorded.outcome,
     }
+
+
+def _producers(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.kafka.admin.open_producers import remembered_producers, transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.partitions import Partitions
+    from airflow_kafka_eos.kafka.client.wire import Wire
+
+    tp = TopicPartition(arguments.topic, arguments.partition)
+    with Wire(settings_of(arguments), timeout_s=arguments.timeout) as wire:
+        there = Partitions(wire).topic_info([tp.topic])[tp.topic].partitions
+        if tp.partition >= there:
+            raise TopicError(
+                f"topic {tp.topic} has no partition {tp.partition}", remedy=f"It has {there}, counted from 0"
+            )
+        found = remembered_producers(wire, tp, arguments.broker_id)
+        ids = transactional_ids_of(wire, (p.producer_id for p in found))
+        say(f"Kafka cluster {wire.cluster_id()} at {wire.settings.bootstrap_servers}")
+    shown = [
+        {
+            "producer_id": p.producer_id,
+            "producer_epoch": p.producer_epoch,
+            "coordinator_epoch": None if p.coordinator_epoch < 0 else p.coordinator_epoch,
+            "last_sequence": p.last_sequence,
+            "last_timestamp": utc(p.last_timestamp),
+            "start_offset": None if p.txn_start_offset < 0 else p.txn_start_offset,
+            "transactional_id": ids.get(p.producer_id),
+        }
+        for p in found
+    ]
+    show(arguments, shown, nothing=f"no producers in {tp}")
+    return OK

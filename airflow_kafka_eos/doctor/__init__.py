@@ -1,4 +1,4 @@
-"""``airflow-kafka-eos doctor``: what is wrong with cluster, ledger and Spark settings, and the command that mends it.
+"""``airflow-kafka-eos doctor``: what is wrong with cluster, ledger and Spark settings, and the remedy.
 
-:mod:`looking` asks, with requests that change nothing; the other modules judge what was seen, without I/O.
+:mod:`.look` asks, with requests that change nothing; the other modules judge what was seen, without I/O.
 """

@@ -1,7 +1,4 @@
-"""Brokers and their settings. No I/O.
-
-This machine's clock beside others'. No I/O.
-"""
+"""Brokers: their settings, the log of their transactions, and how far clocks differ. No I/O."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from airflow_kafka_eos.doctor.finding import (
     LedgerSeen,
     Unknown,
 )
-from airflow_kafka_eos.doctor.namespace import all_of
-from airflow_kafka_eos.doctor.topics import check_all
+from airflow_kafka_eos.doctor.topics import check_replicas
+from airflow_kafka_eos.doctor.transactional_ids import all_of
 from airflow_kafka_eos.kafka.admin.inspect import Clock
 from airflow_kafka_eos.kafka.admin.preflight import ENABLE, MAX_TIMEOUT, missing_requests
 from airflow_kafka_eos.load import TwoPhaseCommit
@@ -30,6 +27,8 @@ LOG_MIN_ISR = "transaction.state.log.min.isr"
 SETTINGS = (MAX_TIMEOUT, ID_EXPIRATION, LOG_MIN_ISR)
 TRANSACTION_VERSION = "transaction.version"
 _DAY_MS = 86_400_000
+#: seconds that a clock may be off
+_NOTICED_S, _TOO_MUCH_S = 2.0, 30.0
 
 
 def check_brokers(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
@@ -49,9 +48,9 @@ def of_broker(broker: BrokerSeen) -> Iterator[Finding]:
     if isinstance(broker.versions, Unknown):
         found = Judgement("broker-reachable", subject, f"{broker.address}: {broker.versions.reason}")
         yield found.error(
-            "The cluster names this address to its clients, and it does not answer from here: loads whose "
-            "transactions this broker coordinates, or whose partitions it leads, fail",
-            f"Start the broker, open the way to {broker.address}, or correct advertised.listeners in its "
+            "The cluster gives this address to its clients, and it does not answer from here. Loads fail whose "
+            "transactions this broker coordinates, or whose partitions it leads",
+            f"Start the broker, allow connections to {broker.address}, or correct advertised.listeners in its "
             "server.properties; try from Spark's hosts too",
         )
         return
@@ -59,7 +58,7 @@ def of_broker(broker: BrokerSeen) -> Iterator[Finding]:
     problems = missing_requests(broker.versions.requests)
     found = Judgement("broker-requests", subject, "; ".join(problems) or "has every request")
     if problems:
-        yield found.error("Exactly-once needs these requests", "Upgrade the broker to Kafka 3.9 or newer")
+        yield found.error("Exactly-once loads need these requests", "Upgrade the broker to Kafka 3.9 or newer")
     else:
         yield found.ok("New enough")
 
@@ -71,13 +70,13 @@ def _transaction_version(seen: ClusterSeen, commands: Commands) -> Finding:
     level = max(v.finalized.get(TRANSACTION_VERSION, 0) for v in known)
     found = Judgement("transaction-version", "cluster", f"{TRANSACTION_VERSION}={level}")
     if level >= 2:
-        return found.ok("Every end raises the epoch: what a zombie sends afterwards is refused (KIP-890)")
+        return found.ok("The epoch rises with each end: what a zombie sends afterwards is refused (KIP-890)")
     remedy = commands.feature(f"{TRANSACTION_VERSION}=2")
     if min(v.supported.get(TRANSACTION_VERSION, 0) for v in known) < 2:
         remedy = f"Upgrade every broker to Kafka 4.0 or newer; then\n{remedy}"
     return found.warning(
-        "A zombie writer may begin anew with the epoch of a transaction that has ended; until cleanup finds it, it "
-        "holds back readers",
+        "A zombie may begin another transaction with the epoch of one that has ended. It holds readers back until "
+        "cleanup finds it",
         remedy,
     )
 
@@ -107,14 +106,13 @@ def _max_timeout(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding
     if isinstance(limit, Unknown):
         return Finding.not_seen(id, "brokers", limit)
     found = Judgement(id, "brokers", f"{MAX_TIMEOUT}={limit}, hold time {asked.hold_time_ms} ms")
-    two_phase = seen.two_phase
-    granted = not isinstance(two_phase, Unknown) and two_phase.is_granted
-    if granted and asked.two_phase_commit is not TwoPhaseCommit.OFF:
+    if seen.grants_two_phase and asked.two_phase_commit is not TwoPhaseCommit.OFF:
         return found.ok("With two-phase commit there is no timeout")
     if asked.hold_time_ms > limit:
         remedy = commands.server_properties(f"{MAX_TIMEOUT}={asked.hold_time_ms}")
-        return found.error("prepare is refused: no broker holds a transaction so long", f"{remedy}; or lower hold_time")
-    return found.ok("A load may be held so long")
+        means = "prepare fails: brokers do not let a transaction stay open for the hold time"
+        return found.error(means, f"{remedy}; or lower hold_time")
+    return found.ok("A load may wait for its decision for the hold time")
 
 
 def _id_expiration(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding:
@@ -125,11 +123,11 @@ def _id_expiration(seen: ClusterSeen, asked: Asked, commands: Commands) -> Findi
     found = Judgement(id, "brokers", f"{ID_EXPIRATION}={limit}")
     remedy = commands.server_properties(f"{ID_EXPIRATION}=604800000")
     if limit <= asked.hold_time_ms:
-        return found.error("Coordinators forget what became of a transaction before its load must be decided", remedy)
+        return found.error("Coordinators forget a transaction before its load must be decided", remedy)
     if limit < _DAY_MS:
         return found.warning(
-            "Coordinators forget an ended transaction within a day: a commit that is finished later has only the "
-            "partitions' logs to judge by, and a restored ledger is noticed for so long only",
+            "Coordinators forget an ended transaction within a day. A commit that is finished later is judged by the "
+            "partitions' logs alone, and a ledger restored from a backup is only noticed for that long",
             remedy,
         )
     return found.ok("A decided load can be finished long after")
@@ -145,7 +143,7 @@ def _transaction_log(seen: ClusterSeen, commands: Commands) -> Iterator[Finding]
     min_isr: int | Unknown = _lowest(seen, LOG_MIN_ISR)
     if not isinstance(log.config, Unknown) and "min.insync.replicas" in log.config:
         min_isr = int(log.config["min.insync.replicas"])
-    yield from check_all("transaction-log", log.topic, min_isr, [b.node_id for b in seen.brokers], commands)
+    yield from check_replicas("transaction-log", log.topic, min_isr, [b.node_id for b in seen.brokers], commands)
 
 
 def id_expiration(seen: ClusterSeen) -> int | Unknown:
@@ -159,10 +157,6 @@ def _lowest(seen: ClusterSeen, key: str) -> int | Unknown:
         return min(values)
     unknown = [b.config for b in seen.brokers if isinstance(b.config, Unknown)]
     return unknown[0] if unknown else Unknown(f"no broker shows {key}")
-
-
-_NOTICED_S = 2.0
-_TOO_MUCH_S = 30.0
 
 
 def check_clocks(seen: ClusterSeen | None, ledger: LedgerSeen) -> Iterator[Finding]:
@@ -181,8 +175,8 @@ def _clock(id: str, whose: str, clock: Clock | Unknown) -> Finding:
     surely_off = max(0.0, abs(clock.off_by) - clock.uncertainty)
     remedy = "Let every machine keep its time by NTP: `chronyc tracking` or `timedatectl timesync-status` says how far"
     if surely_off > _TOO_MUCH_S:
-        means = "Deadlines of writers, margins of decide and retention of records are judged wrongly"
+        means = "Deadlines of writers, the margin of decide and retention are judged wrongly"
         return found.error(means, remedy)
     if surely_off > _NOTICED_S:
-        return found.warning("That much is taken off, or added to, the margins of decide and writers", remedy)
-    return found.ok("They agree")
+        return found.warning("The margins of decide and of writers are wrong by that much", remedy)
+    return found.ok("It agrees with this machine's")

@@ -1,13 +1,10 @@
-"""The connection's settings for producers: what prepare would refuse, and what costs two-phase commit. No I/O.
-
-Spark settings that decide what a load can bear. No I/O, and no Spark.
-"""
+"""Settings of a load's clients: the Kafka connection's for producers, and Spark's. No I/O, and no Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement, Unknown
+from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.options import OnlyLibrdkafkaError, ProducerOptions, refuse_wrong_values
@@ -26,20 +23,31 @@ def check_producer(settings: KafkaSettings, seen: ClusterSeen | None, asked: Ask
     except OnlyLibrdkafkaError as e:
         found = Judgement(id, subject, e.message)
         if asked.scope is TransactionScope.LOAD or asked.two_phase_commit is TwoPhaseCommit.REQUIRED:
-            return found.error("prepare refuses it: what the load asks for, the confluent writer cannot", e.remedy)
-        if asked.two_phase_commit is TwoPhaseCommit.AUTO and _is_granted(seen):
-            return found.error("prepare refuses it, for it would cost the load its two-phase commit", e.remedy)
+            return found.error("prepare refuses it: the confluent writer cannot do what the load asks for", e.remedy)
+        if asked.two_phase_commit is TwoPhaseCommit.AUTO and seen is not None and seen.grants_two_phase:
+            return found.error("prepare refuses it: it would cost the load its two-phase commit", e.remedy)
         return found.warning("Loads are written row by row by the confluent writer, several times slower", e.remedy)
     except ConfigurationError as e:
         return Judgement(id, subject, e.message).error("prepare refuses it", e.remedy)
-    return Judgement(id, subject, "known, and right").ok("The arrow writer goes by them")
+    return Judgement(id, subject, "all are known, and valid").ok("The arrow writer follows them")
 
 
-def _is_granted(seen: ClusterSeen | None) -> bool:
-    return seen is not None and not isinstance(seen.two_phase, Unknown) and seen.two_phase.is_granted
-
-
-_SPARK = "Spark settings"
+#: In scope `load` nothing may run twice: finding, setting, the value that is right there, and what another one does.
+_ONE_RUN = (
+    ("spark-speculation", "spark.speculation", "false", "Spark would run a task twice at once"),
+    (
+        "spark-stage-attempts",
+        "spark.stage.maxConsecutiveAttempts",
+        "1",
+        "Spark could run the writing stage twice",
+    ),
+    (
+        "spark-decommission",
+        "spark.stage.ignoreDecommissionFetchFailure",
+        "false",
+        "Spark could run the writing stage twice when a host is taken out of service",
+    ),
+)
 
 
 def check_spark(conf: Mapping[str, str], scope: TransactionScope) -> Iterator[Finding]:
@@ -49,59 +57,26 @@ def check_spark(conf: Mapping[str, str], scope: TransactionScope) -> Iterator[Fi
 
     :param conf: by name, such as ``spark.speculation``.
     """
-    yield _speculation(conf, scope)
-    yield _task_failures(conf, scope)
-    yield _stage_attempts(conf, scope)
-    yield _decommission(conf, scope)
+    once = scope is TransactionScope.LOAD
+    for id, key, right, means in _ONE_RUN:
+        found = _seen(id, key, conf, scope)
+        if once and conf.get(key, right).strip().lower() != right:
+            yield found.error(f"{means}: prepare refuses that", f"--conf {key}={right}, or scope=task")
+        else:
+            yield found.ok("Nothing is run twice" if once else "Each task attempt has a transaction of its own")
+    key = "spark.task.maxFailures"
+    found, value = _seen("spark-task-failures", key, conf, scope), conf.get(key)
+    if once and value not in (None, "1"):
+        yield found.warning(
+            "A failed task is run again, only to find that it may not write: the attempt fails later",
+            f"Remove {key}, or --conf {key}=1",
+        )
+    elif not once and value == "1":
+        yield found.warning("One lost executor fails the load. In scope task it need not", f"Remove {key}")
+    else:
+        yield found.ok("A failed task fails the attempt at once" if once else "A failed task is run again")
 
 
 def _seen(id: str, key: str, conf: Mapping[str, str], scope: TransactionScope) -> Judgement:
-    return Judgement(id, _SPARK, f"{key} {'is ' + conf[key] if key in conf else 'is not set'}, scope {scope.value}")
-
-
-def _speculation(conf: Mapping[str, str], scope: TransactionScope) -> Finding:
-    key = "spark.speculation"
-    found = _seen("spark-speculation", key, conf, scope)
-    if scope is TransactionScope.TASK:
-        return found.ok("Each task attempt has a transaction of its own")
-    if conf.get(key, "false").strip().lower() == "false":
-        return found.ok("No task is run twice at once")
-    return found.error(
-        "Spark would run a task twice at once: prepare refuses that", f"--conf {key}=false, or scope=task"
-    )
-
-
-def _task_failures(conf: Mapping[str, str], scope: TransactionScope) -> Finding:
-    key = "spark.task.maxFailures"
-    found = _seen("spark-task-failures", key, conf, scope)
-    value = conf.get(key)
-    if scope is TransactionScope.LOAD and value not in (None, "1"):
-        return found.warning(
-            "A task that failed is run again only to find that it may not write: the attempt fails later",
-            f"Remove {key}, or --conf {key}=1",
-        )
-    if scope is TransactionScope.TASK and value == "1":
-        return found.warning("One lost executor fails the load, which scope task need not", f"Remove {key}")
-    once = scope is TransactionScope.LOAD
-    return found.ok("A failed task fails the attempt at once" if once else "A failed task is run again")
-
-
-def _stage_attempts(conf: Mapping[str, str], scope: TransactionScope) -> Finding:
-    key = "spark.stage.maxConsecutiveAttempts"
-    found = _seen("spark-stage-attempts", key, conf, scope)
-    if scope is TransactionScope.LOAD and conf.get(key, "1") != "1":
-        return found.error(
-            "Spark could run the writing stage twice: prepare refuses that", f"--conf {key}=1, or scope=task"
-        )
-    return found.ok("As it must be")
-
-
-def _decommission(conf: Mapping[str, str], scope: TransactionScope) -> Finding:
-    key = "spark.stage.ignoreDecommissionFetchFailure"
-    found = _seen("spark-decommission", key, conf, scope)
-    if scope is TransactionScope.LOAD and conf.get(key, "false").strip().lower() != "false":
-        return found.error(
-            "Spark could run the writing stage twice when a host is taken out of service: prepare refuses that",
-            f"--conf {key}=false, or scope=task",
-        )
-    return found.ok("As it must be")
+    value = f"is {conf[key]}" if key in conf else "is not set"
+    return Judgement(id, "Spark settings", f"{key} {value}, scope {scope.value}")

@@ -19,8 +19,8 @@ from airflow_kafka_eos.doctor.finding import (
 )
 from airflow_kafka_eos.doctor.ledger import check_ledger, check_waiting
 from airflow_kafka_eos.doctor.look import Now, look_at_cluster, look_at_ledger
-from airflow_kafka_eos.doctor.namespace import check_ids
-from airflow_kafka_eos.doctor.topics import check_access, check_topics
+from airflow_kafka_eos.doctor.topics import check_topics
+from airflow_kafka_eos.doctor.transactional_ids import check_access, check_ids
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 
@@ -89,7 +89,7 @@ def examine(
 def _of_cluster(cluster: ClusterSeen, ledger: LedgerSeen, asked: Asked, commands: Commands) -> list[Finding]:
     found = Judgement("cluster-reachable", f"Kafka {cluster.bootstrap_servers}", f"{len(cluster.brokers)} brokers")
     return [
-        found.ok("It answers, and takes the login"),
+        found.ok("It answers, and accepts the login"),
         *check_brokers(cluster, asked, commands),
         *check_topics(cluster, asked, commands),
         *check_access(cluster, asked, commands),

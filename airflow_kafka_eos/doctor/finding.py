@@ -1,7 +1,4 @@
-"""What the doctor says. No I/O.
-
-What was asked for, and what was seen. No I/O.
-"""
+"""What doctor was asked about, what it has seen, and what it finds. No I/O."""
 
 from __future__ import annotations
 
@@ -168,6 +165,10 @@ class ClusterSeen:
     cluster_rights: frozenset[str] | Unknown = frozenset()
     message_bytes: int = 1_000_000
     retention: Mapping[str, Mapping[str, str] | Unknown] = field(default_factory=dict)
+
+    @property
+    def grants_two_phase(self) -> bool:
+        return not isinstance(self.two_phase, Unknown) and self.two_phase.is_granted
 
 
 @dataclass(frozen=True)

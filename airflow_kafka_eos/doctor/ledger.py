@@ -1,7 +1,4 @@
-"""The ledger: is it there, up to date, and one for all? No I/O.
-
-Loads that are decided and not verified, and two-phase transactions that nobody decides. No I/O.
-"""
+"""The ledger: does it answer, is it up to date and one for all hosts, and what in it has waited for long? No I/O."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ from airflow_kafka_eos.ledger.queries import UndecidedTwoPhase, Unverified, Wait
 from airflow_kafka_eos.load import LoadIdentity
 
 _ONE_HOST = frozenset({"LocalExecutor", "SequentialExecutor"})
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
 
 
 def check_ledger(seen: LedgerSeen, asked: Asked) -> Iterator[Finding]:
@@ -34,7 +33,7 @@ def _migrations(seen: LedgerSeen, asked: Asked, subject: str) -> Finding:
     if not isinstance(seen.ledger_id, Unknown):
         return found.ok("Its tables are those of this version")
     if seen.is_embedded and seen.revision is None:
-        return found.ok("It is made with the first load")
+        return found.ok("The first load creates it")
     means = f"Every step of every load fails: {seen.ledger_id.reason}"
     is_newer = isinstance(seen.revision, str) and seen.revision > seen.head
     remedy = seen.ledger_id.remedy if is_newer else of_ours("ledger upgrade", flags=asked.ledger_flags)
@@ -53,15 +52,11 @@ def _of_all_hosts(seen: LedgerSeen, asked: Asked, subject: str) -> Finding:
     if names <= _ONE_HOST:
         return found.ok("Tasks run on one host, which has the file")
     return found.error(
-        "Tasks may run on several hosts, each with a file of its own: a load that is committed in one would be loaded "
-        "again from the other",
-        "Make an Airflow connection to a PostgreSQL, set ledger_conn_id to it, and make its tables by "
+        "Tasks may run on several hosts, each with a file of its own. A load that is committed in one file would be "
+        "loaded again by another",
+        "Create an Airflow connection to a PostgreSQL, set ledger_conn_id to it, and create its tables by "
         "`airflow-kafka-eos ledger upgrade --conn-id …` with its name",
     )
-
-
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
 
 
 def check_waiting(
@@ -98,14 +93,14 @@ def _unverified(
         found = Judgement(id, subject, f"{seen}; retention may take records of {first.load} {_when(left_ms)}")
         if left_ms <= 0:
             return found.error(
-                "Where retention has taken the markers nothing can be verified, and the load ends IN_DOUBT; lost "
-                "records that it has taken can only be prepared again. Raise retention.ms of its topics at once: it "
-                "helps where nothing is deleted yet",
+                "Where retention has deleted the end markers, nothing can be verified, and the load becomes IN_DOUBT. "
+                "Lost records that it has deleted must be prepared again. Raise retention.ms of its topics at once: "
+                "it helps where nothing is deleted yet",
                 f"{_recover(first, asked)}\nWhere it says that records are gone, clear prepare in Airflow",
             )
         if left_ms < first.age_ms(now_ms):
             return found.warning(
-                "More than half of the time is gone in which it can be verified, or what was lost be repaired",
+                "More than half of the time has passed in which it can be verified and repaired",
                 _recover(first, asked),
             )
     else:
@@ -113,26 +108,27 @@ def _unverified(
     remedy = _recover(oldest, asked)
     if isinstance(expiration, int) and age_ms > expiration / 2:
         return found.warning(
-            "Its coordinators forget ended transactions soon: the partitions' logs alone tell what became of them "
-            "then, and a ledger that is restored is not noticed any more",
+            "Its coordinators forget ended transactions soon. Then only the partitions' logs show what became of them, "
+            "and a ledger restored from a backup is not noticed any more",
             remedy,
         )
     if age_ms > _DAY_MS:
-        return found.warning("commit does not get to its end: readers lack the load, or a part of it", remedy)
+        return found.warning("commit does not finish: readers lack the load, or a part of it", remedy)
     return found.ok("commit has time to finish it")
 
 
 def _undecided(attempts: tuple[UndecidedTwoPhase, ...], asked: Asked, subject: str, now_ms: int) -> Finding:
     id = "two-phase-undecided"
     if not attempts:
-        return Judgement(id, subject, "nothing that is prepared in two-phase commit waits").ok("As it must be")
+        seen = "nothing prepared with two-phase commit waits for its decision"
+        return Judgement(id, subject, seen).ok("As it must be")
     oldest = attempts[0]
     text = f"attempts: {len(attempts)}; attempt {oldest.attempt} of {oldest.load} is prepared since "
     found = Judgement(id, subject, f"{text}{_hours(oldest.age_ms(now_ms))}, and undecided")
     if oldest.age_ms(now_ms) <= asked.hold_time_ms:
         return found.ok("It may still be decided")
     return found.warning(
-        "No broker ever ends it: read_committed readers of its partitions are held back until somebody does",
+        "No broker ends it: it holds back read_committed readers of its partitions until somebody ends it",
         f"Run decide (clear it in Airflow); or abort it:\n{_on_load('cleanup', oldest.load, asked)}",
     )
 

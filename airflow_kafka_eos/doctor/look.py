@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from airflow_kafka_eos.doctor import brokers, topics
 from airflow_kafka_eos.doctor.commands import Commands
@@ -23,8 +23,8 @@ from airflow_kafka_eos.doctor.finding import (
     TwoPhaseSeen,
     Unknown,
 )
-from airflow_kafka_eos.doctor.namespace import all_of
 from airflow_kafka_eos.doctor.topics import refused_configs
+from airflow_kafka_eos.doctor.transactional_ids import all_of
 from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.kafka.admin import preflight
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
@@ -51,6 +51,7 @@ from airflow_kafka_eos.ledger.tables import REVISION
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TwoPhaseCommit
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Now = Callable[[], float]
 
@@ -65,15 +66,15 @@ def look_at_ledger(url: str, now: Now = time.time, namespace: str = DEFAULT_NAME
     :param namespace: whose loads are looked at.
     :param now: this machine's clock, seconds since the epoch.
     """
-    revision = _look(lambda: current(url))
+    revision = _look(current, url)
     return LedgerSeen(
         redacted(url),
         revision,
         REVISION,
-        revision if isinstance(revision, Unknown) else _look(lambda: _read(url, queries.ledger_id)),
+        revision if isinstance(revision, Unknown) else _look(_read, url, queries.ledger_id),
         is_embedded=url == default_url(),
-        clock=None if isinstance(revision, Unknown) else _look(lambda: _ledger_clock(url, now)),
-        waiting=NOTHING if revision is None else _look(lambda: _read(url, lambda c: waiting(c, namespace))),
+        clock=None if isinstance(revision, Unknown) else _look(_ledger_clock, url, now),
+        waiting=NOTHING if revision is None else _look(_read, url, lambda c: waiting(c, namespace)),
     )
 
 
@@ -122,17 +123,17 @@ def look_at_cluster(
             every,
             _layout(wire, partitions, commands, TRANSACTION_LOG, ("min.insync.replicas",)),
             {name: _layout(wire, partitions, commands, name, topics.SETTINGS) for name in asked.topics},
-            may_describe=_failure(lambda: _coordinator(wire, load, ledger_id).describe([unused])),
-            may_write=_failure(lambda: check_may_end(wire, unused)),
+            may_describe=_failure(_coordinator(wire, load, ledger_id).describe, [unused]),
+            may_write=_failure(check_may_end, wire, unused),
             two_phase=_granted(
-                _look(lambda: _two_phase(wire, partitions, asked, load, ledger_id)),
+                _look(_two_phase, wire, partitions, asked, load, ledger_id),
                 commands.acl("WRITE", "transactional-id", all_of(asked.namespace), prefixed=True),
             ),
             ids=_look(lambda: tuple(ids_listed(wire, all_of(asked.namespace)))),
-            clock=_granted(_look(lambda: controller_clock(wire, now)), commands.acl("DESCRIBE", "cluster")),
-            cluster_rights=_look(lambda: cluster_rights(wire)),
+            clock=_granted(_look(controller_clock, wire, now), commands.acl("DESCRIBE", "cluster")),
+            cluster_rights=_look(cluster_rights, wire),
             message_bytes=int(settings.for_librdkafka().get("message.max.bytes", 1_000_000)),
-            retention={name: _look(lambda n=name: _retention(partitions, n)) for name in waited_for},  # type: ignore[misc]
+            retention={name: _look(_retention, partitions, name) for name in waited_for},
         )
 
 
@@ -149,9 +150,9 @@ def _nobody(
 
 def _brokers(wire: Wire, partitions: Partitions, commands: Commands) -> tuple[BrokerSeen, ...]:
     addresses = wire.addresses()
-    versions = {node_id: _look(lambda n=node_id: versions_of(wire, n)) for node_id in addresses}  # type: ignore[misc]
+    versions = {node_id: _look(versions_of, wire, node_id) for node_id in addresses}
     answering = any(not isinstance(v, Unknown) for v in versions.values())
-    configs = _look(lambda: partitions.broker_configs(brokers.SETTINGS)) if answering else Unknown("no broker answers")
+    configs = _look(partitions.broker_configs, brokers.SETTINGS) if answering else Unknown("no broker answers")
     refused = refused_configs(commands, "cluster")
     return tuple(
         BrokerSeen(
@@ -168,7 +169,7 @@ def _layout(
     wire: Wire, partitions: Partitions, commands: Commands, name: str, keys: tuple[str, ...]
 ) -> LayoutSeen:
     allow = commands.acl("DESCRIBE", "topic", name)
-    topic = _granted(_look(lambda: topic_seen(wire, name)), allow)
+    topic = _granted(_look(topic_seen, wire, name), allow)
     if topic is None or isinstance(topic, Unknown):
         return LayoutSeen(topic, Unknown("the topic is not seen"))
     if "DESCRIBE_CONFIGS" not in topic.rights:
@@ -201,9 +202,9 @@ def _two_phase(
     return TwoPhaseSeen(False, refused.message, refused.remedy, isinstance(refused, AccessError))
 
 
-def _look(question: Callable[[], T]) -> T | Unknown:
+def _look(question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unknown:
     try:
-        return question()
+        return question(*args, **kwargs)
     except KafkaEosError as e:
         return Unknown.because(e)
 
@@ -213,6 +214,6 @@ def _granted(found: T | Unknown, command: str) -> T | Unknown:
     return replace(found, remedy=command) if isinstance(found, Unknown) and found.is_refused else found
 
 
-def _failure(question: Callable[[], object]) -> Unknown | None:
-    found = _look(question)
+def _failure(question: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Unknown | None:
+    found = _look(question, *args, **kwargs)
     return found if isinstance(found, Unknown) else None

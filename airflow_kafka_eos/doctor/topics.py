@@ -1,8 +1,6 @@
-"""The topics that are loaded into. No I/O.
+"""Topics: what each is set to, how many copies of it there are, and what this login may do with it. No I/O.
 
-Copies of a topic: how many, how many must acknowledge, how many do at this moment. No I/O.
-
-ACLs on transactional ids, which were tried with an id that never has a transaction. No I/O.
+The log of transactions is a topic, too.
 """
 
 from __future__ import annotations
@@ -11,83 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement, LayoutSeen, Unknown
-from airflow_kafka_eos.doctor.namespace import all_of
 from airflow_kafka_eos.kafka.admin.inspect import TopicSeen
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, WANTED_MS, warning
 
 _SAFE = 3
-
-
-def check_copies(prefix: str, topic: TopicSeen, brokers: Sequence[int], commands: Commands) -> Finding:
-    """Replicas of each partition.
-
-    :param prefix: of the finding's id, such as ``topic``.
-    :param brokers: node ids.
-    """
-    count = _copies(topic)
-    found = Judgement(f"{prefix}-replication", f"topic {topic.name}", f"replicas: {count}, brokers: {len(brokers)}")
-    if count >= _SAFE:
-        return found.ok("A broker may be lost without losing a record")
-    if len(brokers) < _SAFE:
-        remedy = f"Run {_SAFE} brokers or more; doctor then prints the command that makes {_SAFE} replicas"
-    else:
-        remedy = commands.replicas(topic, _SAFE, brokers)
-    if count == 1 and len(brokers) > 1:
-        return found.error("Losing one broker loses committed records, or what was decided about them", remedy)
-    return found.warning("Too few copies: a broker that is lost takes records, or all progress, with it", remedy)
-
-
-def check_acknowledged(
-    prefix: str, topic: TopicSeen, min_isr: int | Unknown, commands: Commands
-) -> Finding:
-    """How many replicas must have a record before it counts (``min.insync.replicas``)."""
-    id, subject = f"{prefix}-min-insync", f"topic {topic.name}"
-    if isinstance(min_isr, Unknown):
-        return Finding.not_seen(id, subject, min_isr)
-    count = _copies(topic)
-    found = Judgement(id, subject, f"min.insync.replicas={min_isr}, replicas: {count}")
-    good = commands.topic_config(topic.name, f"min.insync.replicas={max(1, count - 1)}")
-    if min_isr > count:
-        return found.error("There are fewer replicas than must acknowledge: nothing can be written", good)
-    if min_isr == count > 1:
-        return found.warning("One broker that is down, or restarted, stops every load", good)
-    if min_isr == 1 and count > 1:
-        remedy = commands.topic_config(topic.name, "min.insync.replicas=2")
-        return found.warning("A record counts as written when one broker has it: losing that one loses it", remedy)
-    if min_isr == 1:
-        return found.ok("As many as there are; see the replication")
-    return found.ok("A record counts as written when several brokers have it")
-
-
-def check_in_sync(prefix: str, topic: TopicSeen, min_isr: int | Unknown) -> Finding:
-    """What of it is there at this moment."""
-    needed = 1 if isinstance(min_isr, Unknown) else min_isr
-    stopped = [p for p in topic.partitions if p.leader < 0 or len(p.in_sync) < min(needed, len(p.replicas))]
-    behind = [p for p in topic.partitions if len(p.in_sync) < len(p.replicas)]
-    away = sorted({node for p in topic.partitions for node in set(p.replicas) - set(p.in_sync)})
-    brokers = f"brokers {', '.join(map(str, away))} lack records" if away else "all replicas are in sync"
-    found = Judgement(f"{prefix}-in-sync", f"topic {topic.name}", f"partitions: {len(topic.partitions)}; {brokers}")
-    remedy = f"Look at the logs of broker {', '.join(map(str, away)) or 'and controller'}: is it up, and its disk full?"
-    if stopped:
-        numbers = ", ".join(str(p.partition) for p in stopped[:10])
-        return found.error(f"Partitions {numbers} cannot be written: no leader, or too few in-sync replicas", remedy)
-    if behind:
-        return found.warning("It works, with fewer copies than it should have", remedy)
-    return found.ok("Every replica has every record")
-
-
-def check_all(
-    prefix: str, topic: TopicSeen, min_isr: int | Unknown, brokers: Sequence[int], commands: Commands
-) -> Iterator[Finding]:
-    yield check_copies(prefix, topic, brokers, commands)
-    yield check_acknowledged(prefix, topic, min_isr, commands)
-    yield check_in_sync(prefix, topic, min_isr)
-
-
-def _copies(topic: TopicSeen) -> int:
-    return min((len(p.replicas) for p in topic.partitions), default=0)
-
-
 #: The topic settings that the checks read.
 SETTINGS = (
     "min.insync.replicas",
@@ -124,7 +49,7 @@ def _topic(name: str, found: LayoutSeen, seen: ClusterSeen, asked: Asked, comman
     yield from _rights(name, found.topic.rights, commands)
     config = found.config
     min_isr = config if isinstance(config, Unknown) else int(config["min.insync.replicas"])
-    yield from check_all("topic", found.topic, min_isr, [b.node_id for b in seen.brokers], commands)
+    yield from check_replicas("topic", found.topic, min_isr, [b.node_id for b in seen.brokers], commands)
     if isinstance(config, Unknown):
         for of_it in ("unclean-election", "retention", "retention-bytes", "compaction", "message-size"):
             yield Finding.not_seen(f"topic-{of_it}", subject, config)
@@ -155,7 +80,7 @@ def _election(name: str, config: Mapping[str, str], commands: Commands) -> Findi
     found = Judgement("topic-unclean-election", f"topic {name}", f"unclean.leader.election.enable={value}")
     if value == "true":
         return found.error(
-            "A replica that lacks records may become leader: a committed load loses records without a word",
+            "A replica that lacks records may become leader: a committed load loses records without any message",
             commands.topic_config(name, "unclean.leader.election.enable=false"),
         )
     return found.ok("Only a replica that has every record becomes leader")
@@ -168,7 +93,7 @@ def _retention(name: str, config: Mapping[str, str], asked: Asked, commands: Com
     found = Judgement("topic-retention", f"topic {name}", seen)
     if "delete" in policy.split(",") and 0 <= milliseconds <= asked.hold_time_ms:
         remedy = commands.topic_config(name, f"retention.ms={max(7 * 86_400_000, 2 * asked.hold_time_ms)}")
-        return found.error("What waits for its decision is deleted as if it were old: decide refuses it", remedy)
+        return found.error("Records are deleted while their load waits to be decided: decide refuses it", remedy)
     return found.ok("Records are kept until they are decided")
 
 
@@ -177,10 +102,10 @@ def _retention_bytes(name: str, config: Mapping[str, str], commands: Commands) -
     found = Judgement("topic-retention-bytes", f"topic {name}", f"retention.bytes={size}")
     if "delete" in config.get("cleanup.policy", "delete").split(",") and size >= 0:
         return found.warning(
-            "A load that puts more than that into one partition deletes its own first records; decide refuses it",
+            "A load that writes more than that into one partition deletes its own first records; decide refuses it",
             commands.topic_config(name, "retention.bytes=-1"),
         )
-    return found.ok("A load may be of any size")
+    return found.ok("A load may have any size")
 
 
 def _compaction(name: str, config: Mapping[str, str], commands: Commands) -> Finding:
@@ -188,7 +113,7 @@ def _compaction(name: str, config: Mapping[str, str], commands: Commands) -> Fin
     found = Judgement("topic-compaction", f"topic {name}", seen)
     if text := warning(name, config):
         return found.warning(text, commands.topic_config(name, f"min.compaction.lag.ms={WANTED_MS}"))
-    return found.ok("What became of a transaction can be told from the log for a day at least")
+    return found.ok("The log shows for at least a day what became of a transaction")
 
 
 def _message_size(name: str, config: Mapping[str, str], seen: ClusterSeen, commands: Commands) -> Finding:
@@ -204,42 +129,71 @@ def _message_size(name: str, config: Mapping[str, str], seen: ClusterSeen, comma
     return found.ok("Batches fit")
 
 
-_MEANS = {
-    "DESCRIBE": "Transactions of ours are left out of listings without a word: cleanup refuses to work",
-    "WRITE": "Transactions can neither be begun nor ended",
-}
+def check_replicas(
+    prefix: str, topic: TopicSeen, min_isr: int | Unknown, brokers: Sequence[int], commands: Commands
+) -> Iterator[Finding]:
+    """How many copies of a topic there are, how many must acknowledge, and how many do at this moment.
+
+    :param prefix: of the findings' ids, such as ``topic``.
+    :param min_isr: the topic's ``min.insync.replicas``.
+    :param brokers: node ids.
+    """
+    yield _replication(prefix, topic, brokers, commands)
+    yield _min_insync(prefix, topic, min_isr, commands)
+    yield _in_sync(prefix, topic, min_isr)
 
 
-def check_access(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
-    """DESCRIBE and WRITE on the namespace's ids; ALTER on the cluster."""
-    prefix = all_of(asked.namespace)
-    for operation, missing in (("DESCRIBE", seen.may_describe), ("WRITE", seen.may_write)):
-        id, subject = f"acl-transactional-id-{operation.lower()}", f"transactional ids {prefix}*"
-        if missing is None:
-            yield Judgement(id, subject, f"{operation} is granted").ok("As it must be")
-        elif missing.is_refused:
-            remedy = commands.acl("WRITE", "transactional-id", prefix, prefixed=True)
-            yield Judgement(id, subject, missing.reason).error(_MEANS[operation], remedy)
-        else:
-            yield Finding.not_seen(id, subject, missing)
+def _replication(prefix: str, topic: TopicSeen, brokers: Sequence[int], commands: Commands) -> Finding:
+    count = _copies(topic)
+    found = Judgement(f"{prefix}-replication", f"topic {topic.name}", f"replicas: {count}, brokers: {len(brokers)}")
+    if count >= _SAFE:
+        return found.ok("A broker may be lost without losing a record")
+    if len(brokers) < _SAFE:
+        remedy = f"Run {_SAFE} brokers or more; doctor then prints the command that makes {_SAFE} replicas"
+    else:
+        remedy = commands.replicas(topic, _SAFE, brokers)
+    if count == 1 and len(brokers) > 1:
+        return found.error("Losing one broker loses committed records, or what was decided about them", remedy)
+    return found.warning("Too few copies: losing a broker loses records, or stops all loads", remedy)
 
 
-    yield _alter(seen, commands)
+def _min_insync(prefix: str, topic: TopicSeen, min_isr: int | Unknown, commands: Commands) -> Finding:
+    id, subject = f"{prefix}-min-insync", f"topic {topic.name}"
+    if isinstance(min_isr, Unknown):
+        return Finding.not_seen(id, subject, min_isr)
+    count = _copies(topic)
+    found = Judgement(id, subject, f"min.insync.replicas={min_isr}, replicas: {count}")
+    good = commands.topic_config(topic.name, f"min.insync.replicas={max(1, count - 1)}")
+    if min_isr > count:
+        return found.error("There are fewer replicas than must acknowledge: nothing can be written", good)
+    if min_isr == count > 1:
+        return found.warning("One broker that is down, or restarted, stops every load", good)
+    if min_isr == 1 and count > 1:
+        remedy = commands.topic_config(topic.name, "min.insync.replicas=2")
+        return found.warning("A record counts as written when one broker has it: losing that one loses it", remedy)
+    if min_isr == 1:
+        return found.ok("There is one replica; see the replication")
+    return found.ok("A record counts as written when several brokers have it")
 
 
-def _alter(seen: ClusterSeen, commands: Commands) -> Finding:
-    id, subject = "acl-cluster-alter", "cluster"
-    rights = seen.cluster_rights
-    if isinstance(rights, Unknown):
-        return Finding.not_seen(id, subject, rights)
-    found = Judgement(id, subject, f"allowed: {', '.join(sorted(rights)) or 'nothing'}")
-    if rights & {"ALTER", "CLUSTER_ACTION"}:
-        return found.ok("What a restarted broker has forgotten to end is ended by commit and cleanup")
-    return found.warning(
-        "A broker that is started again may forget end markers: readers then wait until somebody who has ALTER (or "
-        "CLUSTER_ACTION) runs `loads recover`, or `transactions hanging --abort`. Nothing else needs it",
-        commands.acl("ALTER", "cluster"),
-    )
+def _in_sync(prefix: str, topic: TopicSeen, min_isr: int | Unknown) -> Finding:
+    needed = 1 if isinstance(min_isr, Unknown) else min_isr
+    stopped = [p for p in topic.partitions if p.leader < 0 or len(p.in_sync) < min(needed, len(p.replicas))]
+    behind = [p for p in topic.partitions if len(p.in_sync) < len(p.replicas)]
+    away = sorted({node for p in topic.partitions for node in set(p.replicas) - set(p.in_sync)})
+    brokers = f"brokers {', '.join(map(str, away))} lack records" if away else "all replicas are in sync"
+    found = Judgement(f"{prefix}-in-sync", f"topic {topic.name}", f"partitions: {len(topic.partitions)}; {brokers}")
+    remedy = f"Look at the logs of broker {', '.join(map(str, away)) or 'and controller'}: is it up, and its disk full?"
+    if stopped:
+        numbers = ", ".join(str(p.partition) for p in stopped[:10])
+        return found.error(f"Partitions {numbers} cannot be written: no leader, or too few in-sync replicas", remedy)
+    if behind:
+        return found.warning("It works, with fewer copies than it should have", remedy)
+    return found.ok("Every replica has every record")
+
+
+def _copies(topic: TopicSeen) -> int:
+    return min((len(p.replicas) for p in topic.partitions), default=0)
 
 
 def refused_configs(commands: Commands, resource: str, name: str = "") -> Unknown:

@@ -36,9 +36,9 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     if unfinished:
         raise ConfigurationError(
             f"{len(unfinished)} decided loads are not finished: {', '.join(unfinished[:_SHOWN])}",
-            remedy="Run `airflow-kafka-eos loads recover` for them first: their transactions have the present id, and "
-            "are nobody's under another. What can never be completed is closed by `loads give-up`; `transactions "
-            "force-terminate` then ends what it has open, before the new id",
+            remedy="Run `airflow-kafka-eos loads recover` for them first: their transactions have the present id, "
+            "and would not be found under a new one. What can never be completed is closed by `loads give-up`; "
+            "`transactions force-terminate` then ends what it has open, before the new id",
         )
     _refuse_given_up(connection)
     for row in load_rows(connection, None, None):
@@ -87,6 +87,7 @@ def _refuse_given_up(connection: Connection) -> None:
         f"{len(loads)} loads that were given up may have transactions open: {', '.join(loads[:_SHOWN])} ({shown}"
         f"{', ...' if len(ids) > _SHOWN else ''})",
         remedy="Run `airflow-kafka-eos cleanup` first: it names what is open, `transactions force-terminate` ends "
-        "that, and the next cleanup closes the load. Under another id they are nobody's, and may hold back readers",
+        "that, and the next cleanup closes the load. Under a new id nothing would end them, and they may hold "
+        "back readers",
         transactional_id=ids[0][1],
     )

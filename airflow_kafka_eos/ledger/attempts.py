@@ -104,7 +104,7 @@ def mark_prepared(
     if not problem and not attempt.is_submitted:
         problem = "no application was submitted for it"
     if not problem and attempt.is_prepared:
-        problem = f"it is, with another manifest (sha256 {attempt.manifest_sha256}, now {sha256})"
+        problem = f"it is prepared already, with another manifest (sha256 {attempt.manifest_sha256}, now {sha256})"
     if not problem and ref.slot != attempt.slot:
         problem = f"it has leased {_slot(attempt.slot)}, its manifest is of {_slot(ref.slot)}"
     if not problem:

@@ -42,7 +42,7 @@ from airflow_kafka_eos.manifest import Manifest
 
 #: MySQL's errors that name a column, a table or a constraint, and no value
 _MYSQL_NAMES = {1054, 1146, 4025}
-_REMEDY = "Mend the statement, the data or the user's rights; then clear prepare, for cleanup aborts the attempt"
+_REMEDY = "Correct the statement, the data or the user's permissions. Then clear prepare: cleanup aborts this attempt"
 
 
 def decide_beside(

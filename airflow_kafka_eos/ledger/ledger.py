@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def _other(shown: str, why: str) -> OtherLedgerError:
-    return OtherLedgerError(f"the ledger {shown} is not the one that this load is noted in: {why}")
+    return OtherLedgerError(f"the ledger {shown} is not the one that has this load: {why}")
 
 
 class OpenLedger:
@@ -179,7 +179,7 @@ class Ledger(OpenLedger):
         """
         if naming is TransactionNaming.POOLING and deadline_ms is None:
             raise ConfigurationError(
-                "pooled transactional ids want a deadline of their writers",
+                "pooled transactional ids need a deadline for their writers",
                 remedy="Pass deadline_ms, the one that the writers get",
                 load=str(load),
             )

@@ -159,8 +159,8 @@ def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
     if found is not None:
         raise InDoubtError(
             f"slot {found.number} of load name {load.name!r} is in doubt: {found.doubt}",
-            remedy="Find out what wrote there (was the ledger restored from a backup?) and end what is open by hand; "
-            "then run `airflow-kafka-eos ids settle NAME SLOT`, and nothing before",
+            remedy="Find out what wrote there (was the ledger restored from a backup?) and end what is open by "
+            "hand. Only then run `airflow-kafka-eos ids settle NAME SLOT`",
             load=str(load),
         )
 

@@ -82,7 +82,8 @@ def one_transaction(connection: Connection) -> Iterator[None]:
     if problem:
         raise DualWriteError(
             f"the author's SQL cannot be relied on: {problem}",
-            remedy="Let its errors pass, and leave COMMIT and ROLLBACK to the ledger; then clear prepare",
+            remedy="Do not catch the errors of its statements, and leave COMMIT and ROLLBACK to the ledger; then "
+            "clear prepare",
         )
 
 
@@ -112,7 +113,7 @@ def _refuse(connection: Connection) -> None:
 
 def _refuse_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
     if connection.get_execution_options().get(_GUARDED, False) and ends_transaction(statement):
-        raise _refusal("runs COMMIT, ROLLBACK, BEGIN or their like")
+        raise _refusal("runs COMMIT, ROLLBACK, BEGIN or the like")
 
 
 def _refusal(what: str) -> DualWriteError:

@@ -75,13 +75,14 @@ def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[st
         waited_s = time.monotonic() - began
         if not may_come or waited_s >= PATIENCE.total_seconds():
             log.warning(
-                "after %.0f s waits no longer for its turn to make in Airflow: %s (%s). Should another task do that at"
-                " the same moment, Airflow fails one of both: clear its loaded then, the records are there",
+                "waited %.0f s for its turn to create %s in Airflow, and goes on without it (%s). If another task "
+                "creates the same at this moment, Airflow fails one of the two tasks: clear it then; the records "
+                "are visible",
                 *(waited_s, ", ".join(sorted(left)), reason),
             )
             return
         if reason != said:
-            log.info("waits for its turn to make in Airflow: %s (%s)", ", ".join(sorted(left)), reason)
+            log.info("waits for its turn to create %s in Airflow (%s)", ", ".join(sorted(left)), reason)
             said = reason
         time.sleep(_LOOK_S)
 
@@ -301,6 +302,6 @@ def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
         events = list(past.after(since.isoformat()).limit(MAX_EVENTS))
     except AirflowRuntimeError as e:
         # twice is better than never
-        log.warning("the events of %s cannot be read, this load is told of: %s", key.uri, e)
+        log.warning("events of %s cannot be read: this load sends its own, maybe for the second time: %s", key.uri, e)
         return False
     return any((event.extra or {}).get("load") == arrival["load"] for event in events)

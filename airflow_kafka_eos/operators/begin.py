@@ -231,8 +231,8 @@ def _other_topics(session: Session, row: AttemptRow, topics: Sequence[str]) -> l
     raise ConfigurationError(
         f"this key was committed by {row.responsible}, decided at {row.decided_at}, into {were}; topics= names {are}: "
         "nothing was written there",
-        remedy="One key loads once. Is a name in topics= wrong, or one missing? Mend it, and clear begin. To load the "
-        "same data into another topic, give it another load_name, or a load_key of its own",
+        remedy="One key loads once. Is a name in topics= wrong, or one missing? Correct it, and clear begin. To "
+        "load the same data into another topic, give it another load_name, or a load_key of its own",
         load=str(row.load),
         attempt=row.number,
     )
@@ -252,8 +252,8 @@ def _other_interval(session: Session, row: AttemptRow, interval: tuple[str, str]
     was = known.data_interval
     assert was is not None
     return [
-        f"It is of the data interval {was[0]} to {was[1]}, this run's is {mine[0]} to {mine[1]}: what this run is for "
-        "is not loaded. Is load_key coarser than the schedule? (docs/load-keys.md)"
+        f"It is of the data interval {was[0]} to {was[1]}, this run's is {mine[0]} to {mine[1]}: the data of this "
+        "run is not loaded. Is load_key coarser than the schedule? (docs/load-keys.md)"
     ]
 
 

@@ -211,15 +211,15 @@ def decide_at_once(
         of_decide: Any = {**context, "task": decide}
         decide.render_template_fields(of_decide)
         if _aim(decide) != _aim(prepare):
-            log.warning("%s is of another load, or of other connections: it decides by itself", decide.task_id)
+            log.warning("%s belongs to another load, or uses other connections: it decides by itself", decide.task_id)
             return None
         row = decide.decide(session, manifest, owner_of(context))
         decide.roll_forward(session, row)
     except CheckFailedError as e:
-        log.warning("refused, and ended; the task %s fails with it: %s", found.task_id, e)
+        log.warning("the load is refused and ended; the task %s fails with the reason: %s", found.task_id, e)
         return Verdict.ABORT
     except Exception as e:  # the author's check or SQL too, whatever it raises: a skip is decide's own, not prepare's
-        log.warning("not decided here, the task %s has it: %s: %s", found.task_id, type(e).__name__, e)
+        log.warning("not decided here, but by the task %s: %s: %s", found.task_id, type(e).__name__, e)
         return None
     return row.verdict
 

@@ -66,13 +66,13 @@ def look_ahead(begin: LoadOperator, context: Any, session: Session, row: Attempt
     try:
         _look(begin, context, session, row, topics)
     except TransientError as e:
-        log.warning("load %s: not all could be looked at beforehand, prepare does: %s", row.load, e)
+        log.warning("load %s: not everything could be checked beforehand, prepare checks it: %s", row.load, e)
     except KafkaEosError as e:
         from airflow_kafka_eos.protocol.cleanup.sweep import needs_quiet_period
 
         if needs_quiet_period([r for r in session.ledger.attempts(row.load) if r.number < row.number]):
             # cleanup is begin's teardown, and runs only behind a begin that has succeeded
-            log.warning("load %s: prepare will fail. Older attempts are to be cleaned up behind it: %s", row.load, e)
+            log.warning("load %s: prepare will fail, and cleanup then ends older attempts: %s", row.load, e)
             return
         _close(session, row, e, owner_of(context))
         raise

@@ -180,8 +180,8 @@ class SweepLeftoversOperator(BaseOperator):
         paused = PausedDags(ti, self.paused_after)
         if resolved.has_no_ledger_file:
             raise AirflowSkipException(
-                f"there is no ledger {redacted(resolved.ledger_url)} to go by: no load has run yet, or their ledger is "
-                "elsewhere; set ledger_conn_id as they have it"
+                f"there is no ledger {redacted(resolved.ledger_url)}: no load has run yet, or loads use another "
+                "ledger; set ledger_conn_id as they have it"
             )
         found: dict[str, Any] = {}
         passing: list[str] = []
@@ -279,7 +279,8 @@ class SweepLeftoversOperator(BaseOperator):
         ]
         found["unknown"] = list(left.unknown)
         problems += [
-            f"{name} is open, of this ledger, and unknown to it (restored from a backup?)" for name in left.unknown
+            f"{name} is open under this ledger's id, and this ledger does not know it (was it restored from a "
+            "backup?)" for name in left.unknown
         ]
         for row in left.elsewhere:
             found["elsewhere"].append({"load": str(row.load), "attempt": row.number, "cluster_id": row.cluster_id})
@@ -290,7 +291,8 @@ class SweepLeftoversOperator(BaseOperator):
             )
         found["strangers"] = strangers(session, longer_than=self.abandoned_after)
         problems += [
-            f"{name} is open for more than {self.abandoned_after}, and of another ledger (a deployment that is gone?)"
+            f"{name} is open for more than {self.abandoned_after}, and belongs to another ledger (of a deployment "
+            "that does not exist any more?)"
             for name in found["strangers"]
         ]
         found["hidden"] = [str(why) for why in (left.hidden, hidden_strangers(session)) if why is not None]

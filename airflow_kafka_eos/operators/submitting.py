@@ -115,8 +115,8 @@ def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[N
             raise
         code = _ERROR_CODE.search(printed)
         raise AirflowException(
-            f"spark-submit ended with exit code {code[1] if code else 'unknown'}, and the application has left no word "
-            "why: it did not begin, or was killed. The lines above say more"
+            f"spark-submit ended with exit code {code[1] if code else 'unknown'}, and the application has not said "
+            "why: it did not begin, or was killed. See the lines above"
         ) from e
 
 
@@ -124,7 +124,7 @@ def _asked(word: Callable[[], str | None]) -> str | None:
     try:
         return word()
     except Exception as e:  # a store that is away must not hide the error
-        log.debug("whether the application has left a word is not known: %s", e)
+        log.debug("it is not known whether the application has said why: %s", e)
         return None
 
 

@@ -1,6 +1,6 @@
 """The page in Airflow's UI: loads, their transactions, and what a person may do about them (docs/page.md).
 
-Where the page is in Airflow's UI. Imports nothing of Airflow's: the demo names them, too, and does without.
+Here is where it is in the UI. Nothing of Airflow is imported: the demo, which runs without, names these too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What Airflow's plugins manager is told. Schedulers and workers import it too: it imports little.
+"""The plugin as Airflow's plugins manager reads it: the page's app, its places in the UI, and the link of each task.
 
-The extra link of a load's tasks that leads to the page in Airflow's UI.
-
-The page's app, made when the first request comes: only api-servers get any.
+Schedulers and workers import it too, so it imports little: the app is made with the first request, which only
+api-servers get.
 """
 
 from __future__ import annotations
@@ -21,6 +20,31 @@ from airflow_kafka_eos.plugin import TITLE, URL_PREFIX, URL_ROUTE, URL_ROUTE_OF_
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class LazyApp:
+    """An ASGI app that imports FastAPI, and all that the page needs, with its first request."""
+
+    def __init__(self) -> None:
+        self._app: Any = None
+        self._lock = threading.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app or await asyncio.to_thread(self._made)
+        await app(scope, receive, send)
+
+    def _made(self) -> Any:
+        with self._lock:
+            if self._app is None:
+                from airflow_kafka_eos.plugin.api import make_app
+
+                self._app = make_app()
+            return self._app
 
 
 class _Operators:
@@ -56,31 +80,6 @@ class KafkaTransactionsLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """A path of this Airflow."""
         return run_tab(ti_key.dag_id, ti_key.run_id)
-
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-
-class LazyApp:
-    """An ASGI app that imports FastAPI, and all that the page needs, with its first request."""
-
-    def __init__(self) -> None:
-        self._app: Any = None
-        self._lock = threading.Lock()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app or await asyncio.to_thread(self._made)
-        await app(scope, receive, send)
-
-    def _made(self) -> Any:
-        with self._lock:
-            if self._app is None:
-                from airflow_kafka_eos.plugin.api import make_app
-
-                self._app = make_app()
-            return self._app
 
 
 class KafkaEosPlugin(AirflowPlugin):

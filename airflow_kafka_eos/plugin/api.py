@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,7 +16,6 @@ from typing import Annotated, Any, TypeVar
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -34,59 +32,9 @@ from airflow_kafka_eos.plugin.looking import Selection
 T = TypeVar("T")
 
 
-class Lane:
-    """A few threads of its own for one kind of call; what waits too long, or behind too many, is told so.
-
-    A thread that is given up runs on to its own deadline, and holds its place until then.
-
-    :param name: what it asks, for the error.
-    :param threads: calls at once.
-    :param waiting: further calls that may wait.
-    :param timeout_s: seconds until the answer is an error.
-    """
-
-    def __init__(self, name: str, *, threads: int, waiting: int, timeout_s: float) -> None:
-        self._name = name
-        self._most = threads + waiting
-        self._timeout_s = timeout_s
-        self._taken = 0
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"kafka-eos-{name}")
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """The answer of ``work``, from a thread.
-
-        :raises NotFinishedError: too many calls wait already, or there was no answer in time.
-        """
-        if self._taken >= self._most:
-            raise NotFinishedError(
-                f"{self._taken} calls wait for the {self._name} already", remedy="Wait a little, then try again"
-            )
-        self._taken += 1
-        # the request's context: Airflow keeps its database session and log context there
-        future = asyncio.get_running_loop().run_in_executor(
-            self._pool, contextvars.copy_context().run, work
-        )
-        future.add_done_callback(self._leave)
-        try:
-            # shielded: a request that ends takes no thread with it, so its place is held as long as its thread is
-            return await asyncio.wait_for(asyncio.shield(future), self._timeout_s)
-        except TimeoutError:
-            raise NotFinishedError(
-                f"the {self._name} did not answer in {self._timeout_s:g} s",
-                remedy="Look whether it is reachable from the api-server, then try again",
-            ) from None
-
-    def _leave(self, future: asyncio.Future[T]) -> None:
-        self._taken -= 1
-        if not future.cancelled():
-            future.exception()  # seen, where nobody waits for it any more
-
-
-log = logging.getLogger(__name__)
-
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-#: A form of another site cannot set it, and its script may not: the browser asks first, and nobody here says yes.
+#: A form of another site cannot set it, and its script may not: the browser asks first, and is always refused.
 GUARD_HEADER = "X-Kafka-EOS"
 _HEADERS = {
     # no script but ours, nothing from elsewhere, and framed by this Airflow only
@@ -96,25 +44,6 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "same-origin",
 }
-
-
-#: PostgreSQL refuses it in every text
-_NO_NUL = "^[^\\x00]*$"
-
-
-class Body(BaseModel):
-    """What a button sends. ``attempt``: the newest that the user saw."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    namespace: str = Field(min_length=1)
-    name: str = Field(min_length=1)
-    key: str = Field(min_length=1)
-    attempt: int = Field(ge=1)
-    confirm: str = ""
-    reason: str = Field("", max_length=500, pattern=_NO_NUL)
-    dag_id: str | None = None
-    run_id: str | None = None
 
 
 def make_app() -> FastAPI:
@@ -127,9 +56,9 @@ def make_app() -> FastAPI:
         openapi_url=None,
     )
     # apart, so that brokers that do not answer keep nobody from the ledger
-    ledger = Lane("ledger", threads=4, waiting=16, timeout_s=20)
-    brokers = Lane("brokers", threads=4, waiting=8, timeout_s=30)
-    buttons = Lane("brokers", threads=4, waiting=4, timeout_s=acting.DEADLINE_S + 20)
+    ledger = BoundedPool("ledger", threads=4, waiting=16, timeout_s=20)
+    brokers = BoundedPool("brokers", threads=4, waiting=8, timeout_s=30)
+    buttons = BoundedPool("brokers", threads=4, waiting=4, timeout_s=acting.DEADLINE_S + 20)
     _add_headers(app)
     _add_errors(app)
     _add_static(app)
@@ -165,7 +94,7 @@ def same_site(
 SelectionDep = Annotated[Selection, Depends(selection)]
 
 
-def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
+def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> None:
     @app.get("/api/loads")
     async def loads(user: GetUserDep, chosen: SelectionDep) -> dict[str, Any]:
         def work() -> dict[str, Any]:
@@ -205,12 +134,10 @@ def _add_reading(app: FastAPI, ledger: Lane, brokers: Lane) -> None:
         return await brokers.run(work)
 
 
-def _add_acting(app: FastAPI, buttons: Lane) -> None:
-    async def act(action: views.ActionName, user: GetUserDep, body: Body) -> dict[str, Any]:
-        chosen = selection(body.dag_id, body.run_id)
-        load = LoadIdentity(body.namespace, body.name, body.key)
-        asked = acting.Asked(action, load, body.attempt, body.confirm, body.reason)
-        return _found(await buttons.run(lambda: acting.act(_access(user, chosen), chosen, asked)))
+def _add_acting(app: FastAPI, buttons: BoundedPool) -> None:
+    async def act(action: views.ActionName, user: GetUserDep, asked: acting.Asked) -> dict[str, Any]:
+        chosen = selection(asked.dag_id, asked.run_id)
+        return _found(await buttons.run(lambda: acting.act(_access(user, chosen), chosen, action, asked)))
 
     app.post("/api/load/{action}", dependencies=[Depends(same_site)])(act)
 
@@ -264,6 +191,54 @@ def _access(user: Any, chosen: Selection) -> Access:
 
 def _found(answer: dict[str, Any] | None) -> dict[str, Any]:
     if answer is None:
-        # the same for a load of a DAG that the user may not see: what there is, is nobody else's business
+        # the same for a load of a DAG that the user may not see: not even that it exists is shown
         raise HTTPException(404, "There is no such load that you may see")
     return answer
+
+
+class BoundedPool:
+    """A few threads for one kind of call. A call that waits too long, or behind too many, is an error.
+
+    A thread that is given up runs on to its own deadline, and takes up room until then.
+
+    :param name: what it asks, for the error.
+    :param threads: calls at once.
+    :param waiting: further calls that may wait.
+    :param timeout_s: seconds until the answer is an error.
+    """
+
+    def __init__(self, name: str, *, threads: int, waiting: int, timeout_s: float) -> None:
+        self._name = name
+        self._most = threads + waiting
+        self._timeout_s = timeout_s
+        self._taken = 0
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"kafka-eos-{name}")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The answer of ``work``, from a thread.
+
+        :raises NotFinishedError: too many calls wait already, or there was no answer in time.
+        """
+        if self._taken >= self._most:
+            raise NotFinishedError(
+                f"{self._taken} calls are waiting for the {self._name} already", remedy="Wait a little, then try again"
+            )
+        self._taken += 1
+        # the request's context: Airflow keeps its database session and log context there
+        future = asyncio.get_running_loop().run_in_executor(
+            self._pool, contextvars.copy_context().run, work
+        )
+        future.add_done_callback(self._leave)
+        try:
+            # shielded: a request that ends takes no thread with it, so its place is held as long as its thread is
+            return await asyncio.wait_for(asyncio.shield(future), self._timeout_s)
+        except TimeoutError:
+            raise NotFinishedError(
+                f"the {self._name} did not answer in {self._timeout_s:g} s",
+                remedy="Check that the api-server can reach it, then try again",
+            ) from None
+
+    def _leave(self, future: asyncio.Future[T]) -> None:
+        self._taken -= 1
+        if not future.cancelled():
+            future.exception()  # seen, where nobody waits for it any more

@@ -1,10 +1,4 @@
-"""What Airflow's database says of a DAG's loads: their connections, which a run has begun; and its audit log.
-
-What a user may see and do: Airflow's own permissions on the DAGs that a load's attempts belong to.
-
-Reading wants GET, acting wants PUT, both on the runs of the DAG. An attempt that names no DAG (another program's, or a
-DAG id too long for the ledger) is for those who may do it for all DAGs.
-"""
+"""What the page asks of Airflow: a DAG's load tasks, its runs, the user's permissions, and the audit log."""
 
 from __future__ import annotations
 
@@ -74,9 +68,9 @@ def configured() -> Place:
 
 
 def load_tasks(dag_id: str, run_id: str | None = None) -> list[LoadTask]:
-    """The tasks of a DAG that belong to loads, of the version that a run has; none for a DAG that is gone.
+    """The tasks of a DAG that belong to loads, of the version that a run has; none for a DAG that is deleted.
 
-    :param run_id: None, or a run that is gone: the newest version.
+    :param run_id: None, or a deleted run: the newest version.
     """
     with create_session() as session:
         bag = _dag_bag()
@@ -241,7 +235,11 @@ Method = Literal["GET", "PUT"]
 
 
 class Access:
-    """One user's, for one request. Asks Airflow's auth manager, and through it maybe a database: not in an event loop.
+    """What one user may see and do, in one request: Airflow's permissions on the DAGs of a load's attempts.
+
+    Reading takes GET, acting takes GET and PUT, on the runs of the DAG. An attempt that names no DAG (of another
+    program, or with a DAG id too long for the ledger) is for those who may do it for all DAGs. It asks Airflow's auth
+    manager, which may ask a database: not in an event loop.
 
     :param user: as Airflow's ``get_user`` answered.
     """

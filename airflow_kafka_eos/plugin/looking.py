@@ -1,11 +1,10 @@
-"""Reading what the page shows: from the ledger, and apart from it, for they may be slow, from the brokers.
+"""Reads what the page shows: from the ledger, and apart from it, for they may be slow, from the brokers.
 
-Opening what a load's connections lead to, in an api-server: Airflow's own look-up of connections works there.
+Connections are looked up in the api-server as Airflow does it there.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +36,10 @@ from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPar
 
 #: Seconds that one request to a broker, with its retries, may take.
 REQUEST_S = 8.0
+#: Seconds behind which no further cluster is asked.
+_LOOK_S = 15.0
+#: Partitions in which one look searches for hanging transactions.
+_MOST_PARTITIONS = 500
 
 
 @contextmanager
@@ -60,15 +63,20 @@ def open_session(place: Place, namespace: str) -> Iterator[Session]:
     :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.session.connect`.
     """
     if place.kafka_conn_id is None:
-        raise ConfigurationError(
-            "the Kafka connection of this load is not known for sure: its DAG is gone, or kafka_conn_id is a template",
-            remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
-        )
+        raise _unknown_cluster()
     with _known_connections():
         _url(place.ledger_conn_id)  # refuses an embedded ledger that is not there, and says so in the page's words
         resolved = KafkaEosHook(place.kafka_conn_id, place.ledger_conn_id).resolve()
     with resolved.session(namespace, timeout_s=REQUEST_S, existing=True) as session:
         yield session
+
+
+def _unknown_cluster(load: str | None = None) -> ConfigurationError:
+    return ConfigurationError(
+        "the Kafka connection of this load is not known: its DAG was deleted, or kafka_conn_id is a template",
+        remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
+        load=load,
+    )
 
 
 @contextmanager
@@ -77,14 +85,14 @@ def _known_connections() -> Iterator[None]:
         yield
     except AirflowNotFoundException as e:
         raise ConfigurationError(
-            str(e), remedy="Make it where the api-server finds it: Airflow's connections, or a secrets backend"
+            str(e), remedy="Create it where the api-server finds it: Airflow's connections, or a secrets backend"
         ) from e
 
 
 def _url(conn_id: str | None) -> str:
     if conn_id is not None and is_template(conn_id):
         raise ConfigurationError(
-            f"the ledger of these loads is not known for sure: ledger_conn_id is the template {conn_id!r}",
+            f"the ledger of these loads is not known: ledger_conn_id is the template {conn_id!r}",
             remedy="Look for them among all loads, where [kafka_eos] names their ledger, or use the command line, with "
             "the connection by name: airflow-kafka-eos … --ledger-conn-id …",
         )
@@ -94,19 +102,11 @@ def _url(conn_id: str | None) -> str:
     path = Path(url.removeprefix("sqlite:///"))
     if not path.is_file():
         raise ConfigurationError(
-            f"no load has run yet, or the ledger is elsewhere: there is no embedded ledger {path} on this api-server",
+            f"no load has run yet, or loads use another ledger: there is no embedded ledger {path} on this api-server",
             remedy="Set ledger_conn_id of the loads, and of [kafka_eos] in Airflow's configuration, to a database "
             "that workers and api-server share",
         )
     return url
-
-
-log = logging.getLogger(__name__)
-
-#: Seconds behind which no further cluster is asked.
-_LOOK_S = 15.0
-#: Partitions in which one look searches for hanging transactions.
-_MOST_PARTITIONS = 500
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
         conn_id = dags.configured().ledger_conn_id
         with open_ledger(conn_id) as ledger:
             every = _overview(ledger, None, only)
-            return _noted(access, ledger, _seen(access, every, conn_id), every, None)
+            return _seen(access, ledger, every, every, conn_id, None)
     tasks = dags.load_tasks(selection.dag_id, selection.run_id)
     prefix = run_of(selection.dag_id, selection.run_id)
     begun = dags.begun_loads(selection.dag_id, selection.run_id, tasks)
@@ -152,7 +152,7 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
                 known |= {str(row.load) for row, _ in ledger.overview()}
             opened = repr(ledger)
             mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
-            found += _noted(access, ledger, _seen(access, mine, conn_id), every, prefix)
+            found += _seen(access, ledger, mine, every, conn_id, prefix)
     unknown = sorted(begun - known)
     if only is None and tasks and unknown:
         # an empty ledger would show a run that is at work as one without loads
@@ -160,14 +160,15 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
     return found
 
 
-def _noted(
+def _seen(
     access: Access,
     ledger: Ledger,
-    found: list[Found],
+    rows: Iterable[tuple[LoadRow, AttemptRow | None]],
     every: Iterable[tuple[LoadRow, AttemptRow | None]],
+    conn_id: str | None,
     run: str | None,
 ) -> list[Found]:
-    """With what to know of each.
+    """Those that the user may see, with what to know of each.
 
     :param every: what was read of the ledger; of one load that is asked for alone, the others are looked up.
     """
@@ -176,19 +177,17 @@ def _noted(
         is_asked = newest is not None and newest.arguments_sha256 and newest.verdict is Verdict.COMMIT
         if newest is not None and is_asked and access.may_see(newest):
             committed.setdefault(_asked(newest), []).append(newest)
-    noted = []
-    for f in found:
+    seen = [(row, newest) for row, newest in rows if access.may_see(newest)]
+    found = []
+    for row, newest in seen:
         same: list[AttemptRow] = []
-        if f.newest is not None and f.newest.arguments_sha256:
-            same = committed.get(_asked(f.newest), [])
-            if len(found) == 1:
-                same = [
-                    a
-                    for a in ledger.with_same_arguments(f.row.load, f.newest.arguments_sha256)
-                    if access.may_see(a)
-                ]
-        noted.append(replace(f, note=views.note(f.newest, same, run)))
-    return noted
+        if newest is not None and newest.arguments_sha256:
+            same = committed.get(_asked(newest), [])
+            if len(seen) == 1:
+                others = ledger.with_same_arguments(row.load, newest.arguments_sha256)
+                same = [a for a in others if access.may_see(a)]
+        found.append(Found(row, newest, conn_id, views.note(newest, same, run)))
+    return found
 
 
 def _asked(row: AttemptRow) -> tuple[str, str, str]:
@@ -257,7 +256,7 @@ def look(access: Access, found: list[Found], selection: Selection) -> list[dict[
         seen: dict[str, Any] = {"kafka_conn_id": place.kafka_conn_id, "problem": None}
         try:
             if time.monotonic() > until:
-                raise NotFinishedError("others have not answered for too long", remedy="Look at its runs, one by one")
+                raise NotFinishedError("other connections took too long", remedy="Look at the tabs of its runs")
             seen |= _look_at(access, place, loads, everything=selection.run_id is None)
         except KafkaEosError as e:
             seen["problem"] = str(e)
@@ -278,12 +277,6 @@ def ids(access: Access, found: list[Found]) -> list[dict[str, Any]]:
         shown = [n for n in report.names if (namespace, n.load_name) in names]
         reports.append(views.ids(report, shown))
     return reports
-
-
-def _seen(
-    access: Access, rows: Iterable[tuple[LoadRow, AttemptRow | None]], conn_id: str | None
-) -> list[Found]:
-    return [Found(row, newest, conn_id) for row, newest in rows if access.may_see(newest)]
 
 
 def _is_of_run(row: LoadRow, newest: AttemptRow | None, prefix: str, begun: set[str]) -> bool:
@@ -393,9 +386,5 @@ def place_to_act(found: Found) -> Place:
     """
     place = None if found.newest is None else dags.place_of(found.newest.responsible)
     if place is None or place.kafka_conn_id is None:
-        raise ConfigurationError(
-            "the Kafka connection of this load is not known for sure: its DAG is gone, or kafka_conn_id is a template",
-            remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
-            load=str(found.row.load),
-        )
+        raise _unknown_cluster(str(found.row.load))
     return Place(place.kafka_conn_id, found.ledger_conn_id)

@@ -1,6 +1,6 @@
-"""Rows of ledger and brokers as JSON values for the page. No I/O; times are UTC ISO texts, ages milliseconds.
+"""What the page shows, from rows of the ledger, answers of brokers and what Airflow has of runs. No I/O.
 
-What will become of a load that is not through: who is at work on it, or why nobody is, and what to do. No I/O.
+JSON values: times are UTC ISO texts, ages are milliseconds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds
 from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, what_to_do
 from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
 
+#: Nothing of them is expected to be open.
+AT_REST = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
+#: Behind a commit decision, and not there yet.
+_UNFINISHED = frozenset({LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT})
+#: Rows in one answer.
+MOST_LOADS = 200
+MOST_TRANSACTIONS = 1000
 #: A worker has the task, or is about to have it, or the triggerer waits for it.
 _AT_WORK = ("running", "restarting", "queued", "deferred", "up_for_reschedule")
 _FAILED = ("failed", "upstream_failed")
@@ -25,7 +32,7 @@ _ENDED = ("success", "failed")
 
 
 class Prospect(str, Enum):
-    """Whether somebody goes on with a load by himself; the values are what the page shows."""
+    """Whether a run goes on with a load; the values are what the page shows."""
 
     AT_WORK = "at work"
     WAITS_FOR_RETRY = "waits for its retry"
@@ -36,12 +43,12 @@ class Prospect(str, Enum):
     RUN_ENDED = "run has ended"
     RUN_DELETED = "run deleted"
     DAG_DELETED = "DAG deleted"
-    #: its file is gone, or does not have it any more: the scheduler lets no task of it begin
-    DAG_GONE = "DAG gone"
+    #: in no DAG file any more: the scheduler lets no task of it begin
+    DAG_GONE = "DAG not found"
     UNKNOWN = "not known"
 
 
-#: Nobody goes on with it by himself.
+#: No run goes on with it.
 DEAD = frozenset({Prospect.RUN_ENDED, Prospect.RUN_DELETED, Prospect.DAG_DELETED, Prospect.DAG_GONE})
 
 
@@ -78,109 +85,9 @@ class RunSeen:
     tries: tuple[Try, ...] = field(default=())
 
 
-def prospect_of(row: LoadRow, newest: AttemptRow | None, seen: RunSeen | None) -> tuple[Prospect, str] | None:
-    """What will become of it, and a text that says so; None for a load that is through, or is a person's already.
-
-    :param seen: None where the attempt names no run of Airflow's, or its name is too long to be kept whole.
-    """
-    if newest is None or row.state in (LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP, LoadState.IN_DOUBT):
-        return None
-    if seen is None:
-        return Prospect.UNKNOWN, f"It is of {newest.responsible}, which names no run of this Airflow."
-    kind, why = _kind_of(newest, seen)
-    return kind, f"{why} {_outlook(newest, kind)}".strip()
-
-
-def _kind_of(newest: AttemptRow, seen: RunSeen) -> tuple[Prospect, str]:
-    if not seen.has_dag:
-        return Prospect.DAG_DELETED, f"The DAG {seen.dag_id} is deleted in Airflow: nobody goes on with it."
-    if seen.state is None:
-        return Prospect.RUN_DELETED, f"The run {seen.run_id} is deleted in Airflow: nobody goes on with it."
-    work = [t for t in seen.tries if t.state in _AT_WORK and _goes_on(t, seen)]
-    if work:
-        return Prospect.AT_WORK, _at_work(work)
-    if seen.state in _ENDED:
-        return Prospect.RUN_ENDED, f"Its run has ended ({seen.state}): nobody goes on with it."
-    if seen.is_paused:
-        return Prospect.PAUSED, f"The DAG {seen.dag_id} is paused: no task of the run begins until it is unpaused."
-    if seen.is_stale:
-        return Prospect.DAG_GONE, f"Airflow does not find the DAG {seen.dag_id} any more: no task of the run begins."
-    retries = [t for t in seen.tries if t.state == "up_for_retry"]
-    if retries:
-        return Prospect.WAITS_FOR_RETRY, f"{_listed(retries)} failed, and is tried again."
-    failed = [t for t in seen.tries if t.state == "failed"]
-    if failed:
-        return Prospect.FAILED, f"{_listed(failed)} failed."
-    if any(t.state in _FAILED for t in seen.tries):
-        return Prospect.FAILED, "A task before it failed."
-    return Prospect.QUEUED, f"Its run is {seen.state}, and none of its tasks is at work right now."
-
-
-def _goes_on(one: Try, seen: RunSeen) -> bool:
-    """A paused DAG's deferred task is not resumed, and one that waits for its next look does not look."""
-    return one.state not in ("deferred", "up_for_reschedule") or not seen.is_paused
-
-
-def _at_work(work: Iterable[Try]) -> str:
-    told = {"queued": "is queued", "deferred": "waits in the triggerer", "up_for_reschedule": "waits for its next look"}
-    return " ".join(f"{one} {told.get(str(one.state), 'is running')}." for one in work)
-
-
-def _listed(tries: Iterable[Try]) -> str:
-    return ", ".join(map(str, tries))
-
-
-_BUTTON = "Clean up ends it now"
-_BY_ITSELF = "else maintenance does after abandoned_after, or the load's next run."
-
-
-def _outlook(newest: AttemptRow, kind: Prospect) -> str:
-    """What comes next, by itself or by a person."""
-    if newest.verdict is Verdict.COMMIT:
-        return _DECIDED.get(kind, "")
-    if newest.verdict is Verdict.ABORT:
-        return _ABORTED.get(kind, "")
-    if kind in (Prospect.AT_WORK, Prospect.QUEUED):
-        return "Nothing is to be done."
-    if kind is Prospect.WAITS_FOR_RETRY:
-        return "A retry of prepare aborts this attempt, and begins anew." if not newest.is_prepared else ""
-    if kind is Prospect.FAILED:
-        return "Cleanup of the run aborts it."
-    if kind is Prospect.PAUSED:
-        if newest.is_prepared:
-            return f"Readers wait meanwhile. Unpause it; or {_BUTTON}; maintenance does so after paused_after."
-        return "Unpause it, and the run goes on."
-    if kind is Prospect.RUN_ENDED:
-        step = "decide" if newest.is_prepared else "prepare"
-        return f"Clear {step}, and the run goes on; or {_BUTTON}; {_BY_ITSELF}"
-    if kind in DEAD:
-        return f"It can never be committed. {_BUTTON}; {_BY_ITSELF}"
-    return ""
-
-
-_DECIDED: Mapping[Prospect, str] = {
-    Prospect.AT_WORK: "It is decided to be committed.",
-    Prospect.QUEUED: "It is decided to be committed, by the task commit of the run.",
-    Prospect.WAITS_FOR_RETRY: "It is decided to be committed.",
-    Prospect.FAILED: "It is decided to be committed: clear commit, or press Recover.",
-    Prospect.PAUSED: "It is decided to be committed: unpause it, or press Recover.",
-} | dict.fromkeys(DEAD, "It is decided to be committed, and nothing is lost: Recover does it now, maintenance else.")
-_ABORTED: Mapping[Prospect, str] = {
-    Prospect.AT_WORK: "It is aborted, and what it has open is ended.",
-    Prospect.QUEUED: "It is aborted: cleanup of the run ends what it has open.",
-    Prospect.WAITS_FOR_RETRY: "",
-    Prospect.FAILED: "It is aborted: cleanup of the run ends what it has open.",
-    Prospect.PAUSED: f"It is aborted. {_BUTTON}; maintenance does so too.",
-} | dict.fromkeys(DEAD, f"It is aborted. {_BUTTON}; maintenance does so too.")
-
-
-#: Nothing of them is expected to be open.
-AT_REST = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
-#: Behind a commit decision, and not there yet.
-_UNFINISHED = frozenset({LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT})
-#: Rows in one answer.
-MOST_LOADS = 200
-MOST_TRANSACTIONS = 1000
+Outlook = tuple[Prospect, str] | None
+#: By the owner that answers for an attempt; None where it names no run.
+Runs = Mapping[str, RunSeen | None]
 
 
 class ActionName(str, Enum):
@@ -215,61 +122,13 @@ class Standing(str, Enum):
     UNDECIDED = "undecided"
     #: the same, and nothing of its run goes on until a person unpauses the DAG
     PAUSED = "undecided, DAG paused"
-    #: the same, and nobody is left to decide it: its run or its DAG is deleted, or has ended
-    ABANDONED = "undecided, nobody at work"
+    #: the same, and no run will decide it: its run or its DAG is deleted, or has ended
+    ABANDONED = "undecided, abandoned"
     DECIDED = "to be committed"
     #: no longer decidable (FLIP-511's word): cleanup ends it
     LINGERING = "lingering"
     #: of this ledger by its name, and unknown to it: the ledger was restored from a backup?
     UNKNOWN = "unknown to the ledger"
-
-
-def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = None) -> list[Action]:
-    """What may be done for a load as it is now; that it is allowed to a user is another question.
-
-    :param outlook: see :func:`outlook_of`.
-    """
-    found = []
-    if row.state in _UNFINISHED:
-        found.append(Action(ActionName.RECOVER, "Recover"))
-    if attempts:
-        found.append(_cleanup(attempts, outlook))
-    if row.state in _UNFINISHED:
-        warning = (
-            "It is decided to be committed. Readers keep what is committed of it, nobody completes the rest, and "
-            "its key never loads again. There is no way back."
-        )
-        found.append(Action(ActionName.GIVE_UP, "Give up", warning, wants_name=True, wants_reason=True))
-    return found
-
-
-def _cleanup(attempts: Sequence[AttemptRow], outlook: Outlook) -> Action:
-    newest = attempts[-1]
-    if newest.is_undecided:
-        work = "a run may be at work on it." if outlook is None else outlook[1]
-        warning = f"Attempt {newest.number} is undecided: {work} It is aborted, and cannot be committed then."
-        return Action(ActionName.CLEANUP, "Clean up", warning, wants_name=True)
-    return Action(ActionName.CLEANUP, "Clean up", if_open=all(a.closed_at for a in attempts))
-
-
-Outlook = tuple[Prospect, str] | None
-#: By the owner that answers for an attempt; None where it names no run.
-Runs = Mapping[str, RunSeen | None]
-
-
-def is_unfinished(row: LoadRow) -> bool:
-    """Whether somebody, or nobody, goes on with it: only then it is asked who."""
-    return row.state not in AT_REST and row.state is not LoadState.IN_DOUBT
-
-
-def outlook_of(row: LoadRow | None, newest: AttemptRow | None, runs: Runs | None) -> Outlook:
-    """What will become of a load that is not through; None where it is, or where nobody has looked.
-
-    :param runs: None: nobody has looked.
-    """
-    if row is None or newest is None or runs is None or newest.responsible not in runs:
-        return None
-    return prospect_of(row, newest, runs[newest.responsible])
 
 
 def loads(
@@ -308,7 +167,7 @@ def note(newest: AttemptRow | None, same: Sequence[AttemptRow], run: str | None)
     if keys:
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
         notes.append(
-            f"Its job was asked for the same as that of {', '.join(keys[:3])}{more}, committed too: is load_key finer "
+            f"Its job had the same arguments as that of {', '.join(keys[:3])}{more}, committed too: is load_key finer "
             "than what the job reads?"
         )
     return " ".join(notes)
@@ -326,12 +185,10 @@ def load(
     outlook = outlook_of(row, newest, runs)
     named = None if newest is None else dag_and_run_of(newest.responsible)
     return {
-        "namespace": row.load.namespace,
-        "name": row.load.name,
-        "key": row.load.key,
-        "state": row.state.value,
+        **asdict(row.load),
+        "state": row.state,
         "attempt": row.newest_attempt,
-        "decision": None if newest is None or newest.verdict is None else newest.verdict.value,
+        "decision": None if newest is None else newest.verdict,
         "decided_by": None if newest is None else newest.decided_by,
         "decided_at": None if newest is None else newest.decided_at,
         "note": note,
@@ -343,13 +200,13 @@ def load(
         "dag_id": None if named is None else named[0],
         "run_id": None if named is None else named[1],
         "waits_for_paused_dag": waits_for_paused_dag(newest, paused),
-        "prospect": None if outlook is None else outlook[0].value,
+        "prospect": None if outlook is None else outlook[0],
         "outlook": "" if outlook is None else outlook[1],
     }
 
 
 def waits_for_paused_dag(attempt: AttemptRow | None, paused: Container[str]) -> bool:
-    """Whether nobody decides what is prepared until a person unpauses its DAG, or maintenance ends it (ADR 23)."""
+    """Whether what is prepared waits until a person unpauses its DAG, or maintenance ends it (ADR 23)."""
     if attempt is None or not attempt.is_undecided or not attempt.is_prepared:
         return False
     return dag_of(attempt.responsible) in paused
@@ -382,7 +239,7 @@ def load_in_full(
         "transactions": [_transaction(a, t) for a, t in transactions[:MOST_TRANSACTIONS]],
         "transactions_left_off": max(0, len(transactions) - MOST_TRANSACTIONS),
         "repairs": [_repair(r) for r in repairs],
-        "actions": [asdict(a) | {"name": a.name.value} for a in allowed],
+        "actions": [asdict(a) for a in allowed],
         "may_act": may_act,
     }
 
@@ -398,7 +255,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
     return {
         "number": row.number,
         "by": row.responsible,
-        "decision": None if row.verdict is None else row.verdict.value,
+        "decision": row.verdict,
         "decided_by": row.decided_by,
         "reason": row.reason,
         "records": row.records,
@@ -420,7 +277,7 @@ def _transaction(attempt: AttemptRow, row: TransactionRow) -> dict[str, Any]:
         "spark_partition": row.spark_partition,
         "topic_partitions": [str(w.topic_partition) for w in row.writes],
         "records": row.records,
-        "outcome": None if row.outcome is None else row.outcome.value,
+        "outcome": row.outcome,
     }
 
 
@@ -428,7 +285,7 @@ def _repair(row: RepairRow) -> dict[str, Any]:
     return {
         "number": row.number,
         "attempt": row.attempt,
-        "state": row.state.value,
+        "state": row.state,
         "lost": row.lost_transactional_id,
         "replacement": row.transactional_id,
         "opened_at": row.opened_at,
@@ -456,16 +313,14 @@ def open_transaction(
     return {
         "transactional_id": seen.transactional_id,
         "prepared_txn_state": str(seen.state),
-        "coordinator_state": seen.coordinator_state.value,
-        "standing": standing(attempt, row, is_decided=is_decided, paused=paused, runs=runs).value,
+        "coordinator_state": seen.coordinator_state,
+        "standing": standing(attempt, row, is_decided=is_decided, paused=paused, runs=runs),
         "running_ms": max(0, now_ms - seen.start_time_ms) if seen.start_time_ms >= 0 else None,
         "two_phase_commit": seen.is_two_phase,
         "time_left_ms": None if seen.is_two_phase else seen.time_left_ms(now_ms),
         "topic_partitions": [str(tp) for tp in sorted(seen.partitions)],
         "attempt": None if attempt is None else attempt.number,
-        "load": None
-        if attempt is None
-        else {"namespace": attempt.load.namespace, "name": attempt.load.name, "key": attempt.load.key},
+        "load": None if attempt is None else asdict(attempt.load),
     }
 
 
@@ -504,7 +359,7 @@ def hanging(found: HangingTransaction, bootstrap_servers: str) -> dict[str, Any]
         "start_offset": found.producer.txn_start_offset,
         "why": found.why,
         "idle_ms": found.idle_ms,
-        "whose": found.whose.value,
+        "whose": found.whose,
         "transactional_id": found.transactional_id,
         "load": None if found.attempt is None else str(found.attempt.load),
         "proven": found.is_proven,
@@ -522,3 +377,140 @@ def ids(report: IdsReport, names: Sequence[NameIds]) -> dict[str, Any]:
             asdict(n) | {"ids": n.ids, "oldest_s": None if n.oldest_s is None else round(n.oldest_s)} for n in names
         ],
     }
+
+
+def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = None) -> list[Action]:
+    """What may be done for a load as it is now; that it is allowed to a user is another question.
+
+    :param outlook: see :func:`outlook_of`.
+    """
+    found = []
+    if row.state in _UNFINISHED:
+        found.append(Action(ActionName.RECOVER, "Recover"))
+    if attempts:
+        found.append(_cleanup(attempts, outlook))
+    if row.state in _UNFINISHED:
+        warning = (
+            "It is decided to be committed. Readers keep what is committed of it, the rest is never completed, and "
+            "its key never loads again. There is no way back."
+        )
+        found.append(Action(ActionName.GIVE_UP, "Give up", warning, wants_name=True, wants_reason=True))
+    return found
+
+
+def _cleanup(attempts: Sequence[AttemptRow], outlook: Outlook) -> Action:
+    newest = attempts[-1]
+    if newest.is_undecided:
+        work = "a run may be working on it." if outlook is None else outlook[1]
+        warning = f"Attempt {newest.number} is undecided: {work} It is aborted, and cannot be committed afterwards."
+        return Action(ActionName.CLEANUP, "Clean up", warning, wants_name=True)
+    return Action(ActionName.CLEANUP, "Clean up", if_open=all(a.closed_at for a in attempts))
+
+
+def is_unfinished(row: LoadRow) -> bool:
+    """Whether a run may go on with it: only then Airflow is asked which."""
+    return row.state not in AT_REST and row.state is not LoadState.IN_DOUBT
+
+
+def outlook_of(row: LoadRow | None, newest: AttemptRow | None, runs: Runs | None) -> Outlook:
+    """What will become of an unfinished load; None for others, and where Airflow was not asked.
+
+    :param runs: None: Airflow was not asked.
+    """
+    if row is None or newest is None or runs is None or newest.responsible not in runs:
+        return None
+    return prospect_of(row, newest, runs[newest.responsible])
+
+
+def prospect_of(row: LoadRow, newest: AttemptRow | None, seen: RunSeen | None) -> tuple[Prospect, str] | None:
+    """What will become of it, and a text that says so; None for a load that is finished, or left to a person.
+
+    :param seen: None where the attempt names no run of Airflow's, or its name is too long to be kept whole.
+    """
+    if newest is None or not is_unfinished(row):
+        return None
+    if seen is None:
+        return Prospect.UNKNOWN, f"It belongs to {newest.responsible}, which is no run of this Airflow."
+    kind, why = _kind_of(newest, seen)
+    return kind, f"{why} {_outlook(newest, kind)}".strip()
+
+
+def _kind_of(newest: AttemptRow, seen: RunSeen) -> tuple[Prospect, str]:
+    if not seen.has_dag:
+        return Prospect.DAG_DELETED, f"The DAG {seen.dag_id} is deleted in Airflow, so no run finishes it."
+    if seen.state is None:
+        return Prospect.RUN_DELETED, f"The run {seen.run_id} is deleted in Airflow, so no run finishes it."
+    work = [t for t in seen.tries if t.state in _AT_WORK and _goes_on(t, seen)]
+    if work:
+        return Prospect.AT_WORK, _at_work(work)
+    if seen.state in _ENDED:
+        return Prospect.RUN_ENDED, f"Its run has ended ({seen.state}) without finishing it."
+    if seen.is_paused:
+        return Prospect.PAUSED, f"The DAG {seen.dag_id} is paused: no task of the run begins until it is unpaused."
+    if seen.is_stale:
+        return Prospect.DAG_GONE, f"No DAG file has the DAG {seen.dag_id} any more: no task of the run begins."
+    retries = [t for t in seen.tries if t.state == "up_for_retry"]
+    if retries:
+        return Prospect.WAITS_FOR_RETRY, f"{_listed(retries)} failed, and is tried again."
+    failed = [t for t in seen.tries if t.state == "failed"]
+    if failed:
+        return Prospect.FAILED, f"{_listed(failed)} failed."
+    if any(t.state in _FAILED for t in seen.tries):
+        return Prospect.FAILED, "A task before it failed."
+    return Prospect.QUEUED, f"Its run is {seen.state}, and none of its tasks is running right now."
+
+
+def _goes_on(one: Try, seen: RunSeen) -> bool:
+    """A paused DAG's deferred task is not resumed, and one that waits for its next look does not look."""
+    return one.state not in ("deferred", "up_for_reschedule") or not seen.is_paused
+
+
+def _at_work(work: Iterable[Try]) -> str:
+    told = {"queued": "is queued", "deferred": "waits in the triggerer", "up_for_reschedule": "waits for its next look"}
+    return " ".join(f"{one} {told.get(str(one.state), 'is running')}." for one in work)
+
+
+def _listed(tries: Iterable[Try]) -> str:
+    return ", ".join(map(str, tries))
+
+
+def _outlook(newest: AttemptRow, kind: Prospect) -> str:
+    """What comes next, by itself or by a person."""
+    if newest.verdict is Verdict.COMMIT:
+        return _DECIDED.get(kind, "")
+    if newest.verdict is Verdict.ABORT:
+        return _ABORTED.get(kind, "")
+    if kind in (Prospect.AT_WORK, Prospect.QUEUED):
+        return "There is nothing to do."
+    if kind is Prospect.WAITS_FOR_RETRY:
+        return "The retry of prepare aborts this attempt, and opens a new one." if not newest.is_prepared else ""
+    if kind is Prospect.FAILED:
+        return "Cleanup of the run aborts it."
+    if kind is Prospect.PAUSED:
+        if newest.is_prepared:
+            return f"Readers wait meanwhile. Unpause it; or {_BUTTON}. Maintenance does so after paused_after."
+        return "The run goes on when it is unpaused."
+    if kind is Prospect.RUN_ENDED:
+        step = "decide" if newest.is_prepared else "prepare"
+        return f"Clear {step} to let the run go on; or {_BUTTON}; {_BY_ITSELF}"
+    if kind in DEAD:
+        return f"It can never be committed: {_BUTTON}; {_BY_ITSELF}"
+    return ""
+
+
+_BUTTON = "press Clean up to end it now"
+_BY_ITSELF = "otherwise maintenance ends it after abandoned_after, or the next run of the load does."
+_DECIDED: Mapping[Prospect, str] = {
+    Prospect.AT_WORK: "It is decided to be committed.",
+    Prospect.QUEUED: "It is decided to be committed, by the task commit of the run.",
+    Prospect.WAITS_FOR_RETRY: "It is decided to be committed.",
+    Prospect.FAILED: "It is decided to be committed: clear commit, or press Recover.",
+    Prospect.PAUSED: "It is decided to be committed: unpause it, or press Recover.",
+} | dict.fromkeys(DEAD, "It is decided to be committed: press Recover to do it now; otherwise maintenance does.")
+_ABORTED: Mapping[Prospect, str] = {
+    Prospect.AT_WORK: "It is aborted, and what it has open is ended.",
+    Prospect.QUEUED: "It is aborted: cleanup of the run ends what it has open.",
+    Prospect.WAITS_FOR_RETRY: "",
+    Prospect.FAILED: "It is aborted: cleanup of the run ends what it has open.",
+    Prospect.PAUSED: f"It is aborted: {_BUTTON}; otherwise maintenance does.",
+} | dict.fromkeys(DEAD, f"It is aborted: {_BUTTON}; otherwise maintenance does.")

@@ -154,7 +154,8 @@ _WHY = {
     "a later transaction's",
     Marker.COMPACTED_THEN_ABORT: "compaction took its records; an abort marker of its producer follows, which may be "
     "a later transaction's",
-    Marker.UNREADABLE: "unreadable: its log does not have its last record any more, or has another story",
+    Marker.UNREADABLE: "unreadable: its log does not have its last record any more, or has something else in its "
+    "place",
     Marker.MISSING: "open",
 }
 _REMEDY = (
@@ -163,10 +164,10 @@ _REMEDY = (
     "it as it is, and the same data can be loaded under a load_key of its own"
 )
 _REMEDY_COMPACTED = (
-    "Nothing more is touched: committed, and written again since under the same keys, looks like aborted. Compare the "
-    "topic with what `airflow-kafka-eos loads show` says. If it has every key of the load, as the load wrote it or "
-    "newer, nothing is missing; if not, load the same data under a load_key of its own. Either way `airflow-kafka-eos "
-    "loads give-up` closes this load"
+    "Nothing more is touched: a load that was committed, and whose keys were written again since, looks like an "
+    "aborted one. Compare the topic with what `airflow-kafka-eos loads show` says. If it has every key of the "
+    "load, as the load wrote it or newer, nothing is missing; if not, load the same data under a load_key of its "
+    "own. Either way `airflow-kafka-eos loads give-up` closes this load"
 )
 
 
@@ -187,11 +188,11 @@ def doubt(
     name, markers = next(iter(found.items()))
     row = rows[name]
     what = (
-        f"the logs of transaction {row.transaction} do not tell one story: {_story(row, markers)}"
-        f"{_reach(session, markers)}{_hint(session, name, answers.get(name))}"
+        f"the logs of transaction {row.transaction} do not show one outcome: "
+        f"{_story(row, markers)}{_reach(session, markers)}{_hint(session, name, answers.get(name))}"
     )
     if len(found) > 1:
-        what += f"; and so with {len(found) - 1} more"
+        what += f"; and {len(found) - 1} more"
     is_compacted = any(m in COMPACTED or m is Marker.MISSING_FOR_GOOD for of in found.values() for m in of.values())
     return InDoubtError(
         what,

@@ -95,11 +95,11 @@ class CleanupLoadSensor(PollingLoadSensor):
         hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
         if hidden is not None:
             if problem:  # what is raised says something else
-                self.log.warning("NOT CLEAN, and no sweep will make it so: %s", problem)
+                self.log.warning("NOT CLEAN, and cleanup alone cannot change that: %s", problem)
             raise AirflowFailException(f"load {summary['load']}, cleaned up: {hidden}")
         step.attempt = self._up_to or None
         if problem:
-            step.done(summary["load"], f"NOT CLEAN, and no sweep will make it so: {problem}", warns=True)
+            step.done(summary["load"], f"NOT CLEAN, and cleanup alone cannot change that: {problem}", warns=True)
         else:
             step.done(summary["load"], swept_text(summary["aborted"], summary.get("state")))
         return summary
@@ -140,7 +140,7 @@ def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Co
     if not skipped or (load == LoadState.COMMITTED.value and not failed and not untold):
         return None
     if load == LoadState.COMMITTED.value:
-        remedy = "Clear what was skipped, and cleanup, so that its readers are woken"
+        remedy = "Clear what was skipped, and cleanup, so that those who wait for the load are told"
     elif load in (None, LoadState.ABORTED.value):
         remedy = "Nothing of it is visible. To load it after all, clear prepare with what is downstream of it"
     else:

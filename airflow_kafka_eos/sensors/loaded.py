@@ -106,7 +106,7 @@ class LoadedSensor(PollingLoadSensor):
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
-            news = f"; asset events: {', '.join(told.events) or 'none, it was told of before'}"
+            news = f"; asset events: {', '.join(told.events) or 'none, they were sent before'}"
         if self._wrote and not before:  # a cleared loaded counts no load twice
             count_arrival(self.load_identity, summary, datetime.now(UTC))
         step.attempt = summary["attempt"]

@@ -144,7 +144,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         if event and event.get("status") == "done":
             return self.done(event["summary"], context, step)
         if event and event.get("status") == OTHER_LEDGER:
-            self.log.warning("THE TRIGGERER CANNOT WAIT, this worker does: %s", event["error"])
+            self.log.warning("THE TRIGGERER CANNOT WAIT, so this worker waits: %s", event["error"])
             poll = self.trigger_class(**event["fields"]).new_poll()
             self._wait(poll, time.monotonic() + self.timeout, may_defer=False)
             return self.done(poll.summary(), context, step)

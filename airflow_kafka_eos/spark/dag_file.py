@@ -74,8 +74,8 @@ def _find(file: str, dag_id: str, group_id: str, path: Sequence[str]) -> Callabl
         raise ConfigurationError(
             f"the DAG file {file} has no load {group_id!r} of DAG {dag_id!r} when the Spark driver reads it "
             f"(it has: {found})",
-            remedy="Call DAG(...) in the DAG file itself, not in a factory of another module: the driver runs the file "
-            "in which it is called. And let the file make the same loads wherever it is read: not by the host, the "
-            "time or a random number",
+            remedy="Call DAG(...) in the DAG file itself, not in a factory of another module: the driver runs the "
+            "file in which it is called. The file must define the same loads wherever it is read, and not by the "
+            "host, the time or a random number",
         )
     return _functions[dag_id, group_id]

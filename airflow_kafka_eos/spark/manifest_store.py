@@ -91,7 +91,7 @@ class ManifestStore:
         found = self._place.read(file)
         if found is None:
             raise UndecidableError(
-                "initialising the attempt's transaction was tried before, and did not come to its end",
+                "initialising the attempt's transaction was tried before, and was not finished",
                 remedy="Clear prepare: it opens a new attempt. Write one DataFrame per application",
                 load=str(ref.load),
                 attempt=ref.attempt,

@@ -179,7 +179,7 @@ def superseded(ref: AttemptRef, by: str) -> SupersededError:
     return SupersededError(
         f"the attempt was given up while its Spark application wrote it: {by}. Nothing of it can become visible, so "
         "the application has ended",
-        remedy="Let the newest attempt go on: the load is its business now. `airflow-kafka-eos loads show` shows both",
+        remedy="Let the newest attempt go on. `airflow-kafka-eos loads show` shows both",
         load=str(ref.load),
         attempt=ref.attempt,
     )

@@ -128,7 +128,7 @@ class ApplicationSpec:
             raise
         except (KeyError, TypeError, ValueError) as e:
             raise _wrong(
-                "document", f"is misshapen ({type(e).__name__}: {e})", "Pass what to_json wrote"
+                "document", f"is malformed ({type(e).__name__}: {e})", "Pass what to_json wrote"
             ) from e
 
 

@@ -51,7 +51,7 @@ async def report_unfinished_loads(
 
     found = await asyncio.to_thread(look)
     for row in found:
-        log.error("DEADLINE MISSED: load %(load)s is %(state)s since %(updated_at)s: %(reason)s", row)
+        log.error("DEADLINE MISSED: load %(load)s has been %(state)s since %(updated_at)s: %(reason)s", row)
     oldest = [{field: row[field] for field in ("load", "state", "updated_at")} for row in found[:_TOLD]]
     return json.dumps({"unfinished": len(found), "oldest": oldest})
 

@@ -86,7 +86,8 @@ def init_transactions(
     if seen.state != recorded:
         raise UndecidableError(
             f"{seen.state} is open under the id, prepared was {recorded}",
-            remedy="The prepared one is over: judge it by the log (loads recover); cleanup ends the open one",
+            remedy="The prepared transaction has ended: `loads recover` tells from the log how. cleanup ends the "
+            "open one",
             transactional_id=transactional_id,
         )
     return recorded

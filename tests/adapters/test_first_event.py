@@ -113,7 +113,7 @@ def test_one_goes_and_the_others_when_airflow_has_its_success(
     assert tasks.tells("a", "t") == 0
     assert caplog.messages == []
     assert [tasks.tells(by, "t") for by in "bcd"] == [2, 2, 2], "a further event makes nothing"
-    assert caplog.messages == ["waits for its turn to make in Airflow: t (a has the turn)"] * 3
+    assert caplog.messages == ["waits for its turn to create t in Airflow (a has the turn)"] * 3
 
 
 def test_nobody_waits_for_a_task_with_a_topic_of_its_own(tasks: Tasks) -> None:
@@ -139,7 +139,7 @@ def test_patience_ends_and_says_what_may_come_of_it(tasks: Tasks, caplog: pytest
     tasks.ledger_is_down = True
     assert tasks.goes("a", "t") == PATIENCE.total_seconds()
     (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert "waits no longer" in said and "make in Airflow: t (" in said and "LedgerUnavailableError: " in said
+    assert "and goes on without it" in said and "to create t in Airflow" in said and "LedgerUnavailableError: " in said
 
 
 def test_a_ledger_that_comes_back_is_asked_again(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,7 +164,7 @@ def test_a_ledger_that_refuses_turns_is_not_waited_for(tasks: Tasks, caplog: pyt
     take_turn(tasks.left(["t"]), take)
     assert tasks.now == 0
     (said,) = caplog.messages
-    assert "waits no longer" in said and "(ConfigurationError: no right to kafka_eos_turns" in said
+    assert "and goes on without it" in said and "(ConfigurationError: no right to kafka_eos_turns" in said
 
 
 class Airflow:
@@ -310,7 +310,7 @@ def test_the_ledger_keeps_the_turns_of_each_task(
         context: Any = {"ti": run, "outlet_events": OutletEventAccessors()}
         loaded.done(dict(ARRIVAL), context, Step(loaded, context))
     assert resolved == [task for task in "aaba" for _ in ("its server", "its ledger")]
-    said = [m for m in caplog.messages if "waits no longer" in m]
+    said = [m for m in caplog.messages if "and goes on without it" in m]
     assert len(said) == 2 and all("(d/r task a#map_index=0 has the turn)" in m for m in said)
 
 

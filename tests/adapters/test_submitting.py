@@ -47,7 +47,7 @@ def told(text: str, word: str | None = None) -> Exception:
         ),
         (
             SUBMIT.format(137), None,
-            "spark-submit ended with exit code 137, and the application has left no word why", False,
+            "spark-submit ended with exit code 137, and the application has not said why", False,
         ),
     ],
 )  # fmt: skip

@@ -281,7 +281,7 @@ def test_begin_leaves_the_failure_to_prepare_where_cleanup_has_older_attempts_to
     group = load(sql=None, job=JOB)
     with caplog.at_level(logging.WARNING):
         assert group.begin.execute(CONTEXT)["attempt"] == 2
-    assert f"prepare will fail. Older attempts are to be cleaned up behind it: job='{JOB}'" in caplog.text
+    assert f"prepare will fail, and cleanup then ends older attempts: job='{JOB}'" in caplog.text
     operator("cleanup", key).execute(CONTEXT)
     with pytest.raises(AirflowFailException, match="is not there"):
         group.begin.execute(CONTEXT)

@@ -108,7 +108,7 @@ def test_a_job_that_fails_says_why_in_its_log_the_ledger_the_page_and_the_comman
         assert why in " ".join(done.stdout.split()), done.stdout
     # 8 seconds of looks, each second one: it is told once what is waited for
     cleanup = [str(r["event"]) for r in logged(place, "failing", run.id, "cleanup") if is_ours(r)]
-    assert [t for t in cleanup if "until it has been so for 8 s" in t] == cleanup[:1], cleanup
+    assert [t for t in cleanup if "this must stay so for 8 s" in t] == cleanup[:1], cleanup
     end = rf"load {named} attempt 1: clean: nothing was open; the load is ABORTED, in .+ s"
     assert re.fullmatch(end, cleanup[-1])
     assert len(cleanup) == 2, cleanup
@@ -134,7 +134,7 @@ def test_the_page_tells_a_run_at_work_from_one_that_stands_still(place: Place) -
 
     prospect, outlook, standings = now()
     assert (prospect, standings) == ("at work", {"undecided"})
-    assert outlook == "load.prepare (try 1 of 5) is running. Nothing is to be done."
+    assert outlook == "load.prepare (try 1 of 5) is running. There is nothing to do."
     run.pause(True)  # what runs, runs on
     try:
         assert now() == (prospect, outlook, standings)

@@ -164,7 +164,7 @@ def test_a_key_that_is_finer_than_what_the_job_reads_is_told_of(place: Place) ->
         "committed by finer/first#group=load, decided at 20"
     ), warning
     assert "load_key is finer than what the job reads" in warning
-    assert f"same as that of {day}T08:30:00+00:00, committed too" in shown(place, "second", "finer")["note"]
+    assert f"same arguments as that of {day}T08:30:00+00:00, committed too" in shown(place, "second", "finer")["note"]
     assert counted(place, [day], "finer", copies=2) == all_of([day, day])
     rows = place.ledger.attempts(LoadIdentity("airflow", "finer.load", f"{day}T08:30:00+00:00"))
     assert [len(row.arguments_sha256 or "") for row in rows] == [64]

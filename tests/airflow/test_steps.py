@@ -117,7 +117,7 @@ def test_only_scheduled_runs_have_an_interval_that_says_which_data_they_are_for(
     # an hourly schedule with the day for a key: what the hour is for is not loaded, and that is said
     note = operator("begin", "interval").execute(a_run("scheduled", *HOUR))["note"]
     assert "this run's is 2026-01-01T00:00:00.000000+00:00 to 2026-01-01T01:00:00.000000+00:00" in note
-    assert "what this run is for is not loaded" in note
+    assert "the data of this run is not loaded" in note
 
 
 def test_a_key_that_its_template_had_nothing_for_is_refused(home: Path) -> None:

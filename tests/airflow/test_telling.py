@@ -122,7 +122,7 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
 
 def waits(said: str) -> list[str]:
     """What runs of loaded have waited to make."""
-    return re.findall(r"waits for its turn to make in Airflow: (.*?) \(another task has the turn\)", said)
+    return re.findall(r"waits for its turn to create (.*?) in Airflow \(another task has the turn\)", said)
 
 
 def another_has_it_since(home: Path, moment: str) -> None:

@@ -250,7 +250,7 @@ def test_one_file_serves_kafkas_clients_and_ours(
     assert command("ledger", "upgrade").code == 0
     seen = command("transactions", "list", "--command-config", str(file))
     # logged in; what it may not see is another matter
-    assert seen.out == "no open transactions that may be seen from here\n", seen
+    assert seen.out == "no open transactions that this login may see\n", seen
     assert f"at {secured.loader_address}" in seen.err, seen
     # where Kafka's own tools take them: before the command
     assert command("transactions", "--command-config", str(file), "list").out == seen.out

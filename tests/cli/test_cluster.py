@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.cli.cluster import add_cluster, settings_of
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli.target import add_cluster, settings_of
 from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, USAGE, code_of, worst
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -97,7 +97,7 @@ def test_a_login_comes_from_the_file_and_is_never_printed(
     assert command("ledger", "upgrade").code == 0
     seen = command("transactions", "list", "--command-config", str(login))
     # alice may describe nothing: what she sees may not be all, and is said not to be
-    assert (seen.code, seen.out) == (USAGE, "no open transactions that may be seen from here\n")
+    assert (seen.code, seen.out) == (USAGE, "no open transactions that this login may see\n")
     assert "THIS MAY NOT BE ALL" in seen.err
     login.write_text(login.read_text().replace(PASSWORD, "wr0ng-secret"))
     refused = command("transactions", "list", "--command-config", str(login), "--timeout", "5")

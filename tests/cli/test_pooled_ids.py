@@ -78,7 +78,7 @@ def test_commit_and_abort_are_about_the_present_holder_and_say_so(
     b = pooled.of("b")
     b.prepare(["b"])
     refused = command("transactions", "commit", name, *at)
-    assert refused.code == 1 and "nobody has decided it" in refused.err and str(b.load) in refused.err
+    assert refused.code == 1 and "it is not decided yet" in refused.err and str(b.load) in refused.err
     asked = command("transactions", "abort", name, *at)
     assert asked.code == 2 and verdict(b) is None
     done = shown(command, "transactions", "abort", name, "--yes", *at)
@@ -96,7 +96,7 @@ def test_a_replaced_transaction_s_load_is_decided(world: World, command: Command
     name = transaction.transactional_id
     assert shown(command, "transactions", "commit", name, *at)["state"] == "COMMITTED"
     refused = command("transactions", "abort", name, "--yes", *at)
-    assert refused.code == 1 and "it is only ever rolled forward" in refused.err
+    assert refused.code == 1 and "it can only be rolled forward" in refused.err
     assert world.visible() == ["a"]
 
 
@@ -125,7 +125,7 @@ def test_what_an_earlier_holder_has_ended_is_not_taken_for_the_present_one_s(
     ledger = shown(command, "transactions", "describe", name, *at)["ledger"]
     assert (ledger["load"], ledger["found_by"]) == (str(a.load), "prepared_transaction_state")
     refused = command("transactions", "commit", name, *at)
-    assert refused.code == 1 and "nobody has decided it" in refused.err and str(b.load) in refused.err
+    assert refused.code == 1 and "it is not decided yet" in refused.err and str(b.load) in refused.err
     done = shown(command, "transactions", "force-terminate", name, "--yes", *at)
     assert (done["load"], done["verdict"], done["aborted"]) == (str(b.load), "abort", [])
     assert (verdict(a), verdict(b)) == (Verdict.COMMIT, Verdict.ABORT)

@@ -139,7 +139,7 @@ def test_commit_commits_nothing_that_nobody_has_decided(
 ) -> None:
     manifest = world.prepare(["a"])
     name = one(manifest).transactional_id
-    refused(command("transactions", "commit", name, *at), 1, "nobody has decided it", "Run decide")
+    refused(command("transactions", "commit", name, *at), 1, "it is not decided yet", "Clear the task decide")
     assert (world.open_ids(), world.visible()) == ([name], [])
     world.session.ledger.decide_abort(manifest.attempt, decided_by="x", reason="check")
     refused(command("transactions", "commit", name, *at), 1, "its attempt is aborted")
@@ -166,7 +166,7 @@ def test_what_is_decided_is_neither_aborted_nor_terminated(
     manifest = world.prepare(["a"])
     world.decide(manifest)
     name = one(manifest).transactional_id
-    refused(command("transactions", verb, name, "--yes", *at), 1, "it is only ever rolled forward")
+    refused(command("transactions", verb, name, "--yes", *at), 1, "it can only be rolled forward")
     world.commit()
     assert world.visible() == ["a"]
 
@@ -235,7 +235,7 @@ def test_what_is_decided_while_we_ask_is_not_called_aborted(
 
     monkeypatch.setattr("sys.stdin", Slow())
     answer = command("transactions", "abort", one(manifest).transactional_id, *at)
-    assert answer.code == 1 and "it is only ever rolled forward" in answer.err
+    assert answer.code == 1 and "it can only be rolled forward" in answer.err
     world.commit()
     assert world.visible() == ["a"]
 
@@ -283,7 +283,7 @@ def test_cleanup_says_what_it_would_do_asks_and_does_it(world: World, command: C
     assert (dry.code, row["key"], row["up_to_attempt"], row["open"]) == (0, world.load.key, 1, world.open_ids())
     told = command("cleanup", world.load.name, world.load.key, "--dry-run", *at)
     assert (told.code, told.out.count(world.open_ids()[0])) == (0, 1) and row["state"] in told.out
-    refused(command("cleanup", world.load.name, world.load.key, *at), 2, "a run may be at work on it", "--yes")
+    refused(command("cleanup", world.load.name, world.load.key, *at), 2, "a run may be working on it", "--yes")
     refused(command("cleanup", world.load.name, *at), 2, "has no KEY")
     assert len(world.open_ids()) == 1
     done = command(
@@ -310,7 +310,7 @@ def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_t
     world: World, command: Command, at: Cluster, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
     hanging = ("transactions", "hanging", *at)
-    refused(command(*hanging), 2, "knows no topic of namespace airflow", "--topic")
+    refused(command(*hanging), 2, "knows no existing topic of namespace airflow", "--topic")
     gone = replace(world, topic=topic(), load=replace(world.load, key="gone"))
     other = topic(prefix="other")  # nobody's
     for one in (world, gone):
@@ -322,9 +322,9 @@ def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_t
     answer = command(*hanging)
     assert (answer.code, answer.out) == (0, f"no hanging transactions in {world.topic}\n")
     assert answer.err == (
-        f"topics of the ledger's prepared loads: {world.topic}; not there any more: {gone.topic}\n"
+        f"topics of the ledger's prepared loads: {world.topic}; deleted since: {gone.topic}\n"
     )
     assert other not in answer.err
     answer = command(*hanging, "--output", "json")
     assert (json.loads(answer.out), world.topic in answer.err) == ([], True)
-    refused(command(*hanging, "--namespace", "elsewhere"), 2, "knows no topic of namespace elsewhere")
+    refused(command(*hanging, "--namespace", "elsewhere"), 2, "knows no existing topic of namespace elsewhere")

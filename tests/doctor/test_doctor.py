@@ -259,7 +259,7 @@ def test_a_ledger_is_neither_made_nor_upgraded(tmp_path: Path) -> None:
 
 
 def test_the_embedded_ledger_need_not_be_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made with the first load."""
+    """The first load creates it."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     found = examined(None, default_url(), asked())
     assert (of(found, "ledger-migrations").severity, list(tmp_path.iterdir())) == (OK, [])

@@ -48,7 +48,7 @@ def test_a_live_application_with_records_of_long_ago_is_not_called_hanging_and_c
 
     every = ("transactions", "list", "--all")
     code, out, err = command(*every)
-    assert (code, out) == (2, "no open transactions that may be seen from here\n")
+    assert (code, out) == (2, "no open transactions that this login may see\n")
     assert "THIS MAY NOT BE ALL" in err
     shown = json.loads(command(*every, "--output", "json")[1])
     assert shown["transactions"] == [] and "may be" in shown["hidden"]
@@ -83,7 +83,7 @@ def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(shared: S
     assert (code, err) == (1, "")
     assert (first["proven"], first["whose"], first["transactional_id"]) == (True, "foreign", known.transactional_id)
     assert first["why"] == "its coordinator shows CompleteCommit"
-    assert "Not as long as an application uses" in first["what_to_do"]
+    assert "Do not end it while an application uses" in first["what_to_do"]
     assert (second["proven"], second["producer_id"]) == (True, unknown.state.producer_id)
     assert (second["transactional_id"], second["why"]) == (None, "no coordinator knows its producer id")
     for row in (first, second):

@@ -146,18 +146,18 @@ def test_it_tells_what_comes_next_and_whether_anybody_is_left_to_do_it(site: Sit
         admin.patch(cleanup_task, json={"new_state": "success"}).raise_for_status()
         admin.patch(f"{path}/dagRuns/next", json={"state": "failed"}).raise_for_status()
         prospect, outlook, standings, _ = now()
-        assert (prospect, standings) == ("run has ended", {"undecided, nobody at work"})
-        assert "Its run has ended (failed): nobody goes on with it. Clear decide, and the run goes on" in outlook
+        assert (prospect, standings) == ("run has ended", {"undecided, abandoned"})
+        assert "Its run has ended (failed) without finishing it. Clear decide to let the run go on" in outlook
 
         admin.delete(f"{path}/dagRuns/next").raise_for_status()
         prospect, outlook, standings, _ = now()
-        assert (prospect, standings) == ("run deleted", {"undecided, nobody at work"})
-        assert "The run next is deleted in Airflow: nobody goes on with it. It can never be committed." in outlook
+        assert (prospect, standings) == ("run deleted", {"undecided, abandoned"})
+        assert "The run next is deleted in Airflow, so no run finishes it. It can never be committed:" in outlook
 
         admin.delete(path).raise_for_status()
         prospect, outlook, standings, _ = now()
-        assert (prospect, standings) == ("DAG deleted", {"undecided, nobody at work"})
-        assert "The DAG doomed is deleted in Airflow" in outlook and "Clean up ends it now" in outlook
+        assert (prospect, standings) == ("DAG deleted", {"undecided, abandoned"})
+        assert "The DAG doomed is deleted in Airflow" in outlook and "press Clean up to end it now" in outlook
 
 
 def test_a_decided_load_of_a_deleted_run_is_not_called_lost(site: Site, new_load: NewLoad) -> None:
@@ -167,7 +167,7 @@ def test_a_decided_load_of_a_deleted_run_is_not_called_lost(site: Site, new_load
         admin.delete("/api/v2/dags/orders/dagRuns/decided-deleted").raise_for_status()
         full = get(admin, "load", **whose(world))
         assert (full["load"]["prospect"], full["load"]["decision"]) == ("run deleted", "commit")
-        assert full["load"]["outlook"].endswith("nothing is lost: Recover does it now, maintenance else.")
+        assert full["load"]["outlook"].endswith("press Recover to do it now; otherwise maintenance does.")
         assert press(admin, world, "recover").json() == {"done": "the load is COMMITTED"}
         assert get(admin, "load", **whose(world))["load"]["prospect"] is None
     assert world.visible() == ["a"]
@@ -179,7 +179,7 @@ def test_what_names_no_run_of_this_airflow_is_said_not_to(site: Site, new_load: 
     with site.client("admin") as admin:
         shown = get(admin, "load", **whose(world))["load"]
     assert (shown["prospect"], shown["outlook"]) == (
-        "not known", "It is of ada@laptop (airflow-kafka-eos), which names no run of this Airflow."
+        "not known", "It belongs to ada@laptop (airflow-kafka-eos), which is no run of this Airflow."
     )  # fmt: skip
 
 
@@ -262,7 +262,7 @@ def test_what_came_after_the_user_looked_is_not_touched(site: Site, new_load: Ne
     world.prepare(["c"], owner=owner(world))
     with site.client("user") as user:
         answer = press(user, world, "cleanup", confirm=world.load.name)
-    assert answer.status_code == 409 and "attempt 2 is the newest by now" in answer.text
+    assert answer.status_code == 409 and "attempt 2 is the newest now" in answer.text
     assert state(site, world) is LoadState.PREPARED
 
 

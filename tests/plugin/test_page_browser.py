@@ -74,7 +74,7 @@ def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: PageBrows
     browser.sees("undecided", "[aria-label='Transactions of the load']")
     for entry in manifest.entries:
         browser.sees(str(entry.transaction.state), "[aria-label='Transactions of the load']")
-    browser.sees("Readers wait because of us", "#clusters")
+    browser.sees("Readers are held back in", "#clusters")
     browser.picture("page-prepared-light")
     site.session.ledger.decide_commit(manifest, decided_by=owner(world))
     browser.open_run("2026-11-01")
@@ -138,17 +138,17 @@ def test_a_load_whose_run_is_deleted_says_so_and_one_that_waits_is_not_called_lo
         admin.delete("/api/v2/dags/orders/dagRuns/2026-11-09").raise_for_status()
     browser.log_in(site, "user")
     browser.open("plugin/kafka-transactions")
-    browser.sees("undecided, nobody at work", "#clusters")
+    browser.sees("undecided, abandoned", "#clusters")
     browser.until(lambda d: "waits for its turn" in _row(d, "2026-11-08").text)
     browser.until(lambda d: "run deleted" in _row(d, "2026-11-09").text)
     browser.click(lambda d: _row(d, "2026-11-08").find_element(By.TAG_NAME, "button"))
     browser.sees("none yet", "#load dl")
-    browser.sees("none of its tasks is at work right now. Nothing is to be done.", "#load dl")
+    browser.sees("none of its tasks is running right now. There is nothing to do.", "#load dl")
     assert "aborted" not in browser.driver.find_element(By.CSS_SELECTOR, "#load dl").text
     browser.click(lambda d: _row(d, "2026-11-09").find_element(By.TAG_NAME, "button"))
-    browser.sees("The run 2026-11-09 is deleted in Airflow: nobody goes on with it.", "#load dl")
+    browser.sees("The run 2026-11-09 is deleted in Airflow, so no run finishes it.", "#load dl")
     browser.press("button[data-action=cleanup]")
-    browser.sees("It can never be committed. Clean up ends it now", "dialog")
+    browser.sees("It can never be committed: press Clean up to end it now", "dialog")
 
 
 def test_a_user_without_permission_sees_neither_data_nor_buttons(
@@ -158,12 +158,12 @@ def test_a_user_without_permission_sees_neither_data_nor_buttons(
     lingering(site, world)
     browser.log_in(site, "viewer")
     browser.open_run("2026-11-04")
-    browser.sees("acting wants permission", "#load")
+    browser.sees("the buttons need permission", "#load")
     assert browser.driver.find_elements(By.CSS_SELECTOR, "button[data-action]") == []
     browser.log_in(site, "stranger")
     browser.open("plugin/kafka-transactions")
     browser.sees("There are no loads that you may see.", "#loads")
-    browser.sees("No loads, so nothing was looked for.", "#clusters")
+    browser.sees("There are no loads to look for.", "#clusters")
     assert "orders" not in browser.text()
     browser.driver.get(f"{browser.url}/kafka-eos/?dag_id=orders&run_id=2026-11-04")
     browser.sees("You may not see the runs of this DAG", "#problem")

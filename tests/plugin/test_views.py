@@ -60,7 +60,7 @@ def test_what_looks_well_and_is_not_is_noted() -> None:
     by = f"orders/run#group=load, decided at {T.format(3)}"
     assert said == f"Already committed by {by}: this run has written nothing."
     twin = replace(committed, load=replace(LOAD, key="2026-01-01T08:30"))
-    assert "asked for the same as that of 2026-01-01T08:30, committed too" in views.note(committed, [twin], None)
+    assert "had the same arguments as that of 2026-01-01T08:30, committed too" in views.note(committed, [twin], None)
     reload = replace(committed, load=replace(LOAD, key=f"{LOAD.key}~reload-2"))
     assert views.note(committed, [reload], None) == ""
     assert views.note(attempt(verdict=Verdict.ABORT), [twin], another) == views.note(None, [], another) == ""

@@ -209,7 +209,7 @@ def test_a_topic_that_forgets_before_the_load_is_visible_is_refused(
     world: World, topic: Callable[..., str]
 ) -> None:
     world.topic = topic(partitions=1, config={"retention.ms": "5000"})
-    with pytest.raises(UndecidableError, match="keeps records so shortly"):
+    with pytest.raises(UndecidableError, match="keeps records for so short a time"):
         world.decide(world.prepare(["a"]), margin_s=10)
 
 

@@ -311,6 +311,6 @@ def test_in_doubt_is_said_and_nothing_is_written(here: World, monkeypatch: pytes
     transaction = end(here, manifest, Verdict.COMMIT)
     (open_,) = shown(here, transaction)
     module.write_marker(here.session.partitions.wire, open_, Verdict.ABORT)  # by a hand, and wrongly
-    with pytest.raises(InDoubtError, match="do not tell one story"):
+    with pytest.raises(InDoubtError, match="do not show one outcome"):
         here.commit()
     assert state(here) is LoadState.IN_DOUBT

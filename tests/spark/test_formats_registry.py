@@ -113,7 +113,7 @@ def test_the_login_is_used_and_never_shown(gate):
     assert ask(right, "login").id > 0
     wrong = settings(gate.url, basic_auth_user_info="user:not-the-password")
     for known in (wrong, settings(gate.url)):
-        with pytest.raises(AccessError, match=r"refuses us subject 'login-value' \(HTTP 401") as caught:
+        with pytest.raises(AccessError, match=r"refuses access to subject 'login-value' \(HTTP 401") as caught:
             ask(known, "login")
         assert "not-the-password" not in f"{caught.value} {caught.value.__cause__} {caught.value.__context__!r}"
 

@@ -70,7 +70,7 @@ def test_an_identity_that_was_asked_for_and_lost_is_not_asked_for_again(tmp_path
     store = ManifestStore(str(tmp_path))
     with pytest.raises(BrokerUnavailableError):
         store.identity(REF, lambda: _raise(BrokerUnavailableError("no answer")))
-    with pytest.raises(UndecidableError, match="did not come to its end") as caught:
+    with pytest.raises(UndecidableError, match="was not finished") as caught:
         store.identity(REF, lambda: PreparedTxnState(7, 1))
     assert caught.value.attempt == 1
 

@@ -175,7 +175,7 @@ def why_some_hidden(wire: Wire) -> AccessError | None:
         return _hidden("the brokers do not show which authorizer they have, DESCRIBE_CONFIGS on the Cluster is missing")
     for name in sorted(filter(None, shown - {"", _BY_ACLS})):
         return _hidden(
-            f"the brokers' authorizer {name} is not Kafka's own, and nobody can tell what it hides",
+            f"the brokers' authorizer {name} is not Kafka's own, and it is not known what it hides",
             remedy="Ask who runs the cluster whose the transaction is: from here it cannot be found out",
         )
     for node_id in sorted(brokers):

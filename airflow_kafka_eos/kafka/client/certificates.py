@@ -73,7 +73,7 @@ def _text_of(values: Mapping[str, str], name: str) -> bytes:
         return pem.encode()
     location = values.get(f"{name}.location")
     if not location:
-        raise _refuse(f"{name}.pem", "is missing beside its other half")
+        raise _refuse(f"{name}.pem", "is missing: key and certificate belong together")
     try:
         return Path(location).read_bytes()
     except OSError as error:

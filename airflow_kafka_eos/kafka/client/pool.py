@@ -138,7 +138,7 @@ class Pipe:
 
     def _answered(self, frame: bytes) -> None:
         if not self._sent or _CORRELATION.unpack_from(frame)[0] != self._sent[0].correlation_id:
-            raise kafka_errors.CorrelationIdError("an answer that nobody asked for")
+            raise kafka_errors.CorrelationIdError("an answer to no request of ours")
         sent = self._sent.popleft()
         try:
             answer = sent.request.read(self._version(sent.request), memoryview(frame)[4:])

@@ -292,7 +292,7 @@ def _fetch(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_id: 
         if row.error_code == OFFSET_OUT_OF_RANGE:
             raise gone(lost, w, f"the log has no offset {offset} (any more)")
         if row.error_code in _GONE and time.monotonic() >= believe_gone_at:
-            raise unusable(lost, w, "the topic is not there any more")
+            raise unusable(lost, w, "the topic was deleted")
         if row.error_code:
             wire.forget_leaders([tp])
         retry.check(row.error_code, operation="READ", resource=f"Topic {tp.topic}", lag=True)
@@ -322,7 +322,7 @@ def _request(topic_id: str, partition: int, offset: int) -> FetchRequest:
     )
 
 
-_REMEDY = "The load can only be mended from its source, or given up"
+_REMEDY = "The load can only be completed from its source, or given up"
 
 
 def unusable(lost: PreparedTransaction, w: PartitionWrites, why: str) -> InDoubtError:

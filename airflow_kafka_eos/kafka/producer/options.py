@@ -142,7 +142,7 @@ def _one_of(
     near = nearest(value, (*known, *only_there))
     meant = f"Did you mean {near}? " if near else ""
     more = f"; with writer=confluent {', '.join(only_there)} too" if only_there else ""
-    raise ConfigurationError(f"{problem}, which is none", remedy=f"{meant}{choice}{more}")
+    raise ConfigurationError(f"{problem}, which does not exist", remedy=f"{meant}{choice}{more}")
 
 
 def _number(given: Mapping[str, str], key: str, default: int, arrow: Range | None = None) -> int:

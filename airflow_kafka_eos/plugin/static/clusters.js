@@ -4,7 +4,7 @@ import { badge, code, duration, element, table } from "./dom.js";
 import { left } from "./load.js";
 
 export function clustersBody(clusters) {
-  if (clusters.length === 0) return [element("p", { class: "quiet" }, "No loads, so nothing was looked for.")];
+  if (clusters.length === 0) return [element("p", { class: "quiet" }, "There are no loads to look for.")];
   return clusters.flatMap((cluster) => [
     element("h3", {}, cluster.kafka_conn_id === null ? "Unknown connection" : `Connection ${cluster.kafka_conn_id}`),
     ...(cluster.problem === null ? seen(cluster) : [problem(cluster.problem)]),
@@ -34,7 +34,7 @@ function open(rows) {
     [
       ["Open transaction", (t) => code(t.transactional_id)],
       ["PreparedTxnState", (t) => code(t.prepared_txn_state)],
-      ["Waits", (t) => badge(t.standing)],
+      ["Status", (t) => badge(t.standing)],
       ["Coordinator", (t) => t.coordinator_state],
       ["Open for", (t) => duration(t.running_ms)],
       ["Time left", left],
@@ -48,9 +48,9 @@ function open(rows) {
 
 function lag(rows) {
   return table(
-    "Readers wait because of us",
+    "Readers held back by these transactions",
     [
-      ["Readers wait because of us in", (row) => row.topic_partition],
+      ["Readers are held back in", (row) => row.topic_partition],
       ["Records behind the last stable offset", (row) => row.records.toLocaleString()],
     ],
     rows,
@@ -65,7 +65,7 @@ function hanging(rows) {
       ["Hanging", (h) => badge(h.proven ? "hanging" : "may be alive")],
       ["Producer", (h) => code(h.producer)],
       ["Since offset", (h) => h.start_offset],
-      ["By its records, silent for", (h) => duration(h.idle_ms)],
+      ["No record for", (h) => duration(h.idle_ms)],
       ["Whose", (h) => (h.proven ? badge(h.whose) : null)],
       ["Transactional id", (h) => (h.transactional_id === null ? null : code(h.transactional_id))],
       ["Why", (h) => (h.doubt === null ? h.why : `${h.why}; ${h.doubt}`)],
@@ -76,7 +76,7 @@ function hanging(rows) {
 }
 
 export function idsBody(answer) {
-  if (answer.namespaces.length === 0) return [element("p", { class: "quiet" }, "None of loads that you may see.")];
+  if (answer.namespaces.length === 0) return [element("p", { class: "quiet" }, "There are no ids of loads that you may see.")];
   return answer.namespaces.flatMap((report) => [
     element(
       "p",

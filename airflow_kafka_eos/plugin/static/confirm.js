@@ -5,7 +5,7 @@ import { element } from "./dom.js";
 /** Resolves to {confirm, reason}, or null when the user thinks better of it. */
 export function ask(dialog, action, load) {
   const name = field("confirm", `Type ${load.name} to confirm`);
-  const reason = field("reason", "Why, for whoever looks later");
+  const reason = field("reason", "Reason, kept in the ledger");
   const problem = element("p", { class: "problem", role: "alert", hidden: true });
   return new Promise((resolve) => {
     const close = (value) => {
@@ -18,7 +18,7 @@ export function ask(dialog, action, load) {
         action.wants_name && given.confirm !== load.name
           ? `That is not ${load.name}.`
           : action.wants_reason && given.reason === ""
-            ? "Say why."
+            ? "Give a reason."
             : "";
       if (wrong === "") return close(given);
       problem.textContent = wrong;

@@ -37,7 +37,7 @@ function facts(load, full) {
     ["Decided", load.decided_at === null ? null : `${load.decided_at} by ${load.decided_by}`],
     ["Note", load.note],
     ["Why", load.reason],
-    ["You may", full.may_act ? null : "look; acting wants permission to edit the DAG's runs"],
+    ["You may", full.may_act ? null : "look; the buttons need permission to edit the DAG's runs"],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   return element("dl", {}, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
@@ -96,7 +96,7 @@ function transactions(full, mine) {
   });
   const unreported = [...open.values()].map((t) => ({ ...t, seen: t, spark_partition: null, records: null, outcome: null }));
   const rows = [...known, ...unreported];
-  if (rows.length === 0) return element("p", { class: "quiet" }, "None that was reported as prepared.");
+  if (rows.length === 0) return element("p", { class: "quiet" }, "No transaction was reported as prepared.");
   const columns = [
     ["Transactional id", (t) => code(t.transactional_id)],
     ["PreparedTxnState", (t) => code(t.prepared_txn_state)],
@@ -110,7 +110,7 @@ function transactions(full, mine) {
     ["Time left", (t) => (t.seen ? left(t.seen) : null)],
   ];
   const off = full.transactions_left_off;
-  const more = off > 0 ? element("p", { class: "quiet" }, `${off} more are left off.`) : "";
+  const more = off > 0 ? element("p", { class: "quiet" }, `${off} more are not shown.`) : "";
   return element("div", {}, table("Transactions of the load", columns, rows), more);
 }
 

@@ -18,7 +18,7 @@ export function loadsTable(answer, { text, state, chosen, open }) {
       `${load.namespace}/${load.name}/${load.key}`.toLowerCase().includes(text.toLowerCase()),
   );
   if (rows.length === 0) {
-    const why = answer.loads.length === 0 ? "There are no loads that you may see." : "No load is like that.";
+    const why = answer.loads.length === 0 ? "There are no loads that you may see." : "No load matches.";
     return element("p", { class: "quiet" }, why);
   }
   const columns = [
@@ -36,7 +36,7 @@ export function loadsTable(answer, { text, state, chosen, open }) {
     ...load,
     attributes: { "aria-current": chosen !== null && same(load, chosen) ? "true" : null },
   }));
-  const left = answer.left_off > 0 ? element("p", { class: "quiet" }, `${answer.left_off} older ones are left off.`) : "";
+  const left = answer.left_off > 0 ? element("p", { class: "quiet" }, `${answer.left_off} older loads are not shown.`) : "";
   return element("div", {}, table("Loads", columns, marked), left);
 }
 

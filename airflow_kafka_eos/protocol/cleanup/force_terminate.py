@@ -106,8 +106,7 @@ def _refuse_unknown(transactional_id: str, seen: TransactionDescription | None) 
         )
     if seen.is_open:
         raise InDoubtError(
-            f"the transaction is {seen.coordinator_state.value}, and the ledger does not know its attempt: it may know "
-            "less than it did once",
+            f"the transaction is {seen.coordinator_state.value}, and the ledger does not know its attempt",
             remedy="If the ledger was restored from a backup, look at what the topic has before anything is ended",
             transactional_id=transactional_id,
         )
@@ -122,7 +121,7 @@ def _refuse_decided(session: Session, identity: PreparedTransaction, attempt: At
     if load is not None and load.state in (LoadState.COMMITTED, LoadState.GIVEN_UP):
         return
     raise UndecidableError(
-        "the transaction is decided to be committed: it is only ever rolled forward",
+        "the transaction is decided to be committed: it can only be rolled forward",
         remedy="Run `airflow-kafka-eos loads recover`; give the load up by name first if it must never be completed",
         load=str(attempt.load),
         attempt=attempt.number,

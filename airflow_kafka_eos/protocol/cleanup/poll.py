@@ -117,13 +117,13 @@ class CleanPoll:
             self._quiet_since, self._looks = None, 0
             return f"load {self.load}: {report}", -1
         if not report.is_complete:
-            return f"load {self.load}: a transaction coordinator is moving or away, its listing counts for nothing", -1
+            return f"load {self.load}: a transaction coordinator is moving or away, so its listing proves nothing", -1
         self._looks += 1
         self._quiet_since = now if self._quiet_since is None else self._quiet_since
         quiet = now - self._quiet_since
         if quiet < quiet_s or self._looks < looks or not probes:
             # the same text at each look: it is told once
-            waits = f"load {self.load}: nothing is open, until it has been so for {quiet_s:g} s"
+            waits = f"load {self.load}: nothing is open; this must stay so for {quiet_s:g} s"
             return waits, max(0.0, quiet_s - quiet)
         refused = self._end_hanging(session)
         if refused is None:

@@ -119,7 +119,7 @@ def began_anew(session: Session, load: LoadIdentity, number: int, found: Transac
             mine = (state.producer_id, state.producer_epoch) == identity and state.txn_start_offset >= 0
             if mine and state.txn_start_offset <= last.get(tp, -1):
                 return False
-    log.warning("a zombie began anew as %s (%s), behind the commit", found.transactional_id, found.state)
+    log.warning("a zombie began another transaction as %s (%s) after the commit", found.transactional_id, found.state)
     return True
 
 

@@ -48,7 +48,7 @@ def refuse_foreign(session: Session, transactional_id: str) -> None:
         remedy = f"--namespace {parsed.namespace}"
     raise ConfigurationError(
         f"transactional id {transactional_id!r} {what}: it is never ended from here",
-        remedy=f"It is for {remedy} to end",
+        remedy=f"Leave it to {remedy}",
         transactional_id=transactional_id,
     )
 

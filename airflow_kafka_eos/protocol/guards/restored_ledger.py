@@ -88,7 +88,8 @@ def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
     refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
     if before is None or before != session.coordinator.places():
         raise NotFinishedError(
-            "a transaction coordinator is moving or away, so nobody can tell whether what is lost was repaired before",
+            "a transaction coordinator is moving or away, so it is not known whether what is lost was "
+            "repaired before",
             remedy="Check that all replicas of __transaction_state are up, then run commit again",
             load=str(load),
         )

@@ -63,10 +63,10 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> No
     reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
     session.ledger.put_slot_in_doubt(row.load.namespace, row.load.name, row.slot, reason)
     raise InDoubtError(
-        f"the broker knows more of slot {row.slot} than the ledger: {reason}",
+        f"the broker shows under slot {row.slot} what the ledger does not know: {reason}",
         remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics "
-        "first; else a writer has outlived its quarantine. End what is open by hand, run `airflow-kafka-eos ids "
-        "settle NAME SLOT`, which retires the slot, then clear prepare",
+        "first; otherwise a writer was still alive after its quarantine. End what is open by hand, run "
+        "`airflow-kafka-eos ids settle NAME SLOT`, which retires the slot, then clear prepare",
         load=str(row.load),
         attempt=row.number,
         transactional_id=found[0].partition(" ")[0],

@@ -97,13 +97,13 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
     """
     p = hanging.producer
     if hanging.doubt is not None:
-        return f"It may be an application's that is at work: end nothing. {hanging.doubt.remedy.rstrip('. ')}"
+        return f"It may belong to an application that is running: end nothing. {hanging.doubt.remedy.rstrip('. ')}"
     if hanging.whose is Whose.OURS:
         return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic} --abort ends it"
     if hanging.whose is Whose.UNDECIDED:
         return "Make its attempt undecidable first: run cleanup for its load"
     if hanging.whose is Whose.DECIDED:
-        return "Let its load be committed (loads recover): what its coordinator has forgotten is ended by that"
+        return "Run `loads recover` for its load: that also ends what its coordinator has forgotten"
     command = (
         f"kafka-transactions.sh --bootstrap-server {bootstrap_servers} abort --topic {p.partition.topic} "
         f"--partition {p.partition.partition} --start-offset {p.txn_start_offset}"
@@ -111,9 +111,9 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
     if hanging.transactional_id is None:
         return f"No application can go on with it. Somebody with ALTER on the Cluster ends it: {command}"
     return (
-        f"Not as long as an application uses transactional id {hanging.transactional_id}: its next transaction takes "
-        "in what is open, and would be aborted with it. Its owner stops it, and looks again: if the same is shown "
-        f"then, somebody with ALTER on the Cluster ends it: {command}"
+        f"Do not end it while an application uses transactional id {hanging.transactional_id}: its next "
+        "transaction would include what is open here, and be aborted with it. Stop the application, and look "
+        f"again. If the same is shown then, somebody with ALTER on the Cluster ends it: {command}"
     )
 
 
@@ -247,7 +247,8 @@ def _unsure(before: Places | None, after: Places | None) -> KafkaEosError | None
         )
     if not are_seen(before):
         return AccessError(
-            "where the transaction coordinators are is not shown: one that is away may have it", remedy=REMEDY
+            "it is not shown where the transaction coordinators are: one that is not available may have it",
+            remedy=REMEDY,
         )
     return None
 
@@ -262,7 +263,7 @@ def _again(hanging: HangingTransaction, still: Iterable[OpenProducer]) -> Hangin
         producer=now,
         doubt=NotFinishedError(
             "its producer has written a record since the first look",
-            remedy="Ask whose application it is; end nothing of one that is at work",
+            remedy="Ask whose application it is. End nothing of an application that is running",
         ),
     )
 
@@ -350,7 +351,8 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         is_written = write_marker(wire, now.producer, Verdict.ABORT)
     except AccessError as e:
         raise AccessError(
-            f"a hanging transaction of ours holds readers back, {now}; to end it, {e.message}",
+            f"a hanging transaction of this ledger holds readers back, {now}; it cannot be ended from here: "
+            f"{e.message}",
             remedy="Run `airflow-kafka-eos transactions hanging --abort` with a login that has ALTER on the Cluster",
             load=str(now.attempt.load) if now.attempt else None,
             attempt=now.attempt.number if now.attempt else None,

@@ -111,8 +111,8 @@ def _end(session: Session, row: AttemptRow, forgotten: Forgotten) -> bool:
     transaction = forgotten.transaction.transaction
     places = ", ".join(f"{p.partition} from offset {p.txn_start_offset} on" for p in forgotten.producers)
     log.warning(
-        "transaction %s of %s attempt %d is decided, its coordinator calls it ended, and it is open in %s: "
-        "writing what the coordinator owes (%s)",
+        "transaction %s of %s attempt %d is decided and its coordinator says that it has ended, but it is open in "
+        "%s: writing the missing end markers (%s)",
         transaction,
         row.load,
         row.number,
@@ -126,7 +126,8 @@ def _end(session: Session, row: AttemptRow, forgotten: Forgotten) -> bool:
         except AccessError as e:
             raise AccessError(
                 f"transaction {transaction} is decided, its coordinator has forgotten its end markers "
-                f"({forgotten.verdict.value}), and it is open in {places}; to write them, {e.message}",
+                f"({forgotten.verdict.value}), and it is open in {places}; they cannot be written from here: "
+                f"{e.message}",
                 remedy="Run `airflow-kafka-eos loads recover` with a login that has ALTER on the Cluster (or "
                 "CLUSTER_ACTION); or grant it to this one, and clear commit",
                 load=str(row.load),

@@ -95,7 +95,7 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
         transaction, writes = copier.copy(lost.transaction, lost.writes, lost.topic_ids)
         row = session.ledger.adopt(load, opened.number, transaction, writes)
         if row.state is not RepairState.ADOPTED:
-            log.warning("repair %d of %s is late: %s", row.number, load, row.reason)
+            log.warning("repair %d of %s came too late: %s", row.number, load, row.reason)
             copier.abort()
     except BaseException as e:
         overtaken = _give_back(session, opened, copier, e)

@@ -265,7 +265,7 @@ def _adopted(session: Session, part: LostPart, manifest: Manifest) -> bool:
     assert entry.transaction is not None  # its digests are those of records
     row = session.ledger.adopt(repair.load, repair.number, entry.transaction, entry.writes)
     if row.state is not RepairState.ADOPTED:
-        log.warning("repair %d of %s is late: %s", row.number, row.load, row.reason)
+        log.warning("repair %d of %s came too late: %s", row.number, row.load, row.reason)
     return row.state is RepairState.ADOPTED
 
 

@@ -68,7 +68,7 @@ def begin(
     except TransientError as e:
         # the attempt is open: failing now would leave cleanup, the teardown of begin, without a setup that succeeded,
         # and what older attempts left to its timeout. prepare sweeps again, and so does cleanup
-        log.warning("what older attempts of load %s left is swept later: %s", load, e)
+        log.warning("what older attempts of load %s have left open is swept later: %s", load, e)
     return row
 
 
@@ -175,7 +175,7 @@ def reload(session: Session, first: LoadIdentity, *, owner: str, whole: bool) ->
     """
     load = load_of(first, choose(first, generations(session, first), owner=owner, whole=whole))
     if load != first:
-        log.info("load %s: goes on as %s", first, load.key)
+        log.info("load %s is loaded again under the key %s", first, load.key)
     return load
 
 

@@ -73,7 +73,7 @@ def _outdated(manifest: Manifest, seen: Observed, visible_at_ms: int) -> list[st
         for w in prepared.writes:
             oldest[w.topic] = min(w.oldest_timestamp_ms, oldest.get(w.topic, w.oldest_timestamp_ms))
     return [
-        f"topic {topic} keeps records so shortly that the first may be deleted before they are visible"
+        f"topic {topic} keeps records for so short a time that the first may be deleted before they are visible"
         for topic, timestamp_ms in sorted(oldest.items())
         if not fits_retention(seen.retention.get(topic, {}), timestamp_ms, visible_at_ms)
     ]
@@ -277,7 +277,7 @@ def decide(
 
 
 def _refused(load: LoadIdentity, attempt: int, refusal: str) -> CheckFailedError:
-    remedy = "Mend the source or the check, then clear prepare: it opens a new attempt"
+    remedy = "Correct the source or the check, then clear prepare: it opens a new attempt"
     if refusal.startswith(_NO_RECORDS):
         remedy = (
             f"Was the data there when the job read it? The key {load.key} is not taken: clear prepare once it is. "
@@ -294,8 +294,8 @@ def _refused(load: LoadIdentity, attempt: int, refusal: str) -> CheckFailedError
 def _warn_of_timeouts(manifest: Manifest) -> None:
     if manifest.transactions and not manifest.two_phase_commit:
         log.warning(
-            "%s: a dual write without two-phase commit: should the broker end a transaction by its timeout once the "
-            "rows are there, the records are missing until they are repaired. Set two_phase_commit='required'",
+            "%s: a dual write without two-phase commit: if a transaction times out after the decision, the rows "
+            "are there, and its records are missing until they are repaired. Set two_phase_commit='required'",
             manifest.attempt,
         )
 

@@ -34,8 +34,8 @@ class Lag:
             for h in self.holders
         )
         return (
-            f"{self.partition}: last stable offset {self.last_stable_offset} of {self.needed}, "
-            f"held back by {names or 'nobody to be seen'}"
+            f"{self.partition}: last stable offset {self.last_stable_offset} of {self.needed}, held back by "
+            f"{names or 'no transaction that this login may see'}"
         )
 
 
@@ -56,7 +56,7 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
     if known is not None and known.state is LoadState.GIVEN_UP:
         raise UndecidableError(
             f"the load was {known.reason or 'given up'}",
-            remedy="Nobody completes it any more: load the same data under a load_key of its own",
+            remedy="It is not completed any more: load the same data under a load_key of its own",
             load=str(load),
             attempt=row.number,
         )

@@ -58,7 +58,7 @@ class Demo:
     def __init__(self, folder: Path, days: int, log: Callable[[str], None]) -> None:
         if not MIN_DAYS <= days <= 365:
             raise ConfigurationError(
-                f"--days {days} is not in {MIN_DAYS}..365", remedy="Two of the days meet a mishap"
+                f"--days {days} is not in {MIN_DAYS}..365", remedy="Two of the days fail first"
             )
         self.folder = folder.resolve()
         self.home = self.folder / "airflow"

@@ -123,7 +123,7 @@ def _asked(settings: RegistrySettings, subject: str, question: Callable[[], _Ans
         raise _refused(where, subject, e.http_status_code, e.error_code, f"{code}: {word}") from None
     except OAuthTokenError as e:
         raise AccessError(
-            f"{where} wants a token, and none could be had: {settings.scrub(str(e))}",
+            f"{where} needs a token, and none could be obtained: {settings.scrub(str(e))}",
             remedy="Look at the bearer.auth.* settings",
         ) from None
     except Exception as e:
@@ -133,7 +133,7 @@ def _asked(settings: RegistrySettings, subject: str, question: Callable[[], _Ans
 def _refused(where: str, subject: str, status: int, code: int | None, said: str) -> KafkaEosError:
     if status in (401, 403):
         return AccessError(
-            f"{where} refuses us subject {subject!r} ({said})",
+            f"{where} refuses access to subject {subject!r} ({said})",
             remedy="Set basic.auth.user.info or bearer.auth.*, and let that user read and write the subject",
         )
     if status in _LATER or status >= 500:

@@ -95,7 +95,7 @@ def judge(
     where = f"writing to {partition}"
     if code in NOT_OURS:
         return ProducerFencedError(
-            f"{where}: the transaction is not open any more as this writer began it: {said}",
+            f"{where}: the open transaction is not the one that this writer began: {said}",
             remedy="Someone ended it, or its timeout has passed; clear prepare to write again",
             transactional_id=id,
         )
@@ -112,7 +112,7 @@ def judge(
             f"{where}: {_RECORD[code]}: {said}", remedy="Correct the rows, or the topic's settings", transactional_id=id
         )
     return TerminalError(
-        f"{where}: the broker answered {said}, which sending again cannot mend",
+        f"{where}: the broker answered {said}, and sending it again would not help",
         remedy="Clear prepare to write again in a new transaction; if it comes back, look into the broker's log",
         transactional_id=id,
     )

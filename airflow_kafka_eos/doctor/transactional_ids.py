@@ -1,10 +1,14 @@
-"""Transactional ids of the namespace, of this ledger and of others. No I/O."""
+"""Transactional ids of the namespace: what this login may do with them, how many there are, and whose. No I/O.
+
+The permissions were tried with an id that never has a transaction.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
+from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement, LedgerSeen, Unknown
 from airflow_kafka_eos.naming import LEDGER_ID_PATTERN, PooledId, namespace_prefix, parse
 from airflow_kafka_eos.protocol.guards.id_caps import WARN_AT
@@ -13,6 +17,42 @@ from airflow_kafka_eos.protocol.guards.id_caps import WARN_AT
 def all_of(namespace: str) -> str:
     """What every transactional id of a namespace starts with, of whichever ledger."""
     return namespace_prefix(namespace, "").removesuffix(".")
+
+
+_MEANS = {
+    "DESCRIBE": "Brokers leave the loads' transactions out of listings without saying so: cleanup refuses to work",
+    "WRITE": "Transactions can neither be begun nor ended",
+}
+
+
+def check_access(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
+    """DESCRIBE and WRITE on the namespace's ids; ALTER on the cluster."""
+    prefix = all_of(asked.namespace)
+    for operation, missing in (("DESCRIBE", seen.may_describe), ("WRITE", seen.may_write)):
+        id, subject = f"acl-transactional-id-{operation.lower()}", f"transactional ids {prefix}*"
+        if missing is None:
+            yield Judgement(id, subject, f"{operation} is granted").ok("As it must be")
+        elif missing.is_refused:
+            remedy = commands.acl("WRITE", "transactional-id", prefix, prefixed=True)
+            yield Judgement(id, subject, missing.reason).error(_MEANS[operation], remedy)
+        else:
+            yield Finding.not_seen(id, subject, missing)
+    yield _alter(seen, commands)
+
+
+def _alter(seen: ClusterSeen, commands: Commands) -> Finding:
+    id, subject = "acl-cluster-alter", "cluster"
+    rights = seen.cluster_rights
+    if isinstance(rights, Unknown):
+        return Finding.not_seen(id, subject, rights)
+    found = Judgement(id, subject, f"allowed: {', '.join(sorted(rights)) or 'nothing'}")
+    if rights & {"ALTER", "CLUSTER_ACTION"}:
+        return found.ok("commit and cleanup can end what a restarted broker has forgotten to end")
+    return found.warning(
+        "A broker that is restarted may forget end markers. Readers then wait until somebody who has ALTER (or "
+        "CLUSTER_ACTION) runs `loads recover`, or `transactions hanging --abort`. Nothing else needs it",
+        commands.acl("ALTER", "cluster"),
+    )
 
 
 def check_ids(seen: ClusterSeen, ledger: LedgerSeen, asked: Asked) -> Iterator[Finding]:
@@ -62,10 +102,10 @@ def _shared(seen: ClusterSeen, ledger: LedgerSeen, asked: Asked, subject: str) -
     others = ", ".join(f"ledger {name} has {count} ids ({open_[name]} open)" for name, count in sorted(every.items()))
     found = Judgement("namespace-shared", subject, others or f"only ids of ledger {ledger.ledger_id}")
     if not every:
-        return found.ok("Nobody else uses it")
+        return found.ok("No other ledger uses it")
     return (found.error if sum(open_.values()) else found.warning)(
-        "Another deployment works in this namespace, or this ledger was made anew. Neither ends the other's "
-        "transactions; but each holds its own loads for the only ones: one load may arrive once from each",
-        "Give each deployment a namespace of its own (ExactlyOnceLoad(namespace=…)), or let them share one ledger; a "
-        "ledger that is no longer used: end what is open with the old ledger, its other ids expire by themselves",
+        "Another deployment uses this namespace, or this ledger was created anew. Neither ends the other's "
+        "transactions. But neither knows the other's loads: one load may arrive once from each",
+        "Give each deployment a namespace of its own (ExactlyOnceLoad(namespace=…)), or let them share one ledger. If "
+        "the other ledger is not used any more, end by it what is open; its other ids expire by themselves",
     )
