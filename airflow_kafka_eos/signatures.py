@@ -54,8 +54,8 @@ class SharedArguments(GroupArguments, total=False):
     min_records: int | None
     max_records: int | None
     check: Callable[..., Any] | None
-    also_sql: Any
-    also: Callable[[Any, Any], object] | None
+    dual_write_sql: Any
+    dual_write: Callable[[Any, Any], object] | None
     decide_at_once: bool
     hold_time: Duration | None
     margin: Duration | None

@@ -84,9 +84,9 @@ class ExactlyOnceLoad(TaskGroup):
         key.
     :param max_records: refuse a load with more records.
     :param check: callable on the manifest; False or a text refuses the load.
-    :param also_sql: SQL that decide runs in the database transaction that records the decision: a dual write. Needs
-        ``ledger_conn_id``; wants ``two_phase_commit="required"``. (templated)
-    :param also: the same as a callable on the SQLAlchemy connection and the manifest.
+    :param dual_write_sql: SQL that decide runs in the database transaction that records the decision
+        (docs/dual-write.md). Needs ``ledger_conn_id``; wants ``two_phase_commit="required"``. (templated)
+    :param dual_write: the same as a callable on the SQLAlchemy connection and the manifest.
     :param decide_at_once: prepare decides the load as soon as all is prepared, in its own task: a DAG that is paused
         meanwhile then holds no reader back. Left out by itself where a task of yours stands before decide, such as a
         person's approval. False: only the task decide decides.
@@ -136,8 +136,8 @@ class ExactlyOnceLoad(TaskGroup):
         min_records: int | None = 1,
         max_records: int | None = None,
         check: Callable[..., Any] | None = None,
-        also_sql: Any = None,
-        also: Callable[[Any, Any], object] | None = None,
+        dual_write_sql: Any = None,
+        dual_write: Callable[[Any, Any], object] | None = None,
         decide_at_once: bool = True,
         hold_time: Duration | None = None,
         margin: Duration | None = None,
@@ -226,8 +226,8 @@ class ExactlyOnceLoad(TaskGroup):
                 min_records=min_records,
                 max_records=max_records,
                 check=check,
-                also_sql=also_sql,
-                also=also,
+                dual_write_sql=dual_write_sql,
+                dual_write=dual_write,
                 margin=left,
                 manifest_dir=manifest_dir,
                 **silent,

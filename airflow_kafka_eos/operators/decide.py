@@ -28,7 +28,7 @@ from airflow_kafka_eos.arguments import (
     record_limits,
 )
 from airflow_kafka_eos.config import optional, setting
-from airflow_kafka_eos.dual_write import dual_write
+from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, owner_of, refuse_siblings
@@ -63,13 +63,14 @@ class DecideLoadOperator(LoadOperator):
     :param margin: a timedelta, or seconds: time that each transaction must have left before the broker may end it by
         itself.
     :param manifest_dir: where prepare was told to leave the manifest. (templated)
-    :param also_sql: SQL that runs in the database transaction that records the decision, so that its rows and the Kafka
-        records become true together (docs/dual-write.md): a statement, or a list of statements and of pairs
+    :param dual_write_sql: SQL that runs in the database transaction that records the decision, so that its rows and the
+        Kafka records become true together (docs/dual-write.md): a statement, or a list of statements and of pairs
         (statement, parameters). Needs ``ledger_conn_id``, the database with the author's tables. (templated)
-    :param also: a callable for the same; gets the SQLAlchemy connection and the manifest, runs behind ``also_sql``.
+    :param dual_write: a callable for the same; gets the SQLAlchemy connection and the manifest, runs behind
+        ``dual_write_sql``.
     """
 
-    template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir", "also_sql")
+    template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir", "dual_write_sql")
     step_name = "decide"
 
     def __init__(
@@ -80,8 +81,8 @@ class DecideLoadOperator(LoadOperator):
         check: Callable[..., Any] | None = None,
         margin: Duration | None = None,
         manifest_dir: str | None = None,
-        also_sql: Any = None,
-        also: Callable[[Any, Any], object] | None = None,
+        dual_write_sql: Any = None,
+        dual_write: Callable[[Any, Any], object] | None = None,
         **kwargs: Any,
     ) -> None:
         # half of it may pass while waiting for the ledger
@@ -89,14 +90,15 @@ class DecideLoadOperator(LoadOperator):
         wanted = duration("margin", setting("margin", margin), none_would=harm)
         record_limits(min_records, max_records)
         a_callable("check", check, "the manifest")
-        a_callable("also", also, "the connection", "the manifest")
+        a_callable("dual_write", dual_write, "the connection", "the manifest")
         a_text("manifest_dir", manifest_dir)
         super().__init__(**kwargs)
-        later = is_filled_in_later(also_sql) and not isinstance(also_sql, str)  # looked at when it is there
-        beside = later or dual_write(also_sql, also) is not None
+        later = is_filled_in_later(dual_write_sql) and not isinstance(dual_write_sql, str)  # looked at when it is there
+        beside = later or DualWrite.of(dual_write_sql, dual_write) is not None
         if beside and self.ledger_conn_id is None:
             raise ConfigurationError(
-                "also_sql or also is given, and ledger_conn_id is not: its rows would go into the embedded ledger file",
+                "dual_write_sql or dual_write is given, and ledger_conn_id is not: its rows would go into the embedded "
+                "ledger file",
                 remedy="Set ledger_conn_id to the database with your tables, and run `airflow-kafka-eos ledger upgrade "
                 "--conn-id …` once: the ledger must live there, for one transaction to hold both",
             )
@@ -105,8 +107,8 @@ class DecideLoadOperator(LoadOperator):
         self.check = check
         self.margin = wanted
         self.manifest_dir = optional("manifest_dir", manifest_dir)
-        self.also_sql = also_sql
-        self.also = also
+        self.dual_write_sql = dual_write_sql
+        self.dual_write = dual_write
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide once; a rerun returns what was decided."""
@@ -137,10 +139,10 @@ class DecideLoadOperator(LoadOperator):
         from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 
         checks = Checks(self.min_records, self.max_records, self.check)
-        also = dual_write(self.also_sql, self.also)
+        dual_write = DualWrite.of(self.dual_write_sql, self.dual_write)
         try:
             return decide(
-                session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds(), also=also
+                session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds(), dual_write=dual_write
             )
         except (CheckFailedError, UndecidableError):
             self._end_refused(session, manifest.attempt, owner)

@@ -52,7 +52,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("check", True, "no function. Set it to a function of the manifest"),
     ("check", lambda: True, "called with the manifest: too many positional arguments"),
     ("check", awaited, "an async function: nobody awaits it"),
-    ("also", lambda connection: None, "called with the connection and the manifest: too many"),
+    ("dual_write", lambda connection: None, "called with the connection and the manifest: too many"),
     ("job", a_job, "a function, and has no way to Spark as an argument. Write @exactly_once_load"),
     ("job", Path("jobs/orders.py"), "no text. Set it to 'file.py'"),
     ("job", "orders", "neither a Python file nor a function of a module"),
@@ -185,11 +185,11 @@ def test_what_is_filled_in_later_passes_where_it_is_templated_and_is_checked_whe
             manifest_dir="{{ params.folder }}",
         )
         mapped = ExactlyOnceLoad("more", sql=later, job_args=later, topics=later, item=later)
-        dual = ExactlyOnceLoad("dual", also_sql=later, ledger_conn_id="marts", **BOTH)
+        dual = ExactlyOnceLoad("dual", dual_write_sql=later, ledger_conn_id="marts", **BOTH)
         with pytest.raises(ConfigurationError, match="ledger_conn_id is not"):
-            ExactlyOnceLoad("nowhere", also_sql=later, **BOTH)
+            ExactlyOnceLoad("nowhere", dual_write_sql=later, **BOTH)
         sweep = SweepLeftoversOperator(task_id="sweep", namespaces=later)
-    assert mapped.prepare.topics is later and dual.decide.also_sql is later and sweep.namespaces is later
+    assert mapped.prepare.topics is later and dual.decide.dual_write_sql is later and sweep.namespaces is later
     # as rendering would set them
     store: Any = SimpleNamespace(base="/m")
     for argument, value, says in (
