@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from airflow_kafka_eos.arguments import duration, yes_or_no
+from airflow_kafka_eos.arguments import check_bool, duration
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TransactionNaming, TwoPhaseCommit
 
@@ -108,6 +108,21 @@ OPTIONS: Mapping[str, Option] = {
         "3600",
         _seconds,
     ),
+    "abandoned_after": Option(
+        "float",
+        "86400",
+        "Seconds without a sign of life after which maintenance, and the command cleanup, end an undecided attempt. "
+        "Longer than any run takes from begin to decide, retries included.",
+        "172800",
+        _seconds,
+    ),
+    "sweep_timeout": Option(
+        "float",
+        "600",
+        "Seconds that maintenance, and the command cleanup, may take for one namespace.",
+        "1800",
+        _seconds,
+    ),
     "writer_deadline": Option(
         "float",
         "86400",
@@ -156,7 +171,9 @@ def optional(key: str, given: str | None = None) -> str | None:
 
 def deferrable(given: bool | None = None) -> bool:
     """Whether the sensors wait in the triggerer: the argument, the option, Airflow's switch, else yes."""
-    wanted = yes_or_no("deferrable", given) if given is not None else _read("deferrable")
+    if given is not None:
+        check_bool("deferrable", given)
+    wanted = setting("deferrable", given)
     if wanted is None:
         text = os.environ.get(_DEFAULT_DEFERRABLE, "").strip()
         wanted = _boolean(text) if text.lower() in _BOOLEANS else True
@@ -180,19 +197,13 @@ def value_of(key: str, text: str) -> Any:
         return None
     try:
         return option.read(text)
-    except KafkaEosError as e:
-        _refuse(key, text, e.message, e)
-    except (ValueError, OverflowError) as e:
-        _refuse(key, text, str(e), e)
-
-
-def _refuse(key: str, text: str, problem: str, cause: Exception) -> NoReturn:
-    option = OPTIONS[key]
-    raise ConfigurationError(
-        f"Airflow's configuration has [{SECTION}] {key} = {text!r}: {problem}",
-        remedy=f"Set it to a {option.kind} such as {option.example} in airflow.cfg, or as "
-        f"AIRFLOW__{SECTION.upper()}__{key.upper()}",
-    ) from cause
+    except (KafkaEosError, ValueError, OverflowError) as e:
+        problem = e.message if isinstance(e, KafkaEosError) else e
+        raise ConfigurationError(
+            f"Airflow's configuration has [{SECTION}] {key} = {text!r}: {problem}",
+            remedy=f"Set it to a {option.kind} such as {option.example} in airflow.cfg, or as "
+            f"AIRFLOW__{SECTION.upper()}__{key.upper()}",
+        ) from e
 
 
 def provider_config() -> dict[str, Any]:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, Swept
     from airflow_kafka_eos.protocol.session import Session
 
-_DAY_MS = 86_400_000
-
-
 def add_to(commands: Any) -> None:
     """Add the command to the parser's subcommands."""
     cleanup = commands.add_parser(
@@ -45,13 +42,15 @@ def add_to(commands: Any) -> None:
     cleanup.add_argument("key", nargs="?", help="its load_key")
     add_namespace(cleanup)
     cleanup.add_argument(
-        "--abandoned-after", type=milliseconds, default=_DAY_MS, metavar="DURATION",
-        help="an undecided attempt without a sign of life for so long is nobody's any more; default 1d",
+        "--abandoned-after", type=or_setting("abandoned_after", milliseconds, in_ms), default="", metavar="DURATION",
+        help="an undecided attempt without a sign of life for so long is nobody's any more; "
+        f"{default_of('abandoned_after')} s",
     )  # fmt: skip
     add_quiet(cleanup)
     cleanup.add_argument(
-        "--deadline", type=seconds, default=600.0, metavar="SECONDS", help="how long to try; default 600"
-    )
+        "--deadline", type=or_setting("sweep_timeout", seconds, timedelta.total_seconds), default="", metavar="SECONDS",
+        help=f"how long to try; {default_of('sweep_timeout')}",
+    )  # fmt: skip
     cleanup.add_argument(
         "--dry-run", action="store_true", help="only say which loads, up to which attempt, and what of them is open"
     )

@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-from airflow_kafka_eos.arguments import a_text
+from airflow_kafka_eos.arguments import check_text
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
     ConfigurationError,
@@ -50,17 +50,8 @@ FINAL_WHEN_DECIDED = (InDoubtError, UndecidableError)
 
 
 class LoadOperator(BaseOperator):
-    """One step of a load.
-
-    Where an argument is None, the option of that name in Airflow's section ``[kafka_eos]`` says it.
-
-    :param load_name: the load's name, one for all of its keys. (templated)
-    :param load_key: which one of them; one key loads once. Default: the run's partition key, else its logical date,
-        else its run id. (templated)
-    :param namespace: separates loads that may share a name; first part of every transactional id. (templated)
-    :param kafka_conn_id: connection of the Kafka provider's type ``kafka``. (templated)
-    :param ledger_conn_id: connection of the metadata DB; without, the embedded SQLite file beside Airflow's home.
-        (templated)
+    """One step of a load. What its arguments mean that are not explained here, all steps' together, is said in
+    :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`, which wires the steps.
     """
 
     # the connections stand among them so that Airflow's serialized DAG names them: the plugin's page finds them there
@@ -78,11 +69,11 @@ class LoadOperator(BaseOperator):
         ledger_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        a_text("load_name", load_name, required=True)
-        a_text("load_key", load_key, required=True)
-        a_text("namespace", namespace)
-        a_text("kafka_conn_id", kafka_conn_id)
-        a_text("ledger_conn_id", ledger_conn_id)
+        check_text("load_name", load_name, required=True)
+        check_text("load_key", load_key, required=True)
+        check_text("namespace", namespace)
+        check_text("kafka_conn_id", kafka_conn_id)
+        check_text("ledger_conn_id", ledger_conn_id)
         super().__init__(**kwargs)
         self.load_name = load_name
         self.load_key = load_key
@@ -189,16 +180,16 @@ class Step:
         """The same line of a step that failed, and a note in the ledger. Raises nothing."""
         task = self._task
         with suppress(Exception):
-            place = None
+            resolved = None
             with suppress(Exception):  # what is wrong may be the connections
-                place = task._resolve()
-            secrets = [] if place is None else place.secrets
+                resolved = task._resolve()
+            secrets = [] if resolved is None else resolved.secrets
             why = str(redact(reason_of(error, secrets)))
             took = duration_text(self._seconds())
             task.log.error("%s: %s failed after %s: %s", self._of(task.load_identity), task.step_name, took, why)
-            if place is None or _is_of_ledger(error):
+            if resolved is None or _is_of_ledger(error):
                 return  # waiting for it once more would tell nobody
-            with place.ledger(existing=True) as ledger:
+            with resolved.ledger(existing=True) as ledger:
                 ledger.note_failure(
                     task.load_identity,
                     by=owner_of(self._context),
@@ -310,7 +301,7 @@ def owner_index(context: Any) -> int | None:
     return index if index is not None and index >= 0 else None
 
 
-def refuse_siblings(row: AttemptRow, context: Any) -> None:
+def check_no_sibling(row: AttemptRow, context: Any) -> None:
     """Another load of the same run has decided under this identity: its data is not ours, and must not pass for it.
 
     A group that the DAG no longer has is our own under its former name.

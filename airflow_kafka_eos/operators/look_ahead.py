@@ -25,7 +25,6 @@ from airflow_kafka_eos.load import TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import LoadOperator, owner_of
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
 from airflow_kafka_eos.operators.submitting import Deployment
-from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,9 +166,7 @@ class _Seen:
 
         :raises ConfigurationError: there is no such connection, it is none of Spark's, or that way does not work.
         """
-        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
-
-        _check_connection(self.prepare._conn_id)
+        _check_spark_connection(self.prepare._conn_id)
         given, conf = self.prepare.conf, self._known("conf")
         if conf is None and given is not None:
             return None  # it may name another deploy mode
@@ -180,7 +177,7 @@ class _Seen:
             log.debug("the Spark connection cannot be looked at: %s", e)
             return None
         found = Deployment(str(hook._connection["master"]), hook._connection.get("deploy_mode"), conf or {})
-        found.check(self.prepare.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+        found.check(self.prepare.manifest_dir)
         binary = hook._connection["spark_binary"]
         if self._is_same_place and "PATH" not in (self._known("env_vars") or {}) and shutil.which(binary) is None:
             raise ConfigurationError(
@@ -236,7 +233,7 @@ class _Seen:
         """
         conn_id = self.prepare.registry_conn_id
         if conn_id and not is_filled_in_later(conn_id):
-            _refuse_unknown("registry_conn_id", conn_id)
+            _connection("registry_conn_id", conn_id)
             registry_settings(conn_id)
 
     @property
@@ -272,9 +269,9 @@ class _Seen:
         return references is not None and not {task.task_id for task, _ in references()} <= self._known_tasks
 
 
-def _check_connection(conn_id: str) -> None:
+def _check_spark_connection(conn_id: str) -> None:
     """The Spark provider takes a connection that is not there for a YARN."""
-    found = _refuse_unknown("spark_conn_id", conn_id)
+    found = _connection("spark_conn_id", conn_id)
     if found is None:
         return
     if found.conn_type not in _SPARK_TYPES:
@@ -289,7 +286,11 @@ def _check_connection(conn_id: str) -> None:
         )
 
 
-def _refuse_unknown(argument: str, conn_id: str) -> Any:
+def _connection(argument: str, conn_id: str) -> Any:
+    """The connection; None where that cannot be told.
+
+    :raises ConfigurationError: there is none of that name.
+    """
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.plugin import dags, views
@@ -25,8 +27,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a button tries; whatever is not done by then is safe to try again.
 DEADLINE_S = 40.0
-#: behind an application that never reported: a zombie of it may open one more transaction after a sweep
-_QUIET_S = 10.0
 
 
 class NotAllowedError(Exception):
@@ -76,8 +76,13 @@ def act(access: Access, selection: Selection, asked: Asked) -> dict[str, Any] | 
                 row = give_up(session, asked.load, by=by, reason=asked.reason)
                 return {"done": f"the load is {row.state.value}"}
             case views.ActionName.CLEANUP:
+                quiet_period: timedelta = setting("quiet_period")
                 (swept,) = clean(
-                    session, {asked.load: asked.attempt}, by=by, quiet_s=_QUIET_S, deadline_s=DEADLINE_S
+                    session,
+                    {asked.load: asked.attempt},
+                    by=by,
+                    quiet_s=quiet_period.total_seconds(),
+                    deadline_s=DEADLINE_S,
                 )
                 if swept.error is not None:
                     raise swept.error

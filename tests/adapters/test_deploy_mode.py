@@ -45,7 +45,7 @@ def test_what_cannot_work_is_refused(
     master: str, mode: str | None, conf: dict[str, str], folder: Any, says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+        Deployment(master, mode, conf).check(folder)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_cannot_work_is_refused(
     ],
 )
 def test_what_can_work_is_not(master: str, mode: str | None, conf: dict[str, str], folder: Any) -> None:
-    Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+    Deployment(master, mode, conf).check(folder)
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, host: str, mode: str, **arguments: Any) -> PrepareLoadOperator:

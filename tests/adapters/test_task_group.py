@@ -18,7 +18,7 @@ from airflow_kafka_eos.hooks.kafka_eos import _refuse_embedded_ledger_of_many_ho
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, are_siblings, owner_of, refuse_siblings
+from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, are_siblings, check_no_sibling, owner_of
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
@@ -176,12 +176,12 @@ def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() 
         return {"ti": _Instance(**instance), "dag": dag}
 
     with pytest.raises(ConfigurationError, match="another load of this run"):
-        refuse_siblings(row, context(map_index=1))
-    refuse_siblings(row, context(map_index=0))
-    refuse_siblings(row, context(run_id="another run"))
+        check_no_sibling(row, context(map_index=1))
+    check_no_sibling(row, context(map_index=0))
+    check_no_sibling(row, context(run_id="another run"))
     # the group was renamed since: the DAG has no "load" any more, so it can only be this one
     dag.task_ids = ["renamed.begin"]
-    refuse_siblings(row, context(task_id="renamed.begin", map_index=0))
+    check_no_sibling(row, context(task_id="renamed.begin", map_index=0))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A sensor that looks once by itself, and defers only when it has to wait."""
+"""What cleanup and loaded have in common: a look by the sensor itself, and deferral only where it has to wait."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     """Base of cleanup and loaded.
 
-    :param deferrable: wait in the triggerer or in the worker's slot. None: as ``[kafka_eos] deferrable`` says, else the
-        environment variable ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``, else in the triggerer.
     :param poke_interval: a timedelta, or seconds, between two looks.
     :param timeout: a timedelta, or seconds, after which it fails; a retry waits as long again.
     """
