@@ -210,6 +210,14 @@ class Step:
         return max(here, float((datetime.now(UTC) - started).total_seconds()))
 
 
+def overridden(task: BaseOperator, kind: type[BaseOperator], *methods: str) -> str:
+    """The first of these methods that an author's own class has in its place, for people; else an empty text."""
+    for method in methods:
+        if getattr(type(task), method) is not getattr(kind, method):
+            return f"{type(task).__name__} overrides {method}"
+    return ""
+
+
 def duration_text(seconds: float) -> str:
     """``3.2 s``, ``4 min 12 s``, ``2 h 5 min``."""
     if seconds < 60:

@@ -165,7 +165,7 @@ def name_of_item(item: Any) -> str:
 
 
 def check_own(row: AttemptRow, owner: str) -> None:
-    """``on_committed="fail"``: what somebody else has committed does not pass for this run's.
+    """Of ``on_committed="fail"``: what somebody else has committed does not pass for this run's.
 
     :raises UndecidableError: naming who has.
     """

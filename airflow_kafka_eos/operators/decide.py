@@ -27,7 +27,13 @@ from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, check_no_sibling, owner_of
+from airflow_kafka_eos.operators.base import (
+    FINAL_WHEN_DECIDED,
+    LoadOperator,
+    check_no_sibling,
+    overridden,
+    owner_of,
+)
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
 
 if TYPE_CHECKING:
@@ -241,14 +247,10 @@ def _what_decide_waits_for(prepare: PrepareLoadOperator, decide: DecideLoadOpera
         return "it waits for the run before"
     if decide._pre_execute_hook is not None or prepare._post_execute_hook is not None:
         return "a pre_execute or post_execute stands before it"
-    for task, kind, methods in (
-        (prepare, PrepareLoadOperator, ("execute", "post_execute")),
-        (decide, DecideLoadOperator, ("pre_execute", "execute", "decide")),
-    ):
-        for method in methods:
-            if getattr(type(task), method) is not getattr(kind, method):
-                return f"{type(task).__name__} overrides {method}"
-    return ""
+    return (
+        overridden(prepare, PrepareLoadOperator, "execute", "post_execute")
+        or overridden(decide, DecideLoadOperator, "pre_execute", "execute", "decide")
+    )
 
 
 def _aim(task: LoadOperator) -> tuple[Any, ...]:

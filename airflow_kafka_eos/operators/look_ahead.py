@@ -22,7 +22,7 @@ from airflow_kafka_eos.arguments import is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import registry_settings
 from airflow_kafka_eos.load import TwoPhaseCommit, Verdict, WriterName
-from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+from airflow_kafka_eos.operators.base import LoadOperator, overridden, owner_of
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
 from airflow_kafka_eos.operators.submitting import Deployment
 
@@ -141,7 +141,6 @@ class _Seen:
     """What can be seen of a prepare task from begin's."""
 
     def __init__(self, begin: LoadOperator, prepare: PrepareLoadOperator, context: Any) -> None:
-        self._begin = begin
         self._context = context
         #: a copy, as Airflow's task runner makes one
         self.prepare: PrepareLoadOperator = prepare.prepare_for_execution()
@@ -152,10 +151,7 @@ class _Seen:
             bool(others)
             or prepare._pre_execute_hook is not None
             or bool(prepare.on_execute_callback)
-            or any(
-                getattr(type(prepare), method) is not getattr(PrepareLoadOperator, method)
-                for method in ("pre_execute", "execute")
-            )
+            or bool(overridden(prepare, PrepareLoadOperator, "pre_execute", "execute"))
         )
         self._known_tasks = upstream
         where = ("queue", "executor", "executor_config")
@@ -176,7 +172,7 @@ class _Seen:
         except Exception as e:  # a library that this master needs, a keytab that cannot be written: prepare says so
             log.debug("the Spark connection cannot be looked at: %s", e)
             return None
-        found = Deployment(str(hook._connection["master"]), hook._connection.get("deploy_mode"), conf or {})
+        found = Deployment.of(hook, conf)
         found.check(self.prepare.manifest_dir)
         binary = hook._connection["spark_binary"]
         if self._is_same_place and "PATH" not in (self._known("env_vars") or {}) and shutil.which(binary) is None:

@@ -223,7 +223,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
-            deployment = self._deployment()
+            deployment = Deployment.of(self._get_hook(), self.conf)
             deployment.check(self.manifest_dir)
             asked = self._arguments_sha256()
             with resolved.session(self.namespace) as session:
@@ -384,10 +384,6 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         if self.name == DEFAULT_SPARK_NAME:
             self.name = f"{self.load_name} {self.load_key}"
         self._hook = self._get_hook()
-
-    def _deployment(self) -> Deployment:
-        connection = self._get_hook()._connection
-        return Deployment(str(connection["master"]), connection.get("deploy_mode"), self.conf or {})
 
     @contextmanager
     def _handed_over(

@@ -62,6 +62,11 @@ class Deployment:
     deploy_mode: str | None
     conf: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, hook: Any, conf: Mapping[str, Any] | None) -> Deployment:
+        """That of a SparkSubmitHook."""
+        return cls(str(hook._connection["master"]), hook._connection.get("deploy_mode"), conf or {})
+
     @property
     def is_cluster(self) -> bool:
         """Whether the driver runs elsewhere than this worker."""
