@@ -1,8 +1,8 @@
 """Checks of what authors give as arguments, when a DAG is parsed, and again where a template was rendered. No I/O.
 
-Every error names the argument, its value and what to write in its place. A value that Airflow fills in later (a text
-with a template, what an earlier task returns, an item of a mapped group) passes where the argument is templated, and is
-refused where nothing would ever fill it in. True and False are no numbers.
+What does not pass is a ConfigurationError that names the argument, its value and what to write in its place. A value
+that Airflow fills in later (a text with a template, what an earlier task returns, an item of a mapped group) passes
+where the argument is templated, and is refused where nothing would ever fill it in. True and False are no numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def duration(
     :param zero: whether none at all is a duration here.
     :param none_would: what comes of none at all, for the error.
     :param below: it must be shorter.
-    :raises ConfigurationError: it is neither, or out of these bounds.
     """
     if isinstance(value, timedelta):
         made = value
@@ -61,17 +60,13 @@ def duration(
 
 
 def check_whole_number(argument: str, value: object, *, least: int = 0) -> None:
-    """
-    :raises ConfigurationError: it is neither None nor a whole number from ``least`` on.
-    """
+    """None for no limit, or a whole number from ``least`` on."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
         raise _wrong(argument, value, f"no whole number from {least} on", "Set it to one, or to None for no limit")
 
 
 def check_bool(argument: str, value: object) -> None:
-    """
-    :raises ConfigurationError: it is neither True nor False. A text such as "no" would count as True.
-    """
+    """True or False: a text such as "no" would count as True."""
     if not isinstance(value, bool):
         raise _wrong(argument, value, "neither True nor False", "Set it to one of them")
 
@@ -83,11 +78,7 @@ def check_text(
     required: bool = False,
     remedy: str = "Set it to a text of one or more characters",
 ) -> None:
-    """A text that may be a template.
-
-    :param required: whether it must be set.
-    :raises ConfigurationError: it is no text, and is not filled in later.
-    """
+    """A text that may be a template; or None, where it is not ``required``."""
     if (value is None and not required) or is_filled_in_later(value):
         return
     if not isinstance(value, str) or not value.strip():
@@ -95,10 +86,7 @@ def check_text(
 
 
 def check_callable(argument: str, value: object, *parameters: str) -> None:
-    """
-    :param parameters: what it is called with.
-    :raises ConfigurationError: it cannot be called, or not with that.
-    """
+    """None, or what can be called with these ``parameters``."""
     if value is None:
         return
     wanted = f"Set it to a function of {' and '.join(parameters)}"
@@ -117,9 +105,7 @@ def check_callable(argument: str, value: object, *parameters: str) -> None:
 
 
 def check_mapping(argument: str, value: object) -> None:
-    """
-    :raises ConfigurationError: it is no dict with texts as keys.
-    """
+    """A dict with texts as keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _wrong(argument, value, "no dict of names and values", f"Write {argument}={{'name': value}}")
 
@@ -129,7 +115,6 @@ def check_topics(topics: Any, *, argument: str = "topics", rendered: bool = Fals
 
     :param rendered: they are what templates were filled in with.
     :param some: there must be one.
-    :raises ConfigurationError: it is no list of names that Kafka takes. Of a text, the letters would be the topics.
     """
     if not rendered and is_filled_in_later(topics):
         return
@@ -147,9 +132,7 @@ def check_topics(topics: Any, *, argument: str = "topics", rendered: bool = Fals
 
 
 def check_texts(argument: str, value: Any, *, rendered: bool = False) -> None:
-    """
-    :raises ConfigurationError: it is no list of one or more texts.
-    """
+    """A list of one or more texts."""
     if not rendered and is_filled_in_later(value):
         return
     problem, remedy = "no list of one or more texts", f"Pass a list: {argument}=['…']"
@@ -159,9 +142,7 @@ def check_texts(argument: str, value: Any, *, rendered: bool = False) -> None:
 
 
 def check_job_or_sql(job: Any, sql: Any) -> None:
-    """
-    :raises ConfigurationError: not exactly one of them is set, or it cannot be what it is to be.
-    """
+    """Exactly one of them."""
     if (job is None) == (sql is None):
         raise ConfigurationError(
             f"job={_shown(job)} and sql={_shown(sql)}: one of them must be set",
@@ -182,10 +163,7 @@ def check_job_or_sql(job: Any, sql: Any) -> None:
 
 
 def check_json(value: Any, *, argument: str = "job_args") -> None:
-    """Keyword arguments that travel as JSON; what is filled in later is looked at when it is.
-
-    :raises ConfigurationError: it is no dict, or something in it is no JSON; naming where it stands.
-    """
+    """Keyword arguments that travel as JSON; what is filled in later is looked at when it is."""
     if value is None or is_filled_in_later(value):
         return
     check_mapping(argument, value)
@@ -197,9 +175,7 @@ def check_json(value: Any, *, argument: str = "job_args") -> None:
 
 
 def check_assets(argument: str, value: Any) -> None:
-    """
-    :raises ConfigurationError: it is no list of assets.
-    """
+    """A list of assets."""
     if not isinstance(value, (list, tuple)) or any(isinstance(one, str) for one in value):
         raise _wrong(argument, value, "no list of assets", f"Pass a list: {argument}=[Asset('name')]")
 
@@ -230,7 +206,9 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _check_list(argument: str, value: Any, problem: str, remedy: str) -> None:
-    """A list; what mapped tasks return comes as a sequence that reads when it is asked, and is one as well."""
+    """A list: of a text, the letters would be its items. What mapped tasks return, a sequence that reads when it is
+    asked, is one as well.
+    """
     if isinstance(value, str):
         raise ConfigurationError(
             f"{argument}={_shown(value)} is a text", remedy=f"Pass a list: {argument}=[{value!r}]"

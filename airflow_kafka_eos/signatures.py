@@ -201,16 +201,17 @@ def _where_it_belongs(name: str) -> str:
         return f"Use {_KNOWN_AS[name]}"
     if name in _OURS:
         return "Leave it out: what the load promises stands on how it sets it"
-    if name in _spark() - _defaults(BaseOperator).keys():
-        return f"It is prepare's: spark_args={value}"
-    if name in _defaults(BaseOperator):
-        return f"It is of tasks: default_args={value} reaches all six of the load, spark_args={value} prepare alone"
-    if name in _defaults(BaseSensorOperator):
-        return f"It is of the sensors cleanup and loaded: default_args={value}"
-    if name in _defaults(CommitLoadOperator):
-        return f"It is commit's: default_args={value}"
-    if name in _defaults(DAG):
-        return f"It is the DAG's: DAG(…, {name}=…)"
+    of_tasks = _defaults(BaseOperator)
+    reach = f"default_args={value} reaches all six of the load, spark_args={value} prepare alone"
+    for names, remedy in (
+        (_spark() - of_tasks.keys(), f"It is prepare's: spark_args={value}"),
+        (of_tasks, f"It is of tasks: {reach}"),
+        (_defaults(BaseSensorOperator), f"It is of the sensors cleanup and loaded: default_args={value}"),
+        (_defaults(CommitLoadOperator), f"It is commit's: default_args={value}"),
+        (_defaults(DAG), f"It is the DAG's: DAG(…, {name}=…)"),
+    ):
+        if name in names:
+            return remedy
     near = nearest(name, _KNOWN)
     return f"Did you mean {near}" if near else "Its docstring has all of them: help(ExactlyOnceLoad)"
 

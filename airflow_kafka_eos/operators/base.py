@@ -115,16 +115,15 @@ class LoadOperator(BaseOperator):
         :raises AirflowFailException: a mapped load has no ``load_key`` of its own, or a template had nothing to say.
         """
         super().pre_execute(context)
-        if self.load_key == "None":
-            with no_retry_of_terminal_errors():
+        with no_retry_of_terminal_errors():
+            if self.load_key == "None":
                 raise ConfigurationError(
                     f"load_key of the load {self.load_name!r} was rendered to 'None': this run does not have what its "
                     "template asks for, and all such runs would be one load",
                     remedy="Trigger the run with what names its data (a partition key, a parameter); or let load_key "
                     "ask for what every run has (docs/load-keys.md)",
                 )
-        if owner_index(context) is not None and not self._has_own_key:
-            with no_retry_of_terminal_errors():
+            if owner_index(context) is not None and not self._has_own_key:
                 raise ConfigurationError(
                     f"load_key of the mapped load {self.load_name!r} is the default, the same for every map index",
                     remedy="Set item, or load_key, to what tells the mapped loads apart, the topic's name for one",

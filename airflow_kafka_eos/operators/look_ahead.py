@@ -138,7 +138,7 @@ def _close(session: Session, row: AttemptRow, why: KafkaEosError, owner: str) ->
 
 
 class _Seen:
-    """What can be seen of a prepare task from begin's."""
+    """What can be seen of a prepare task from begin's. Its checks raise ConfigurationError."""
 
     def __init__(self, begin: LoadOperator, prepare: PrepareLoadOperator, context: Any) -> None:
         self._context = context
@@ -158,10 +158,7 @@ class _Seen:
         self._is_same_place = all(getattr(prepare, name) == getattr(begin, name) for name in where)
 
     def deployment(self) -> Deployment | None:
-        """Where the driver will run; None where that cannot be told yet.
-
-        :raises ConfigurationError: there is no such connection, it is none of Spark's, or that way does not work.
-        """
+        """Where the driver will run, checked with its connection; None where that cannot be told yet."""
         _check_spark_connection(self.prepare._conn_id)
         given, conf = self.prepare.conf, self._known("conf")
         if conf is None and given is not None:
@@ -184,9 +181,7 @@ class _Seen:
         return found
 
     def check_job(self, deployment: Deployment | None) -> None:
-        """
-        :raises ConfigurationError: the job's file is not there, or cannot be read.
-        """
+        """Whether the job's file is there, and can be read."""
         job = self._known("job")
         if deployment is None or deployment.is_cluster or not self._is_same_place or not isinstance(job, str):
             return
@@ -207,9 +202,7 @@ class _Seen:
         )
 
     def check_manifest_dir(self, deployment: Deployment | None) -> None:
-        """
-        :raises ConfigurationError: it is no place for manifests, or a folder here that this user cannot write.
-        """
+        """Whether it is a place for manifests; one here, where this user may write."""
         given, known = self.prepare.manifest_dir, self._known("manifest_dir")
         if (given and not known) or "://" in (known or ""):
             return  # the library of an object store takes a second to import, and a look there leaves something behind
@@ -224,9 +217,7 @@ class _Seen:
             )
 
     def check_registry(self) -> None:
-        """
-        :raises ConfigurationError: there is no such connection, or it lacks what it needs.
-        """
+        """Whether there is such a connection, with what it needs."""
         conn_id = self.prepare.registry_conn_id
         if conn_id and not is_filled_in_later(conn_id):
             _connection("registry_conn_id", conn_id)

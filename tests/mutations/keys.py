@@ -50,8 +50,8 @@ OF_KEYS: tuple[Mutation, ...] = (
         "key-none",
         "runs that have nothing for the key's template are not one load",
         _OPERATORS + "base.py",
-        '        if self.load_key == "None":',
-        '        if self.load_key == "":',
+        '            if self.load_key == "None":',
+        '            if self.load_key == "":',
         (_STEPS + "test_a_key_that_its_template_had_nothing_for_is_refused",),
     ),
     Mutation(
