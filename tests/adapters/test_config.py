@@ -17,6 +17,7 @@ from airflow_kafka_eos.cli import parser
 from airflow_kafka_eos.cli.cluster import settings_of
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE, url_of
 from airflow_kafka_eos.config import OPTIONS, deferrable, optional, provider_config, setting
+from airflow_kafka_eos.doctor.finding import Asked
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.get_provider_info import LEDGER_CONNECTION, get_provider_info
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosLedgerHook
@@ -226,19 +227,19 @@ def test_whoever_reads_the_section_reads_the_same(
 
 
 def test_what_no_section_says_has_one_default() -> None:
-    """The same for a load, for doctor, for what Spark is told and for what counts ids."""
-    load, asked = group(), parser().parse_args(["doctor"])
-    caps = Caps()
-    assert (load.prepare.max_transactional_ids, asked.max_transactional_ids) == (caps.per_name,) * 2
-    of_namespace = (load.prepare.max_transactional_ids_of_namespace, asked.max_transactional_ids_of_namespace)
-    assert of_namespace == (caps.per_namespace,) * 2
-    fields = ApplicationSpec.__dataclass_fields__
-    assert load.prepare.scope == asked.scope == fields["scope"].default
-    assert (load.prepare.writer, load.prepare.two_phase_commit) == (
-        fields["writer"].default,
-        fields["two_phase_commit"].default,
-    )
-    assert load.prepare._conn_id == PrepareLoadOperator(task_id="p", load_name="l", job="j.py", topics=["t"])._conn_id
+    """The same for a load, its steps by hand, doctor, what Spark is told, and what counts ids."""
+    load, hand, given = group(), steps_by_hand(), parser().parse_args(["doctor"])
+    caps, asked = Caps(), Asked("n", (), 1)
+    for prepare in (load.prepare, hand.prepare):
+        ids = (prepare.max_transactional_ids, prepare.max_transactional_ids_of_namespace)
+        assert ids == (given.max_transactional_ids, given.max_transactional_ids_of_namespace)
+        assert ids == (caps.per_name, caps.per_namespace) == (asked.caps.per_name, asked.caps.per_namespace)
+        spec = {name: ApplicationSpec.__dataclass_fields__[name].default for name in ("scope", "writer")}
+        assert {name: getattr(prepare, name) for name in spec} == spec
+        assert prepare.scope == given.scope == asked.scope.value
+        assert prepare.two_phase_commit == given.two_phase_commit == asked.two_phase_commit.value
+        assert prepare._conn_id == load.prepare._conn_id
+    assert (load.decide.min_records, load.decide.max_records) == (hand.decide.min_records, hand.decide.max_records)
 
 
 def test_arguments_win_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
