@@ -1,8 +1,8 @@
-"""What authors give as arguments, checked when a DAG is parsed, and again where a template was rendered. No I/O.
+"""Checks of what authors give as arguments, when a DAG is parsed, and again where a template was rendered. No I/O.
 
-Every function names the argument, its value and what to write in its place. A value that Airflow fills in later (a text
-with a template, what an earlier task returns, an item of a mapped group) passes where the argument is templated, and is
-refused where nothing would ever fill it in. True and False are no numbers.
+What does not pass is a ConfigurationError that names the argument, its value and what to write in its place. A value
+that Airflow fills in later (a text with a template, what an earlier task returns, an item of a mapped group) passes
+where the argument is templated, and is refused where nothing would ever fill it in. True and False are no numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeGuard
 
@@ -42,7 +42,6 @@ def duration(
     :param zero: whether none at all is a duration here.
     :param none_would: what comes of none at all, for the error.
     :param below: it must be shorter.
-    :raises ConfigurationError: it is neither, or out of these bounds.
     """
     if isinstance(value, timedelta):
         made = value
@@ -60,62 +59,34 @@ def duration(
     return made
 
 
-def whole_number(argument: str, value: object, *, least: int = 0) -> int | None:
-    """
-    :raises ConfigurationError: it is neither None nor a whole number from ``least`` on.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def check_whole_number(argument: str, value: object, *, least: int = 0) -> None:
+    """None for no limit, or a whole number from ``least`` on."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
         raise _wrong(argument, value, f"no whole number from {least} on", "Set it to one, or to None for no limit")
-    return int(value)
 
 
-def record_limits(min_records: object, max_records: object) -> tuple[int | None, int | None]:
-    """
-    :raises ConfigurationError: one of them is no number of records, or no load could have so many.
-    """
-    least, most = whole_number("min_records", min_records), whole_number("max_records", max_records)
-    if least is not None and most is not None and least > most:
-        raise ConfigurationError(
-            f"min_records={least} is more than max_records={most}: every load would be refused",
-            remedy="Set max_records to min_records or more",
-        )
-    return least, most
-
-
-def yes_or_no(argument: str, value: object) -> bool:
-    """
-    :raises ConfigurationError: it is neither True nor False. A text such as "no" would count as True.
-    """
+def check_bool(argument: str, value: object) -> None:
+    """True or False: a text such as "no" would count as True."""
     if not isinstance(value, bool):
         raise _wrong(argument, value, "neither True nor False", "Set it to one of them")
-    return value
 
 
-def a_text(
+def check_text(
     argument: str,
     value: object,
     *,
     required: bool = False,
     remedy: str = "Set it to a text of one or more characters",
 ) -> None:
-    """A text that may be a template.
-
-    :param required: whether it must be set.
-    :raises ConfigurationError: it is no text, and is not filled in later.
-    """
+    """A text that may be a template; or None, where it is not ``required``."""
     if (value is None and not required) or is_filled_in_later(value):
         return
     if not isinstance(value, str) or not value.strip():
         raise _wrong(argument, value, "no text", remedy)
 
 
-def a_callable(argument: str, value: object, *parameters: str) -> None:
-    """
-    :param parameters: what it is called with.
-    :raises ConfigurationError: it cannot be called, or not with that.
-    """
+def check_callable(argument: str, value: object, *parameters: str) -> None:
+    """None, or what can be called with these ``parameters``."""
     if value is None:
         return
     wanted = f"Set it to a function of {' and '.join(parameters)}"
@@ -133,29 +104,21 @@ def a_callable(argument: str, value: object, *parameters: str) -> None:
         raise _wrong(argument, value, f"called with {' and '.join(parameters)}: {e}", wanted) from None
 
 
-def mapping(argument: str, value: object) -> None:
-    """
-    :raises ConfigurationError: it is no dict with texts as keys.
-    """
+def check_mapping(argument: str, value: object) -> None:
+    """A dict with texts as keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _wrong(argument, value, "no dict of names and values", f"Write {argument}={{'name': value}}")
 
 
-def topic_names(topics: Any, *, argument: str = "topics", rendered: bool = False, some: bool = True) -> None:
+def check_topics(topics: Any, *, argument: str = "topics", rendered: bool = False, some: bool = True) -> None:
     """The names of the topics that a load may write to.
 
     :param rendered: they are what templates were filled in with.
     :param some: there must be one.
-    :raises ConfigurationError: it is no list of names that Kafka takes. Of a text, the letters would be the topics.
     """
     if not rendered and is_filled_in_later(topics):
         return
-    if isinstance(topics, str):
-        raise ConfigurationError(
-            f"{argument}={_shown(topics)} is a text", remedy=f"Pass a list: {argument}=[{topics!r}]"
-        )
-    if not isinstance(topics, (list, tuple)) and not _is_lazy_list(topics):
-        raise _wrong(argument, topics, "no list of topics", f"Pass a list of names: {argument}=['orders']")
+    _check_list(argument, topics, "no list of topics", f"Pass a list of names: {argument}=['orders']")
     if some and not len(topics):
         raise _wrong(argument, list(topics), "no topic", f"Name one or more: {argument}=['orders']")
     for name in topics:
@@ -168,25 +131,18 @@ def topic_names(topics: Any, *, argument: str = "topics", rendered: bool = False
             )
 
 
-def text_list(argument: str, value: Any, *, rendered: bool = False) -> None:
-    """
-    :raises ConfigurationError: it is no list of one or more texts.
-    """
+def check_texts(argument: str, value: Any, *, rendered: bool = False) -> None:
+    """A list of one or more texts."""
     if not rendered and is_filled_in_later(value):
         return
-    if isinstance(value, str):
-        raise ConfigurationError(
-            f"{argument}={_shown(value)} is a text", remedy=f"Pass a list: {argument}=[{value!r}]"
-        )
-    good = isinstance(value, (list, tuple)) or _is_lazy_list(value)
-    if not good or not len(value) or not all(isinstance(one, str) and one.strip() for one in value):
-        raise _wrong(argument, value, "no list of one or more texts", f"Pass a list: {argument}=['…']")
+    problem, remedy = "no list of one or more texts", f"Pass a list: {argument}=['…']"
+    _check_list(argument, value, problem, remedy)
+    if not len(value) or not all(isinstance(one, str) and one.strip() for one in value):
+        raise _wrong(argument, value, problem, remedy)
 
 
-def job_or_sql(job: Any, sql: Any) -> None:
-    """
-    :raises ConfigurationError: not exactly one of them is set, or it cannot be what it is to be.
-    """
+def check_job_or_sql(job: Any, sql: Any) -> None:
+    """Exactly one of them."""
     if (job is None) == (sql is None):
         raise ConfigurationError(
             f"job={_shown(job)} and sql={_shown(sql)}: one of them must be set",
@@ -200,20 +156,17 @@ def job_or_sql(job: Any, sql: Any) -> None:
             "a function, and has no way to Spark as an argument",
             f"Write @exactly_once_load(topics=[…]) above it, or name it: {forms}",
         )
-    a_text("job", job, remedy=f"Set it to {forms}")
+    check_text("job", job, remedy=f"Set it to {forms}")
     if isinstance(job, str) and not is_filled_in_later(job) and not (job.endswith(".py") or ":" in job):
         raise _wrong("job", job, "neither a Python file nor a function of a module", f"Set it to {forms}")
-    a_text("sql", sql, remedy="Set it to a query: sql='SELECT …'")
+    check_text("sql", sql, remedy="Set it to a query: sql='SELECT …'")
 
 
-def json_arguments(value: Any, *, argument: str = "job_args") -> None:
-    """Keyword arguments that travel as JSON; what is filled in later is looked at when it is.
-
-    :raises ConfigurationError: it is no dict, or something in it is no JSON; naming where it stands.
-    """
+def check_json(value: Any, *, argument: str = "job_args") -> None:
+    """Keyword arguments that travel as JSON; what is filled in later is looked at when it is."""
     if value is None or is_filled_in_later(value):
         return
-    mapping(argument, value)
+    check_mapping(argument, value)
     for place, found in _no_json(value, argument):
         raise ConfigurationError(
             f"{place} is {_shown(found)} of type {type(found).__name__}, which cannot be written as JSON",
@@ -221,22 +174,10 @@ def json_arguments(value: Any, *, argument: str = "job_args") -> None:
         )
 
 
-def assets(argument: str, value: Any) -> None:
-    """
-    :raises ConfigurationError: it is no list of assets.
-    """
+def check_assets(argument: str, value: Any) -> None:
+    """A list of assets."""
     if not isinstance(value, (list, tuple)) or any(isinstance(one, str) for one in value):
         raise _wrong(argument, value, "no list of assets", f"Pass a list: {argument}=[Asset('name')]")
-
-
-def choose(argument: str, value: object, read: Callable[[str, object], Any]) -> None:
-    """One of a few texts, or a template for it.
-
-    :param read: tells the texts, as :meth:`airflow_kafka_eos.load.Choice.read` does.
-    :raises ConfigurationError: it is neither.
-    """
-    if not is_filled_in_later(value):
-        read(argument, value)
 
 
 def _no_json(value: Any, place: str) -> Iterable[tuple[str, Any]]:
@@ -264,9 +205,17 @@ def _is_number(value: object) -> TypeGuard[float]:
     )
 
 
-def _is_lazy_list(value: Any) -> bool:
-    """What mapped tasks return comes as a sequence that reads when it is asked."""
-    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, (bytes, Mapping))
+def _check_list(argument: str, value: Any, problem: str, remedy: str) -> None:
+    """A list: of a text, the letters would be its items. What mapped tasks return, a sequence that reads when it is
+    asked, is one as well.
+    """
+    if isinstance(value, str):
+        raise ConfigurationError(
+            f"{argument}={_shown(value)} is a text", remedy=f"Pass a list: {argument}=[{value!r}]"
+        )
+    is_sequence = hasattr(value, "__len__") and hasattr(value, "__getitem__")
+    if not is_sequence or isinstance(value, (bytes, Mapping)):
+        raise _wrong(argument, value, problem, remedy)
 
 
 def _wrong(argument: str, value: object, problem: str, remedy: str) -> ConfigurationError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from airflow_kafka_eos.arguments import duration, yes_or_no
+from airflow_kafka_eos.arguments import check_bool, duration
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TransactionNaming, TwoPhaseCommit
 
@@ -109,6 +109,21 @@ OPTIONS: Mapping[str, Option] = {
         "3600",
         _seconds,
     ),
+    "abandoned_after": Option(
+        "float",
+        "86400",
+        "Seconds without a sign of life after which maintenance, and the command cleanup, end an undecided attempt. "
+        "Longer than any run takes from begin to decide, retries included.",
+        "172800",
+        _seconds,
+    ),
+    "sweep_timeout": Option(
+        "float",
+        "600",
+        "Seconds that maintenance, and the command cleanup, may take for one namespace.",
+        "1800",
+        _seconds,
+    ),
     "writer_deadline": Option(
         "float",
         "86400",
@@ -157,7 +172,9 @@ def optional(key: str, given: str | None = None) -> str | None:
 
 def deferrable(given: bool | None = None) -> bool:
     """Whether the sensors wait in the triggerer: the argument, the option, Airflow's switch, else yes."""
-    wanted = yes_or_no("deferrable", given) if given is not None else _read("deferrable")
+    if given is not None:
+        check_bool("deferrable", given)
+    wanted = setting("deferrable", given)
     if wanted is None:
         text = os.environ.get(_DEFAULT_DEFERRABLE, "").strip()
         wanted = _boolean(text) if text.lower() in _BOOLEANS else True

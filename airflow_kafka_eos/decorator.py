@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import Any, Never, Unpack
 
-from airflow_kafka_eos.arguments import json_arguments
+from airflow_kafka_eos.arguments import check_json
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.signatures import DecoratorArguments, OverridingArguments, refuse_unknown
+from airflow_kafka_eos.signatures import DecoratorArguments, OverridingArguments, check_names
 from airflow_kafka_eos.spark.dag_file import JOB, job_args, remember
 from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
@@ -35,7 +35,7 @@ class DecoratedLoad:
                     f"{taken}={arguments[taken]!r} cannot be set on @exactly_once_load: the function is the job",
                     remedy="Pass its arguments where you call it in the DAG",
                 )
-        refuse_unknown(arguments, "@exactly_once_load")
+        check_names(arguments, "@exactly_once_load")
         self.function = function
         self._arguments = dict(arguments)
         update_wrapper(self, function)
@@ -53,7 +53,7 @@ class DecoratedLoad:
                 f"{self.function.__name__}() is called with {sorted(job_arguments)}: {e}",
                 remedy="Let its first parameter be the Spark session, which you do not pass, and name all others",
             ) from None
-        json_arguments(job_arguments, argument=f"{self.function.__name__}()")
+        check_json(job_arguments, argument=f"{self.function.__name__}()")
         group = ExactlyOnceLoad(**{"group_id": self.function.__name__} | self._arguments | {"job": JOB})
         dag, file = group.dag, os.path.abspath(group.dag.fileloc)
         group_id = str(group.group_id)

@@ -42,24 +42,24 @@ class DualWrite:
     statements: tuple[Statement, ...] = ()
     call: Callable[[Any, Any], object] | None = None
 
+    @classmethod
+    def of(cls, sql: Any, call: Callable[[Any, Any], object] | None) -> DualWrite | None:
+        """What an author's ``dual_write_sql`` and ``dual_write`` say; None for neither.
 
-def dual_write(also_sql: Any, also: Callable[[Any, Any], object] | None) -> DualWrite | None:
-    """What ``also_sql`` and ``also`` say; None for neither.
-
-    :param also_sql: a statement as text, or a list of texts, pairs (text, parameters) and mappings with the keys
-        ``sql`` and ``parameters``.
-    :raises ConfigurationError: anything else, or a statement that ends the transaction.
-    """
-    if also is not None and not callable(also):
-        raise ConfigurationError(
-            f"also={also!r} cannot be called",
-            remedy="Pass a function of the SQLAlchemy connection and the manifest; SQL goes into also_sql",
-        )
-    given = [] if also_sql is None else [also_sql] if isinstance(also_sql, (str, Mapping)) else also_sql
-    if not isinstance(given, (list, tuple)) or (also_sql is not None and not given):
-        raise _unusable(also_sql, "also_sql")
-    statements = tuple(_statement(one, f"also_sql statement {n}") for n, one in enumerate(given, 1))
-    return DualWrite(statements, also) if statements or also is not None else None
+        :param sql: a statement as text, or a list of texts, pairs (text, parameters) and mappings with the keys ``sql``
+            and ``parameters``.
+        :raises ConfigurationError: anything else, or a statement that ends the transaction.
+        """
+        if call is not None and not callable(call):
+            raise ConfigurationError(
+                f"dual_write={call!r} cannot be called",
+                remedy="Pass a function of the SQLAlchemy connection and the manifest; SQL goes into dual_write_sql",
+            )
+        given = [] if sql is None else [sql] if isinstance(sql, (str, Mapping)) else sql
+        if not isinstance(given, (list, tuple)) or (sql is not None and not given):
+            raise _unusable(sql, "dual_write_sql")
+        statements = tuple(_statement(one, f"dual_write_sql statement {n}") for n, one in enumerate(given, 1))
+        return cls(statements, call) if statements or call is not None else None
 
 
 def ends_transaction(sql: str) -> bool:

@@ -43,46 +43,29 @@ LEDGER_CONNECTION: dict[str, Any] = {
 
 def get_provider_info() -> dict[str, Any]:
     """The ``apache_airflow_provider`` entry point."""
+    name = "Kafka exactly-once loads"
+
+    def modules(package: str, *names: str) -> list[dict[str, Any]]:
+        found = [f"airflow_kafka_eos.{package}.{module}" for module in names]
+        return [{"integration-name": name, "python-modules": found}]
+
     return {
         "package-name": "airflow-kafka-eos",
-        "name": "Kafka exactly-once loads",
+        "name": name,
         "description": "Loads Spark DataFrames into Kafka exactly once.",
         "versions": [__version__],
         "integrations": [
             {
-                "integration-name": "Kafka exactly-once loads",
+                "integration-name": name,
                 "external-doc-url": "https://kafka.apache.org/documentation/",
                 "tags": ["apache"],
             }
         ],
         "cli": ["airflow_kafka_eos.cli.get_kafka_eos_cli_commands"],
-        "operators": [
-            {
-                "integration-name": "Kafka exactly-once loads",
-                "python-modules": [
-                    f"airflow_kafka_eos.operators.{name}"
-                    for name in ("begin", "prepare", "decide", "commit", "maintenance")
-                ],
-            }
-        ],
-        "sensors": [
-            {
-                "integration-name": "Kafka exactly-once loads",
-                "python-modules": ["airflow_kafka_eos.sensors.cleanup", "airflow_kafka_eos.sensors.loaded"],
-            }
-        ],
-        "triggers": [
-            {
-                "integration-name": "Kafka exactly-once loads",
-                "python-modules": ["airflow_kafka_eos.triggers.polling", "airflow_kafka_eos.triggers.polling"],
-            }
-        ],
-        "hooks": [
-            {
-                "integration-name": "Kafka exactly-once loads",
-                "python-modules": ["airflow_kafka_eos.hooks.kafka_eos", "airflow_kafka_eos.hooks.kafka_eos"],
-            }
-        ],
+        "operators": modules("operators", "begin", "prepare", "decide", "commit", "maintenance"),
+        "sensors": modules("sensors", "cleanup", "loaded"),
+        "triggers": modules("triggers", "polling"),
+        "hooks": modules("hooks", "kafka_eos"),
         "connection-types": [LEDGER_CONNECTION],
         "config": provider_config(),
     }

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, get_args
 
 from airflow.sdk import TaskGroup, task_group
 
-from airflow_kafka_eos.arguments import job_or_sql, json_arguments, topic_names
+from airflow_kafka_eos.arguments import check_job_or_sql, check_json, check_topics
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.operators.begin import name_of_item
-from airflow_kafka_eos.signatures import ItemArguments, Mappable, MappedArguments, refuse_unknown
+from airflow_kafka_eos.signatures import ItemArguments, Mappable, MappedArguments, check_names
 from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class MappedLoads:
     """
 
     def __init__(self, group_id: str, arguments: Mapping[str, Any]) -> None:
-        refuse_unknown(arguments, "partial()")
+        check_names(arguments, "partial()")
         if "item" in arguments:
             raise ConfigurationError(
                 f"partial() was given item={arguments['item']!r}: all loads would have that name",
@@ -66,7 +66,7 @@ class MappedLoads:
                 f"expand() was given {name}={values!r}: no list of loads", remedy=f"Pass a list: {name}=['…', '…']"
             )
         if isinstance(values, Sequence):
-            _check([{name: value} for value in values])
+            _check_items([{name: value} for value in values])
         return group.expand(**mapped)  # type: ignore[no-any-return]
 
     def expand_kwargs(
@@ -92,7 +92,7 @@ class MappedLoads:
             )
         group = self._group(names)
         if isinstance(kwargs, Sequence):
-            _check(kwargs)
+            _check_items(kwargs)
         return group.expand_kwargs(kwargs)  # type: ignore[no-any-return]
 
     def _group(self, names: Iterable[str]) -> Any:
@@ -132,23 +132,17 @@ def _with_parameters(function: Callable[..., Any], names: Iterable[str]) -> Call
     return function
 
 
-def _check(items: Iterable[Mapping[str, Any]]) -> None:
-    """What is known when the DAG is parsed, as each load will check its own."""
-    items = list(items)
-    for one in items:
-        if "topic" in one:
-            topic_names([one["topic"]], argument="topic")
-        if "topics" in one:
-            topic_names(one["topics"])
-        if "job" in one or "sql" in one:
-            job_or_sql(one.get("job"), one.get("sql"))
-        json_arguments(one.get("job_args"))
-    _refuse_equal(items)
-
-
-def _refuse_equal(items: Iterable[Mapping[str, Any]]) -> None:
+def _check_items(items: Iterable[Mapping[str, Any]]) -> None:
+    """What is known when the DAG is parsed, as each load will check its own; and that no two have one name."""
     seen: set[str] = set()
     for one in items:
+        if "topic" in one:
+            check_topics([one["topic"]], argument="topic")
+        if "topics" in one:
+            check_topics(one["topics"])
+        if "job" in one or "sql" in one:
+            check_job_or_sql(one.get("job"), one.get("sql"))
+        check_json(one.get("job_args"))
         name = name_of_item(next(one[n] for n in _NAMES if n in one))
         if name in seen:
             raise ConfigurationError(

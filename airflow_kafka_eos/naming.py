@@ -35,6 +35,8 @@ from airflow_kafka_eos.load import LoadIdentity
 
 #: ``kafka_transaction_state.transactional_id`` is varchar(255) in KIP-939's recipe; Kafka itself allows more.
 MAX_LENGTH = 255
+#: So many ids may brokers keep of a load name, and of a namespace, unless an author says otherwise (docs/adr/0013).
+MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE = 10_000, 100_000
 LEDGER_ID_PATTERN = re.compile(r"[0-9a-f]{10}", re.ASCII)
 _END = re.compile(
     r"([1-9][0-9]{0,8})-(?:(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,18})|(load|probe))", re.ASCII

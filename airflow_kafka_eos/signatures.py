@@ -1,15 +1,16 @@
-"""The keyword arguments of a load, as type checkers and editors know them where Python itself sees only ``**``.
+"""The keyword arguments of a load by name and type; and where an argument belongs that a load does not take.
 
-What each means is in the docstring of :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`.
-
-Where an argument belongs that a load does not take itself.
+Type checkers and editors know them by these classes where Python itself sees only ``**``. What each means is in the
+docstring of :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`; its default is in the signature of the step that
+has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, BaseOperator, BaseSensorOperator
@@ -54,8 +55,8 @@ class SharedArguments(GroupArguments, total=False):
     min_records: int | None
     max_records: int | None
     check: Callable[..., Any] | None
-    also_sql: Any
-    also: Callable[[Any, Any], object] | None
+    dual_write_sql: Any
+    dual_write: Callable[[Any, Any], object] | None
     decide_at_once: bool
     hold_time: Duration | None
     margin: Duration | None
@@ -76,13 +77,24 @@ class SharedArguments(GroupArguments, total=False):
     spark_args: Mapping[str, Any] | None
 
 
-class PartialArguments(SharedArguments, total=False):
-    """Those of ``ExactlyOnceLoad.partial()``."""
+class JobArguments(SharedArguments, total=False):
+    """And what is loaded, which a decorated function says by itself."""
 
-    topics: Sequence[str] | XComArg
     job: str | XComArg | None
     sql: str | XComArg | None
     job_args: Mapping[str, Any] | XComArg | None
+
+
+class LoadArguments(JobArguments, total=False):
+    """Those of ``ExactlyOnceLoad()``, beside ``group_id`` and ``topics``."""
+
+    item: Any
+
+
+class PartialArguments(JobArguments, total=False):
+    """Those of ``ExactlyOnceLoad.partial()``."""
+
+    topics: Sequence[str] | XComArg
 
 
 class OverridingArguments(SharedArguments, total=False):
@@ -138,23 +150,31 @@ _KNOWN_AS = {
     "name": "load_name; Spark's own name of the application is spark_args={'name': …}",
     "task_group_id": "group_id",
 }
-#: What a load takes, and hands on to its task group.
+#: What a load takes, and hands on to its steps and its task group.
 _KNOWN = {*PartialArguments.__annotations__, *OverridingArguments.__annotations__}
 
 
-def refuse_unknown(given: Iterable[str], where: str) -> None:
-    """Keyword arguments that neither the load nor its task group has.
+def arguments_of(step: type[LoadOperator], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step gets of its load's arguments: each that it has, at the step's own default where it is not given.
+
+    Defaults are named too, for else ``default_args`` would reach them.
+    """
+    return {name: given.get(name, default) for name, default in _defaults(step).items() if name in _KNOWN}
+
+
+def check_names(given: Iterable[str], where: str) -> None:
+    """Whether the load, or its task group, has these keyword arguments.
 
     :param where: what was given them.
-    :raises ConfigurationError: the first of them, with the place where it belongs.
+    :raises ConfigurationError: the first that they do not have, with the place where it belongs.
     """
     for name in given:
         if name not in _KNOWN:
-            _refuse(name, _KNOWN, where)
+            raise ConfigurationError(f"{where} has no argument {name!r}", remedy=_where_it_belongs(name))
 
 
-def refuse_unknown_of_spark(given: Mapping[str, Any]) -> None:
-    """Keys of ``spark_args`` that prepare does not have, or gets from the load.
+def check_spark_args(given: Mapping[str, Any]) -> None:
+    """Whether prepare has these arguments, and does not get them from the load.
 
     :raises ConfigurationError: the first of them.
     """
@@ -165,7 +185,7 @@ def refuse_unknown_of_spark(given: Mapping[str, Any]) -> None:
             f"spark_args has {', '.join(taken)}, which prepare gets from the group",
             remedy="Give it to ExactlyOnceLoad itself; the Spark connection is spark_conn_id",
         )
-    known = _spark() | _names(BaseOperator) | _names(LoadOperator)
+    known = _spark() | _defaults(BaseOperator).keys() | _defaults(LoadOperator).keys()
     for name in given:
         if name not in known:
             near = nearest(name, known - own)
@@ -175,33 +195,33 @@ def refuse_unknown_of_spark(given: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse(name: str, known: set[str], where: str) -> NoReturn:
-    problem = f"{where} has no argument {name!r}"
+def _where_it_belongs(name: str) -> str:
     value = f"{{{name!r}: …}}"
     if name in _KNOWN_AS:
-        remedy = f"Use {_KNOWN_AS[name]}"
-    elif name in _OURS:
-        remedy = "Leave it out: what the load promises stands on how it sets it"
-    elif name in _spark() - _names(BaseOperator):
-        remedy = f"It is prepare's: spark_args={value}"
-    elif name in _names(BaseOperator):
-        remedy = f"It is of tasks: default_args={value} reaches all six of the load, spark_args={value} prepare alone"
-    elif name in _names(BaseSensorOperator):
-        remedy = f"It is of the sensors cleanup and loaded: default_args={value}"
-    elif name in _names(CommitLoadOperator):
-        remedy = f"It is commit's: default_args={value}"
-    elif name in _names(DAG):
-        remedy = f"It is the DAG's: DAG(…, {name}=…)"
-    else:
-        near = nearest(name, known)
-        remedy = f"Did you mean {near}" if near else "Its docstring has all of them: help(ExactlyOnceLoad)"
-    raise ConfigurationError(problem, remedy=remedy)
+        return f"Use {_KNOWN_AS[name]}"
+    if name in _OURS:
+        return "Leave it out: what the load promises stands on how it sets it"
+    of_tasks = _defaults(BaseOperator)
+    reach = f"default_args={value} reaches all six of the load, spark_args={value} prepare alone"
+    for names, remedy in (
+        (_spark() - of_tasks.keys(), f"It is prepare's: spark_args={value}"),
+        (of_tasks, f"It is of tasks: {reach}"),
+        (_defaults(BaseSensorOperator), f"It is of the sensors cleanup and loaded: default_args={value}"),
+        (_defaults(CommitLoadOperator), f"It is commit's: default_args={value}"),
+        (_defaults(DAG), f"It is the DAG's: DAG(…, {name}=…)"),
+    ):
+        if name in names:
+            return remedy
+    near = nearest(name, _KNOWN)
+    return f"Did you mean {near}" if near else "Its docstring has all of them: help(ExactlyOnceLoad)"
 
 
 def _spark() -> set[str]:
-    return _names(SparkSubmitOperator) | _names(PrepareLoadOperator)
+    return {*_defaults(SparkSubmitOperator), *_defaults(PrepareLoadOperator)}
 
 
-def _names(of: Callable[..., Any]) -> set[str]:
+@cache
+def _defaults(of: Callable[..., Any]) -> Mapping[str, Any]:
+    """The parameters of its own signature, not those that it hands on by ``**``, with their defaults."""
     kinds = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
-    return {name for name, p in signature(of).parameters.items() if p.kind not in kinds}
+    return {name: p.default for name, p in signature(of).parameters.items() if p.kind not in kinds}

@@ -28,7 +28,7 @@ with DAG(
         topics=["orders"],
         ledger_conn_id="warehouse",
         two_phase_commit="required",
-        also_sql=[
+        dual_write_sql=[
             "CREATE TABLE IF NOT EXISTS loaded_days (day DATE PRIMARY KEY, records BIGINT NOT NULL)",
             ("INSERT INTO loaded_days VALUES (:day, :records)", {"day": DAY}),
         ],

@@ -1,7 +1,8 @@
 """Every 15 minutes: sweep what no run is left to sweep, send the numbers, and fail when something needs a person.
 
-One per ledger: this one is for the ledger and the namespace that Airflow's section ``[kafka_eos]`` names. What each
-finding means, and what to do: docs/howto-on-call.md.
+One per ledger: this one is for the ledger and the namespace that Airflow's section ``[kafka_eos]`` names. Its option
+``abandoned_after`` must be longer than any run takes from begin to decide, retries included. What each finding means,
+and what to do: docs/howto-on-call.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,4 @@ with DAG(
     default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     tags=["kafka", "exactly-once"],
 ):
-    SweepLeftoversOperator(
-        task_id="sweep",
-        abandoned_after=timedelta(days=1),  # longer than any run takes from begin to decide, retries included
-    )
+    SweepLeftoversOperator(task_id="sweep")

@@ -8,19 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.airflow_options import default_of, in_ms, or_setting
-from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli.durations import milliseconds, seconds, text_of
 from airflow_kafka_eos.cli.target import add_session, known_load, load_of, open_session, person, say_where
-from airflow_kafka_eos.cli.terminal import (
-    FOUND,
-    add_deadline,
-    add_yes,
-    as_table,
-    code_of,
-    confirm,
-    say_hidden,
-    show,
-    worst,
-)
+from airflow_kafka_eos.cli.terminal import FOUND, add_yes, as_table, code_of, confirm, say_hidden, show, worst
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
 
@@ -28,8 +18,6 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, Swept
     from airflow_kafka_eos.protocol.session import Session
-
-_DAY_MS = 86_400_000
 
 
 def add_to(commands: Any) -> None:
@@ -45,11 +33,15 @@ def add_to(commands: Any) -> None:
     cleanup.add_argument("name", nargs="?", help="only the load of this name, and of this KEY")
     cleanup.add_argument("key", nargs="?", help="its load_key")
     cleanup.add_argument(
-        "--abandoned-after", type=milliseconds, default=_DAY_MS, metavar="DURATION",
-        help="an undecided attempt counts as abandoned after so long without a sign of life; default 1d",
+        "--abandoned-after", type=or_setting("abandoned_after", milliseconds, in_ms), default="", metavar="DURATION",
+        help="an undecided attempt counts as abandoned after so long without a sign of life; "
+        f"{default_of('abandoned_after')} s",
     )  # fmt: skip
     add_quiet(cleanup)
-    add_deadline(cleanup, 600)
+    cleanup.add_argument(
+        "--deadline", type=or_setting("sweep_timeout", seconds, timedelta.total_seconds), default="", metavar="SECONDS",
+        help=f"how long to try; {default_of('sweep_timeout')}",
+    )  # fmt: skip
     cleanup.add_argument(
         "--dry-run", action="store_true", help="only show which loads, up to which attempt, and what of them is open"
     )

@@ -21,6 +21,7 @@ from airflow_kafka_eos.cli.target import add_session, settings_of
 from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, show
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
+from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.doctor.examine import Examination
@@ -47,10 +48,10 @@ def add_to(commands: Any) -> None:
     scopes = [choice.value for choice in TransactionScope]
     doctor.add_argument("--scope", choices=scopes, default=scopes[0], help=f"as the load has it; default {scopes[0]}")
     many = whole(1, 2**31 - 1)
-    doctor.add_argument("--max-transactional-ids", type=many, default=10_000, metavar="N", help="default 10000")
-    doctor.add_argument(
-        "--max-transactional-ids-of-namespace", type=many, default=100_000, metavar="N", help="default 100000"
-    )
+    for option, cap in (("", MAX_IDS_OF_NAME), ("-of-namespace", MAX_IDS_OF_NAMESPACE)):
+        doctor.add_argument(
+            f"--max-transactional-ids{option}", type=many, default=cap, metavar="N", help=f"default {cap}"
+        )
     doctor.add_argument(
         "--spark-conf", action="append", metavar="KEY=VALUE",
         help="a Spark setting of the load; may be given several times",

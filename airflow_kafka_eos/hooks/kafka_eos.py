@@ -16,6 +16,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.log import mask_secret
 
+from airflow_kafka_eos.config import OPTIONS
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class KafkaEosHook(BaseHook):
     """
 
     conn_name_attr = "kafka_conn_id"
-    default_conn_name = "kafka_default"
+    default_conn_name = OPTIONS["kafka_conn_id"].default
 
     def __init__(self, kafka_conn_id: str = default_conn_name, ledger_conn_id: str | None = None) -> None:
         super().__init__()

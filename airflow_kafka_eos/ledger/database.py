@@ -117,7 +117,7 @@ class Database:
                     connected = True
                     return work(connection)
             except (IntegrityError, DataError, NotSupportedError):
-                raise  # not the database's condition, but what was written: of `also`, or a fault of ours
+                raise  # not the database's condition, but what was written: of `dual_write`, or a fault of ours
             except (DatabaseError, InterfaceError) as e:
                 text = scrub(f"{type(e.orig).__name__}: {e.orig}".strip(), self.url)
                 wrong = is_wrong_sql(e)
@@ -186,7 +186,7 @@ def _wall(error: DBAPIError) -> str:
 
 
 def is_wrong_sql(error: DBAPIError) -> bool:
-    """True for a fault in the statement, which only `also` can bring in once the schema is checked."""
+    """True for a fault in the statement, which only `dual_write` can bring in once the schema is checked."""
     # SQLite calls a missing table an OperationalError; its code SQLITE_ERROR (1) is for faulty statements
     return isinstance(error, ProgrammingError) or getattr(error.orig, "sqlite_errorcode", 0) == 1
 

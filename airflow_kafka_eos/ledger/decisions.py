@@ -211,16 +211,13 @@ def with_failure(locked: Locked, number: int, reason: str) -> str:
     return f"{reason}: {failed}" if failed and failed not in reason else reason
 
 
-Also = Callable[[Connection], None]
-
-
 def decide_commit(
     connection: Connection,
     ref: AttemptRef,
     sha256: str,
     decided_by: str,
     not_after: float | None,
-    also: Also | None,
+    dual_write: Callable[[Connection], None] | None,
 ) -> AttemptRow:
     """Decide to commit the newest attempt, prepared with this manifest and undecided; with KIP-939's mapping.
 
@@ -251,8 +248,8 @@ def decide_commit(
             ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
         )
     move(connection, locked, LoadState.COMMITTING, reason="")
-    if also is not None:
-        also(connection)
+    if dual_write is not None:
+        dual_write(connection)
         _refuse_too_late(ref, not_after, "the end of the author's SQL")
     return decided
 

@@ -60,7 +60,7 @@ def decide_beside(
     ref = manifest.attempt
     split, fault = False, ""
     try:
-        return ledger.decide_commit(manifest, decided_by=decided_by, not_after=not_after, also=beside)
+        return ledger.decide_commit(manifest, decided_by=decided_by, not_after=not_after, dual_write=beside)
     except SplitTransactionError:
         split = True
     except DBAPIError as e:
@@ -78,7 +78,7 @@ def decide_beside(
 
 
 class Beside:
-    """``also`` of :meth:`Ledger.decide_commit <airflow_kafka_eos.ledger.ledger.Ledger.decide_commit>`.
+    """``dual_write`` of :meth:`Ledger.decide_commit <airflow_kafka_eos.ledger.ledger.Ledger.decide_commit>`.
 
     :ivar where: what runs, or ran last; for errors.
     :raises ConfigurationError: a statement names a parameter that nobody gives.
@@ -89,7 +89,7 @@ class Beside:
         self._manifest = manifest
         self._call = wanted.call
         own = parameters_of(manifest)
-        self._statements = [_bound(s, own, f"also_sql statement {n}") for n, s in enumerate(wanted.statements, 1)]
+        self._statements = [_bound(s, own, f"dual_write_sql statement {n}") for n, s in enumerate(wanted.statements, 1)]
 
     def __call__(self, connection: Connection) -> None:
         """Run it.
@@ -100,10 +100,10 @@ class Beside:
         """
         with one_transaction(connection):
             for number, (statement, values) in enumerate(self._statements, 1):
-                self.where = f"also_sql statement {number}"
+                self.where = f"dual_write_sql statement {number}"
                 self._run(lambda s=statement, v=values: connection.execute(s, v))
             if self._call is not None:
-                self.where = "also"
+                self.where = "dual_write"
                 call = self._call
                 self._run(lambda: call(connection, self._manifest))
         insist_on_durability(connection)

@@ -219,13 +219,13 @@ class Ledger(OpenLedger):
         *,
         decided_by: str,
         not_after: float | None = None,
-        also: Callable[[Connection], None] | None = None,
+        dual_write: Callable[[Connection], None] | None = None,
     ) -> AttemptRow:
         """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
         :param manifest: the very one that was marked prepared; one that was swapped since then is never decided.
         :param not_after: epoch seconds; past them, with the load's row locked, nothing is decided.
-        :param also: runs in the same database transaction, last, and once for a decision that stands (it may run
+        :param dual_write: runs in the same database transaction, last, and once for a decision that stands (it may run
             again after a rollback). What it raises undoes the decision and is passed on; only lost connections
             and locks are tried again.
         :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
@@ -234,7 +234,7 @@ class Ledger(OpenLedger):
         """
         self._check_ours(manifest.attempt)
         ref, digest = manifest.attempt, sha256(manifest)
-        return self._write(lambda c: decisions.decide_commit(c, ref, digest, decided_by, not_after, also))
+        return self._write(lambda c: decisions.decide_commit(c, ref, digest, decided_by, not_after, dual_write))
 
     def decide_abort(self, ref: AttemptRef, *, decided_by: str, reason: str) -> bool:
         """Decide to abort the attempt. True: aborted, now or before. False: decided to be committed."""

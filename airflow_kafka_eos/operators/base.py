@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-from airflow_kafka_eos.arguments import a_text
+from airflow_kafka_eos.arguments import check_text
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
     ConfigurationError,
@@ -50,17 +50,8 @@ FINAL_WHEN_DECIDED = (InDoubtError, UndecidableError)
 
 
 class LoadOperator(BaseOperator):
-    """One step of a load.
-
-    Where an argument is None, the option of that name in Airflow's section ``[kafka_eos]`` says it.
-
-    :param load_name: the load's name, one for all of its keys. (templated)
-    :param load_key: which one of them; one key loads once. Default: the run's partition key, else its logical date,
-        else its run id. (templated)
-    :param namespace: separates loads that may share a name; first part of every transactional id. (templated)
-    :param kafka_conn_id: connection of the Kafka provider's type ``kafka``. (templated)
-    :param ledger_conn_id: connection of the metadata DB; without, the embedded SQLite file beside Airflow's home.
-        (templated)
+    """One step of a load. What its arguments mean that are not explained here, all steps' together, is said in
+    :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`, which wires the steps.
     """
 
     # the connections stand among them so that Airflow's serialized DAG names them: the plugin's page finds them there
@@ -78,11 +69,11 @@ class LoadOperator(BaseOperator):
         ledger_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        a_text("load_name", load_name, required=True)
-        a_text("load_key", load_key, required=True)
-        a_text("namespace", namespace)
-        a_text("kafka_conn_id", kafka_conn_id)
-        a_text("ledger_conn_id", ledger_conn_id)
+        check_text("load_name", load_name, required=True)
+        check_text("load_key", load_key, required=True)
+        check_text("namespace", namespace)
+        check_text("kafka_conn_id", kafka_conn_id)
+        check_text("ledger_conn_id", ledger_conn_id)
         super().__init__(**kwargs)
         self.load_name = load_name
         self.load_key = load_key
@@ -124,16 +115,15 @@ class LoadOperator(BaseOperator):
         :raises AirflowFailException: a mapped load has no ``load_key`` of its own, or a template had nothing to say.
         """
         super().pre_execute(context)
-        if self.load_key == "None":
-            with no_retry_of_terminal_errors():
+        with no_retry_of_terminal_errors():
+            if self.load_key == "None":
                 raise ConfigurationError(
                     f"load_key of the load {self.load_name!r} was rendered to 'None': this run does not have what its "
                     "template asks for, and all such runs would be one load",
                     remedy="Trigger the run with what names its data (a partition key, a parameter); or let load_key "
                     "ask for what every run has (docs/load-keys.md)",
                 )
-        if owner_index(context) is not None and not self._has_own_key:
-            with no_retry_of_terminal_errors():
+            if owner_index(context) is not None and not self._has_own_key:
                 raise ConfigurationError(
                     f"load_key of the mapped load {self.load_name!r} is the default, the same for every map index",
                     remedy="Set item, or load_key, to what tells the mapped loads apart, the topic's name for one",
@@ -189,16 +179,16 @@ class Step:
         """The same line of a step that failed, and a note in the ledger. Raises nothing."""
         task = self._task
         with suppress(Exception):
-            place = None
+            resolved = None
             with suppress(Exception):  # what is wrong may be the connections
-                place = task._resolve()
-            secrets = [] if place is None else place.secrets
+                resolved = task._resolve()
+            secrets = [] if resolved is None else resolved.secrets
             why = str(redact(reason_of(error, secrets)))
             took = duration_text(self._seconds())
             task.log.error("%s: %s failed after %s: %s", self._of(task.load_identity), task.step_name, took, why)
-            if place is None or _is_of_ledger(error):
+            if resolved is None or _is_of_ledger(error):
                 return  # waiting for it once more would tell nobody
-            with place.ledger(existing=True) as ledger:
+            with resolved.ledger(existing=True) as ledger:
                 ledger.note_failure(
                     task.load_identity,
                     by=owner_of(self._context),
@@ -217,6 +207,14 @@ class Step:
         if not isinstance(self._task, BaseSensorOperator) or started is None:
             return here
         return max(here, float((datetime.now(UTC) - started).total_seconds()))
+
+
+def overridden(task: BaseOperator, kind: type[BaseOperator], *methods: str) -> str:
+    """The first of these methods that an author's own class has in its place, for people; else an empty text."""
+    for method in methods:
+        if getattr(type(task), method) is not getattr(kind, method):
+            return f"{type(task).__name__} overrides {method}"
+    return ""
 
 
 def duration_text(seconds: float) -> str:
@@ -310,7 +308,7 @@ def owner_index(context: Any) -> int | None:
     return index if index is not None and index >= 0 else None
 
 
-def refuse_siblings(row: AttemptRow, context: Any) -> None:
+def check_no_sibling(row: AttemptRow, context: Any) -> None:
     """Another load of the same run has decided under this identity: its data is not ours, and must not pass for it.
 
     A group that the DAG no longer has is our own under its former name.

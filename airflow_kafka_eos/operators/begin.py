@@ -1,33 +1,23 @@
-"""begin: open an attempt in the ledger, make older ones undecidable, sweep what they left, and look ahead.
-
-What a run asks its job for, as a digest: it shows a key that is finer, or coarser, than what the job reads.
-
-A finer key loads the same data twice (the default key has the time of day, the job gets only ``ds``); a coarser one
-leaves data out (an hourly load with the key ``ds``). Neither is an error for sure, so it is told, not refused.
-"""
+"""begin: open an attempt in the ledger, make older ones undecidable, sweep what they left, and look ahead."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow_kafka_eos.arguments import choose, is_filled_in_later, topic_names
+from airflow_kafka_eos.arguments import check_topics, is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.generation import first_key, refuse_reserved
+from airflow_kafka_eos.generation import refuse_reserved
 from airflow_kafka_eos.load import LoadState, OnCommitted, OnCommittedText, Verdict
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
+    check_no_sibling,
     no_retry_of_terminal_errors,
     owner_index,
     owner_of,
-    refuse_siblings,
 )
 from airflow_kafka_eos.operators.links import AlreadyCommittedLink
-from airflow_kafka_eos.spark.dag_file import JOB
 from airflow_kafka_eos.transaction import Outcome
 
 if TYPE_CHECKING:
@@ -51,16 +41,6 @@ class BeginLoadOperator(LoadOperator):
         prepare = PrepareLoadOperator(task_id="prepare", load_name="orders", load_key=key, ...)
 
     Behind that it looks at what the group's prepare will need (:mod:`.look_ahead`): connection, job, topics, rights.
-
-    :param on_committed: what happens with a load that is committed already. ``skip``: it passes as done, nothing is
-        written again. ``fail``: begin fails, unless this run's own group committed it. ``reload``: it is written once
-        more, as a load with the key ``<load_key>~reload-<n>``; all other steps must take begin's ``load_key``, as
-        above. Clearing the whole group, or ``prepare`` with what is downstream, reloads; clearing less of it does not,
-        nor does a retry, but for one that comes when another run has committed meanwhile (ADR 16). (templated)
-    :param item: what tells this load from the others of a mapped group: a text, or a list of topics. Its name is put
-        behind ``load_key``, so that no load is known by the position of its map index. (templated)
-    :param topics: those of the load: one that was committed into others does not pass for it. Empty: not compared.
-        (templated)
     """
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "on_committed", "item", "topics")
@@ -75,10 +55,11 @@ class BeginLoadOperator(LoadOperator):
         topics: Sequence[str] | XComArg = (),
         **kwargs: Any,
     ) -> None:
-        choose("on_committed", on_committed, OnCommitted.read)
+        if not is_filled_in_later(on_committed):
+            OnCommitted.read("on_committed", on_committed)
         if item is not None and not is_filled_in_later(item):
             name_of_item(item)
-        topic_names(topics, some=False)  # and again when rendered: they may come from another task
+        check_topics(topics, some=False)  # and again when rendered: they may come from another task
         # the other steps of the load ask for what it returns
         super().__init__(**kwargs | {"do_xcom_push": True})
         self.on_committed = on_committed
@@ -109,14 +90,14 @@ class BeginLoadOperator(LoadOperator):
                 mode = OnCommitted.read("on_committed", self.on_committed)
                 load = self.load_identity
                 refuse_reserved(load)
-                topic_names(self.topics, rendered=True, some=False)
+                check_topics(self.topics, rendered=True, some=False)
                 if mode is OnCommitted.RELOAD:
                     load = reload(session, load, owner=owner, whole=self._whole_group_runs(context))
                 interval = _data_interval(context)
                 row = begin(session, load, owner=owner, data_interval=interval)
-                refuse_siblings(row, context)
+                check_no_sibling(row, context)
                 if mode is OnCommitted.FAIL:
-                    refuse_loads_of_others(row, owner)
+                    check_own(row, owner)
                 if row.verdict is Verdict.COMMIT:
                     notes = [_committed_by(row, owner), *_other_topics(session, row, self.topics)]
                     self.note = ". ".join([*notes, *_other_interval(session, row, interval)])
@@ -183,8 +164,8 @@ def name_of_item(item: Any) -> str:
     return ",".join(sorted(quote(part, safe=" :@+") for part in parts))
 
 
-def refuse_loads_of_others(row: AttemptRow, owner: str) -> None:
-    """``on_committed="fail"``: what somebody else has committed does not pass for this run's.
+def check_own(row: AttemptRow, owner: str) -> None:
+    """Of ``on_committed="fail"``: what somebody else has committed does not pass for this run's.
 
     :raises UndecidableError: naming who has.
     """
@@ -263,70 +244,3 @@ def _data_interval(context: Any) -> tuple[str, str] | None:
     if run.run_type not in _WITH_AN_INTERVAL or start is None or end is None:
         return None
     return start.isoformat(), end.isoformat()
-
-
-#: What of a run tells its data from another run's; what is in no template of these, the job finds out by itself.
-_OF_THE_RUN = (
-    r"ds|ds_nodash|ts|ts_nodash|ts_nodash_with_tz|logical_date|data_interval_start|data_interval_end"
-    r"|partition_key|partition_date|params|conf|run_after"
-)
-_TEMPLATE = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
-_NAME = re.compile(rf"(?<!\w)({_OF_THE_RUN})(?!\w)")
-
-
-def follow_from_run(*given: Any) -> bool:
-    """Whether any text in these arguments, not rendered yet, is made of the run's dates, partition or parameters."""
-    for one in given:
-        if isinstance(one, str):
-            if any(_NAME.search(template) for template in _TEMPLATE.findall(one)):
-                return True
-        elif isinstance(one, Mapping):
-            if follow_from_run(*one.values()):
-                return True
-        elif isinstance(one, Sequence) and follow_from_run(*one):
-            return True
-    return False
-
-
-def digest_of(
-    *, job: str | None, sql: str | None, job_args: Mapping[str, Any], topics: Sequence[str], spark: Any
-) -> str:
-    """Of what is asked for, rendered. A function of the DAG file is known by its load, not by where the file is.
-
-    :param spark: what else of the application may say what it reads: its ``conf`` and environment.
-    """
-    args = {k: v for k, v in job_args.items() if k not in ("file", "path")} if job == JOB else dict(job_args)
-    asked = {"job": job, "sql": sql, "job_args": args, "topics": sorted(topics), "spark": spark}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def asked_before(row: AttemptRow, same: Sequence[AttemptRow]) -> str:
-    """What to say where other keys of the load's name were committed with these very arguments; empty: nothing.
-
-    :param same: committed attempts with them, of any key.
-    """
-    others = [a for a in same if first_key(a.load.key) != first_key(row.load.key)]
-    if not others:
-        return ""
-    of = others[-1]
-    more = f", and {len(others) - 1} more," if len(others) > 1 else ""
-    return (
-        f"The key {row.load.key} asks the job for exactly what the key {of.load.key}{more} asked for, committed by "
-        f"{of.responsible}, decided at {of.decided_at}. Where the job reads only what its arguments name, the topic "
-        "gets the same records twice: load_key is finer than what the job reads. Make it of the same template "
-        "(docs/load-keys.md)"
-    )
-
-
-def asked_for_something_else(row: AttemptRow, arguments_sha256: str, *, owner: str) -> str:
-    """What to say where another run has committed this key with other arguments; empty: nothing.
-
-    :param row: the committed attempt.
-    """
-    if row.arguments_sha256 in (None, arguments_sha256) or row.responsible == owner:
-        return ""
-    return (
-        f"The key {row.load.key} was committed by {row.responsible}, decided at {row.decided_at}, with other "
-        "arguments for the job than this run's: what this run asked for is not loaded. Is load_key coarser than what "
-        "the job reads? (docs/load-keys.md)"
-    )

@@ -9,8 +9,8 @@ from airflow_kafka_eos.arguments import Duration, duration
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
     LoadOperator,
+    check_no_sibling,
     no_retry_of_terminal_errors,
-    refuse_siblings,
 )
 from airflow_kafka_eos.operators.decide import counts_of
 from airflow_kafka_eos.transaction import Outcome
@@ -46,7 +46,7 @@ class CommitLoadOperator(LoadOperator):
                 with no_retry_of_terminal_errors():
                     decided = decided_attempt(session, self.load_identity)
                     step.attempt = decided.number
-                    refuse_siblings(decided, context)
+                    check_no_sibling(decided, context)
                 row = commit(session, self.load_identity, deadline_s=self.commit_timeout.total_seconds())
                 rows = session.ledger.transactions(row.load, row.number)
             replaced = sum(t.outcome is Outcome.SUPERSEDED for t in rows)

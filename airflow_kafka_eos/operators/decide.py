@@ -1,16 +1,12 @@
 """decide: record one decision for all prepared transactions of a load.
 
-Decide in prepare's own task, as soon as it has prepared: no scheduling lies between.
+Rule: decide-at-once. A DAG that is paused schedules no further task of its running runs, and what is prepared and
+undecided holds back all readers of its partitions, in two-phase commit without end (docs/adr/0023). So prepare, as soon
+as it has prepared, runs what the task decide would run: its checks, its dual write with rendered templates, the
+decision, one commit pass. The task decide comes behind it all the same, and returns what was decided.
 
-Rule: decide-at-once.
-
-A DAG that is paused schedules no further task of its running runs, and what is prepared and undecided holds back all
-readers of its partitions, in two-phase commit without end (docs/adr/0023). So prepare runs what the task decide would
-run: its checks, its dual write with rendered templates, the decision, one commit pass. The task decide comes behind it
-all the same, and returns what was decided.
-
-Whatever goes wrong here is left to that task: it meets the same again, fails with it, and is retried as its author
-wants it. prepare has succeeded by then; failing it would have Spark write everything once more.
+Whatever goes wrong in prepare is left to that task: it meets the same again, fails with it, and is retried as its
+author wants it. prepare has succeeded by then; failing it would have Spark write everything once more.
 """
 
 from __future__ import annotations
@@ -21,17 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.arguments import (
     Duration,
-    a_callable,
-    a_text,
+    check_callable,
+    check_text,
+    check_whole_number,
     duration,
     is_filled_in_later,
-    record_limits,
 )
 from airflow_kafka_eos.config import optional, setting
-from airflow_kafka_eos.dual_write import dual_write
+from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, owner_of, refuse_siblings
+from airflow_kafka_eos.operators.base import (
+    FINAL_WHEN_DECIDED,
+    LoadOperator,
+    check_no_sibling,
+    overridden,
+    owner_of,
+)
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.manifest import AttemptRef, Manifest
     from airflow_kafka_eos.protocol.session import Session
 
+log = logging.getLogger(__name__)
 
 #: XCom has no limit of its own; the ledger is the truth, so a large load's XCom names no more than these
 MAX_STATES_IN_XCOM = 500
@@ -49,27 +52,16 @@ MAX_STATES_IN_XCOM = 500
 class DecideLoadOperator(LoadOperator):
     """Check what prepare wrote, then decide: commit all of it, or abort and fail.
 
-    Where nothing of the author's stands between, prepare has decided already (this module); then this task returns
-    what was decided, or fails with what was refused.
+    Where nothing of the author's stands between, prepare has decided already (:func:`decide_at_once`); then this task
+    returns what was decided, or fails with what was refused.
 
     ::
 
         DecideLoadOperator(task_id="decide", load_name="orders", min_records=1_000,
                            check=lambda manifest: manifest.bytes < 10**9 or "more than a day can have")
-
-    :param min_records: refuse a load with fewer records; 0 or None: one without any is committed, too.
-    :param max_records: refuse a load with more.
-    :param check: gets the :class:`~airflow_kafka_eos.manifest.Manifest`; returning False or a text refuses the load.
-    :param margin: a timedelta, or seconds: time that each transaction must have left before the broker may end it by
-        itself.
-    :param manifest_dir: where prepare was told to leave the manifest. (templated)
-    :param also_sql: SQL that runs in the database transaction that records the decision, so that its rows and the Kafka
-        records become true together (docs/dual-write.md): a statement, or a list of statements and of pairs
-        (statement, parameters). Needs ``ledger_conn_id``, the database with the author's tables. (templated)
-    :param also: a callable for the same; gets the SQLAlchemy connection and the manifest, runs behind ``also_sql``.
     """
 
-    template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir", "also_sql")
+    template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir", "dual_write_sql")
     step_name = "decide"
 
     def __init__(
@@ -80,23 +72,30 @@ class DecideLoadOperator(LoadOperator):
         check: Callable[..., Any] | None = None,
         margin: Duration | None = None,
         manifest_dir: str | None = None,
-        also_sql: Any = None,
-        also: Callable[[Any, Any], object] | None = None,
+        dual_write_sql: Any = None,
+        dual_write: Callable[[Any, Any], object] | None = None,
         **kwargs: Any,
     ) -> None:
         # half of it may pass while waiting for the ledger
         harm = "leave no time to record the decision"
         wanted = duration("margin", setting("margin", margin), none_would=harm)
-        record_limits(min_records, max_records)
-        a_callable("check", check, "the manifest")
-        a_callable("also", also, "the connection", "the manifest")
-        a_text("manifest_dir", manifest_dir)
+        check_whole_number("min_records", min_records)
+        check_whole_number("max_records", max_records)
+        if min_records is not None and max_records is not None and min_records > max_records:
+            raise ConfigurationError(
+                f"min_records={min_records} is more than max_records={max_records}: every load would be refused",
+                remedy="Set max_records to min_records or more",
+            )
+        check_callable("check", check, "the manifest")
+        check_callable("dual_write", dual_write, "the connection", "the manifest")
+        check_text("manifest_dir", manifest_dir)
         super().__init__(**kwargs)
-        later = is_filled_in_later(also_sql) and not isinstance(also_sql, str)  # looked at when it is there
-        beside = later or dual_write(also_sql, also) is not None
+        later = is_filled_in_later(dual_write_sql) and not isinstance(dual_write_sql, str)  # looked at when it is there
+        beside = later or DualWrite.of(dual_write_sql, dual_write) is not None
         if beside and self.ledger_conn_id is None:
             raise ConfigurationError(
-                "also_sql or also is given, and ledger_conn_id is not: its rows would go into the embedded ledger file",
+                "dual_write_sql or dual_write is given, and ledger_conn_id is not: its rows would go into the embedded "
+                "ledger file",
                 remedy="Set ledger_conn_id to the database with your tables, and run `airflow-kafka-eos ledger upgrade "
                 "--conn-id …` once: the ledger must live there, for one transaction to hold both",
             )
@@ -105,8 +104,8 @@ class DecideLoadOperator(LoadOperator):
         self.check = check
         self.margin = wanted
         self.manifest_dir = optional("manifest_dir", manifest_dir)
-        self.also_sql = also_sql
-        self.also = also
+        self.dual_write_sql = dual_write_sql
+        self.dual_write = dual_write
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide once; a rerun returns what was decided."""
@@ -121,7 +120,7 @@ class DecideLoadOperator(LoadOperator):
             if row.verdict is not Verdict.COMMIT:
                 row = self.decide(session, manifest_store(self.manifest_dir).read(reference(session, row)), owner)
                 by = "decided: commit"
-            refuse_siblings(row, context)
+            check_no_sibling(row, context)
             self.roll_forward(session, row)
             summary = _summary(session, row)
             known = session.ledger.load(row.load)
@@ -137,10 +136,10 @@ class DecideLoadOperator(LoadOperator):
         from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 
         checks = Checks(self.min_records, self.max_records, self.check)
-        also = dual_write(self.also_sql, self.also)
+        dual_write = DualWrite.of(self.dual_write_sql, self.dual_write)
         try:
             return decide(
-                session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds(), also=also
+                session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds(), dual_write=dual_write
             )
         except (CheckFailedError, UndecidableError):
             self._end_refused(session, manifest.attempt, owner)
@@ -187,9 +186,6 @@ def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:
         "transactions": len(transactions),
         "prepared_transaction_states": states,
     }
-
-
-log = logging.getLogger(__name__)
 
 
 def decide_at_once(
@@ -251,14 +247,10 @@ def _what_decide_waits_for(prepare: PrepareLoadOperator, decide: DecideLoadOpera
         return "it waits for the run before"
     if decide._pre_execute_hook is not None or prepare._post_execute_hook is not None:
         return "a pre_execute or post_execute stands before it"
-    for task, kind, methods in (
-        (prepare, PrepareLoadOperator, ("execute", "post_execute")),
-        (decide, DecideLoadOperator, ("pre_execute", "execute", "decide")),
-    ):
-        for method in methods:
-            if getattr(type(task), method) is not getattr(kind, method):
-                return f"{type(task).__name__} overrides {method}"
-    return ""
+    return (
+        overridden(prepare, PrepareLoadOperator, "execute", "post_execute")
+        or overridden(decide, DecideLoadOperator, "pre_execute", "execute", "decide")
+    )
 
 
 def _aim(task: LoadOperator) -> tuple[Any, ...]:

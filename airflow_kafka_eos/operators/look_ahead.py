@@ -22,10 +22,9 @@ from airflow_kafka_eos.arguments import is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import registry_settings
 from airflow_kafka_eos.load import TwoPhaseCommit, Verdict, WriterName
-from airflow_kafka_eos.operators.base import LoadOperator, owner_of
+from airflow_kafka_eos.operators.base import LoadOperator, overridden, owner_of
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
 from airflow_kafka_eos.operators.submitting import Deployment
-from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,10 +138,9 @@ def _close(session: Session, row: AttemptRow, why: KafkaEosError, owner: str) ->
 
 
 class _Seen:
-    """What can be seen of a prepare task from begin's."""
+    """What can be seen of a prepare task from begin's. Its checks raise ConfigurationError."""
 
     def __init__(self, begin: LoadOperator, prepare: PrepareLoadOperator, context: Any) -> None:
-        self._begin = begin
         self._context = context
         #: a copy, as Airflow's task runner makes one
         self.prepare: PrepareLoadOperator = prepare.prepare_for_execution()
@@ -153,23 +151,15 @@ class _Seen:
             bool(others)
             or prepare._pre_execute_hook is not None
             or bool(prepare.on_execute_callback)
-            or any(
-                getattr(type(prepare), method) is not getattr(PrepareLoadOperator, method)
-                for method in ("pre_execute", "execute")
-            )
+            or bool(overridden(prepare, PrepareLoadOperator, "pre_execute", "execute"))
         )
         self._known_tasks = upstream
         where = ("queue", "executor", "executor_config")
         self._is_same_place = all(getattr(prepare, name) == getattr(begin, name) for name in where)
 
     def deployment(self) -> Deployment | None:
-        """Where the driver will run; None where that cannot be told yet.
-
-        :raises ConfigurationError: there is no such connection, it is none of Spark's, or that way does not work.
-        """
-        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
-
-        _check_connection(self.prepare._conn_id)
+        """Where the driver will run, checked with its connection; None where that cannot be told yet."""
+        _check_spark_connection(self.prepare._conn_id)
         given, conf = self.prepare.conf, self._known("conf")
         if conf is None and given is not None:
             return None  # it may name another deploy mode
@@ -179,8 +169,8 @@ class _Seen:
         except Exception as e:  # a library that this master needs, a keytab that cannot be written: prepare says so
             log.debug("the Spark connection cannot be looked at: %s", e)
             return None
-        found = Deployment(str(hook._connection["master"]), hook._connection.get("deploy_mode"), conf or {})
-        found.check(self.prepare.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+        found = Deployment.of(hook, conf)
+        found.check(self.prepare.manifest_dir)
         binary = hook._connection["spark_binary"]
         if self._is_same_place and "PATH" not in (self._known("env_vars") or {}) and shutil.which(binary) is None:
             raise ConfigurationError(
@@ -191,9 +181,7 @@ class _Seen:
         return found
 
     def check_job(self, deployment: Deployment | None) -> None:
-        """
-        :raises ConfigurationError: the job's file is not there, or cannot be read.
-        """
+        """Whether the job's file is there, and can be read."""
         job = self._known("job")
         if deployment is None or deployment.is_cluster or not self._is_same_place or not isinstance(job, str):
             return
@@ -214,9 +202,7 @@ class _Seen:
         )
 
     def check_manifest_dir(self, deployment: Deployment | None) -> None:
-        """
-        :raises ConfigurationError: it is no place for manifests, or a folder here that this user cannot write.
-        """
+        """Whether it is a place for manifests; one here, where this user may write."""
         given, known = self.prepare.manifest_dir, self._known("manifest_dir")
         if (given and not known) or "://" in (known or ""):
             return  # the library of an object store takes a second to import, and a look there leaves something behind
@@ -231,12 +217,10 @@ class _Seen:
             )
 
     def check_registry(self) -> None:
-        """
-        :raises ConfigurationError: there is no such connection, or it lacks what it needs.
-        """
+        """Whether there is such a connection, with what it needs."""
         conn_id = self.prepare.registry_conn_id
         if conn_id and not is_filled_in_later(conn_id):
-            _refuse_unknown("registry_conn_id", conn_id)
+            _connection("registry_conn_id", conn_id)
             registry_settings(conn_id)
 
     @property
@@ -272,9 +256,9 @@ class _Seen:
         return references is not None and not {task.task_id for task, _ in references()} <= self._known_tasks
 
 
-def _check_connection(conn_id: str) -> None:
+def _check_spark_connection(conn_id: str) -> None:
     """The Spark provider takes a connection that is not there for a YARN."""
-    found = _refuse_unknown("spark_conn_id", conn_id)
+    found = _connection("spark_conn_id", conn_id)
     if found is None:
         return
     if found.conn_type not in _SPARK_TYPES:
@@ -289,7 +273,11 @@ def _check_connection(conn_id: str) -> None:
         )
 
 
-def _refuse_unknown(argument: str, conn_id: str) -> Any:
+def _connection(argument: str, conn_id: str) -> Any:
+    """The connection; None where that cannot be told.
+
+    :raises ConfigurationError: there is none of that name.
+    """
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:

@@ -1,12 +1,4 @@
-"""Maintenance: sweep what no run is left to sweep, and say what needs a person.
-
-Whether an undecided attempt waits for nothing but a paused DAG: nobody goes on with it until a person unpauses.
-
-Rule: decide-at-once.
-
-A paused DAG schedules no further task of a running run, and resumes no deferred one; a task that runs, runs on. Asked
-of Airflow by a task's own way (the execution API), for tasks cannot read its database.
-"""
+"""Maintenance: sweep what no run is left to sweep, and what waits for a paused DAG; say what needs a person."""
 
 from __future__ import annotations
 
@@ -24,12 +16,12 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from airflow_kafka_eos.arguments import Duration, a_text, duration, text_list, yes_or_no
+from airflow_kafka_eos.arguments import Duration, check_bool, check_text, check_texts, duration
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
 from airflow_kafka_eos.lineage.metrics import count, send_gauges
-from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import (
     MAX_OWNER_PART,
@@ -47,54 +39,22 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.protocol.cleanup.namespace import Swept
     from airflow_kafka_eos.protocol.session import Session
 
+    IsStopped = Callable[[AttemptRow], bool]
 
 log = logging.getLogger(__name__)
 
+#: What is found beside the sweep, and how its count is told.
+_COUNTED = {
+    "paused": "attempts of paused DAGs ended",
+    "hanging": "hanging transactions ended",
+    "in_doubt": "loads in doubt",
+    "unknown": "open ids that the ledger does not know",
+    "strangers": "open ids of another ledger",
+    "elsewhere": "attempts of another cluster",
+    "problems": "things need a person",
+}
 #: A worker has the task, or is about to have it. Deferred is none of them: it waits for the scheduler.
 _AT_WORK = frozenset({"running", "queued", "restarting"})
-
-
-class PausedDags:
-    """Answers for one sweep: what it has heard of a DAG or a run it asks no second time.
-
-    :param ti: the sweep's own task instance.
-    :param paused_after: how long an attempt must have shown no life.
-    """
-
-    def __init__(self, ti: Any, paused_after: timedelta) -> None:
-        self._ti = ti
-        self._paused_after = paused_after
-        self._is_paused: dict[str, bool] = {}
-        self._states: dict[tuple[str, str], dict[str, str | None]] = {}
-
-    def hold_up(self, attempt: AttemptRow) -> bool:
-        """False too where it is not known: a run or DAG of a name too long for the ledger, or one that is gone."""
-        from airflow_kafka_eos.protocol.cleanup.namespace import last_sign
-
-        run_part = attempt.responsible.partition("#")[0]
-        named = dag_and_run_of(attempt.responsible)
-        if named is None or len(run_part) >= MAX_OWNER_PART or not attempt.is_submitted:
-            return False
-        if datetime.now().astimezone() - last_sign(attempt) < self._paused_after:
-            return False
-        dag_id, run_id = named
-        return self._paused(dag_id) and not self._is_at_work(dag_id, run_id, group_of(attempt.responsible))
-
-    def _paused(self, dag_id: str) -> bool:
-        if dag_id not in self._is_paused:
-            try:
-                self._is_paused[dag_id] = bool(self._ti.get_dag(dag_id).is_paused)
-            except AirflowRuntimeError as e:
-                log.info("whether DAG %s is paused is not known: %s", dag_id, e)
-                self._is_paused[dag_id] = False
-        return self._is_paused[dag_id]
-
-    def _is_at_work(self, dag_id: str, run_id: str, group: str) -> bool:
-        if (dag_id, run_id) not in self._states:
-            found = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id])
-            self._states[dag_id, run_id] = found.get(run_id, {})
-        states = self._states[dag_id, run_id]
-        return any(state in _AT_WORK for task, state in states.items() if group_of_task(task) == group)
 
 
 class SweepLeftoversOperator(BaseOperator):
@@ -105,19 +65,17 @@ class SweepLeftoversOperator(BaseOperator):
     ended. Attempts and repairs at work or of another Kafka cluster, loads in doubt and transactions of others are left
     alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
 
-    Where connections and quiet period are None, Airflow's section ``[kafka_eos]`` says them, as it does for the loads:
-    in another ledger than theirs all that they have open would be a stranger's.
+    Where an argument is None, Airflow's section ``[kafka_eos]`` says it, as it does for the loads: in another ledger
+    than theirs all that they have open would be a stranger's. Connections and ``quiet_period`` are those of
+    :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`.
 
     :param namespaces: of the loads; None: the one of the section. (templated)
-    :param kafka_conn_id: connection of the Kafka provider's type ``kafka``.
-    :param ledger_conn_id: connection of the metadata DB; without, the embedded SQLite file beside Airflow's home.
     :param abandoned_after: a timedelta, or seconds: an undecided attempt without a sign of life for so long is nobody's
         any more. More than any run of a load takes from begin to decide, retries included: it cannot be committed any
         more. A load with a younger repair that is not done is left alone.
     :param paused_after: the same for an attempt whose DAG is paused, where no task of its group runs: nobody goes on
         with it, and it holds back all readers of its partitions (docs/adr/0023). Unpaused later, its decide fails;
         clearing prepare starts over.
-    :param quiet_period: see :class:`~airflow_kafka_eos.sensors.cleanup.CleanupLoadSensor`.
     :param sweep_timeout: how long one namespace may take.
     :param fail_on_problems: fail, without retries, when something needs a person; False: warn, and succeed.
     """
@@ -130,29 +88,29 @@ class SweepLeftoversOperator(BaseOperator):
         namespaces: Sequence[str] | None = None,
         kafka_conn_id: str | None = None,
         ledger_conn_id: str | None = None,
-        abandoned_after: Duration = timedelta(days=1),
+        abandoned_after: Duration | None = None,
         paused_after: Duration | None = None,
         quiet_period: Duration | None = None,
-        sweep_timeout: Duration = timedelta(minutes=10),
+        sweep_timeout: Duration | None = None,
         fail_on_problems: bool = True,
         **kwargs: Any,
     ) -> None:
         if namespaces is not None:
-            text_list("namespaces", namespaces)  # and again when rendered
+            check_texts("namespaces", namespaces)  # and again when rendered
         harm = "end the attempts of runs that are at work"
-        age = duration("abandoned_after", abandoned_after, none_would=harm)
+        abandoned = duration("abandoned_after", setting("abandoned_after", abandoned_after), none_would=harm)
         paused = duration("paused_after", setting("paused_after", paused_after), none_would=harm)
         quiet = duration("quiet_period", setting("quiet_period", quiet_period), zero=True)
-        timeout = duration("sweep_timeout", sweep_timeout)
-        yes_or_no("fail_on_problems", fail_on_problems)
-        a_text("kafka_conn_id", kafka_conn_id)
-        a_text("ledger_conn_id", ledger_conn_id)
+        timeout = duration("sweep_timeout", setting("sweep_timeout", sweep_timeout))
+        check_bool("fail_on_problems", fail_on_problems)
+        check_text("kafka_conn_id", kafka_conn_id)
+        check_text("ledger_conn_id", ledger_conn_id)
         super().__init__(**kwargs)
         self.namespaces: Sequence[str] = [setting("namespace")] if namespaces is None else namespaces
         self.kafka_conn_id = setting("kafka_conn_id", kafka_conn_id)
         self.ledger_conn_id = optional("ledger_conn_id", ledger_conn_id)
-        self.abandoned_after, self.quiet_period, self.sweep_timeout = age, quiet, timeout
-        self.paused_after = paused
+        self.abandoned_after, self.paused_after = abandoned, paused
+        self.quiet_period, self.sweep_timeout = quiet, timeout
         self.fail_on_problems = fail_on_problems
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -173,7 +131,7 @@ class SweepLeftoversOperator(BaseOperator):
         from airflow_kafka_eos.ledger.location import redacted
 
         with no_retry_of_terminal_errors():
-            text_list("namespaces", self.namespaces, rendered=True)
+            check_texts("namespaces", self.namespaces, rendered=True)
         ti = context["ti"]
         by = f"{ti.dag_id}/{ti.run_id}"
         resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
@@ -202,19 +160,10 @@ class SweepLeftoversOperator(BaseOperator):
         return found
 
     def _namespace(
-        self,
-        resolved: Resolved,
-        namespace: str,
-        by: str,
-        passing: list[str],
-        is_stopped: Callable[[AttemptRow], bool],
+        self, resolved: Resolved, namespace: str, by: str, passing: list[str], is_stopped: IsStopped
     ) -> dict[str, Any]:
         """One namespace; an error in it keeps no other from being swept."""
-        found: dict[str, Any] = {
-            "swept": [], "paused": [], "hanging": [], "unknown": [], "strangers": [], "hidden": [], "elsewhere": [],
-            "in_doubt": [],
-            "numbers": {}, "problems": [],
-        }  # fmt: skip
+        found: dict[str, Any] = {name: [] for name in (*_COUNTED, "swept", "hidden")} | {"numbers": {}}
         try:
             with resolved.session(namespace) as session:
                 self._sweep(session, by, found, passing, is_stopped)
@@ -226,26 +175,17 @@ class SweepLeftoversOperator(BaseOperator):
         return found
 
     def _sweep(
-        self,
-        session: Session,
-        by: str,
-        found: dict[str, Any],
-        passing: list[str],
-        is_stopped: Callable[[AttemptRow], bool],
+        self, session: Session, by: str, found: dict[str, Any], passing: list[str], is_stopped: IsStopped
     ) -> None:
         from airflow_kafka_eos.protocol.cleanup.namespace import clean, find, hidden_strangers, strangers
 
-        loads = session.ledger.loads(session.namespace)
-        in_doubt = {r.load for r in loads if r.state is LoadState.IN_DOUBT}
+        in_doubt = _in_doubt(session)
         left = find(session, abandoned_after=self.abandoned_after, is_stopped=is_stopped)
+        paused = f"undecided for more than {self.paused_after}, and its DAG is paused"
         for row in left.stopped:
             found["paused"].append({"load": str(row.load), "attempt": row.number, "by": row.responsible})
             self.log.warning(
-                "attempt %d of load %s has been undecided for more than %s, and its DAG is paused (%s): it is aborted",
-                row.number,
-                row.load,
-                self.paused_after,
-                row.responsible,
+                "attempt %d of load %s has been %s (%s): it is aborted", row.number, row.load, paused, row.responsible
             )
         swept = clean(
             session,
@@ -254,9 +194,7 @@ class SweepLeftoversOperator(BaseOperator):
             by=by,
             quiet_s=self.quiet_period.total_seconds(),
             deadline_s=self.sweep_timeout.total_seconds(),
-            reasons={
-                row.load: f"undecided for more than {self.paused_after}, and its DAG is paused" for row in left.stopped
-            },
+            reasons={row.load: paused for row in left.stopped},
         )
         problems = found["problems"]
         for one in swept:
@@ -269,9 +207,7 @@ class SweepLeftoversOperator(BaseOperator):
                 problems.append(str(one.error))
         self._end_hanging(session, found)
         told = {s.load for s in swept if s.error is not None}
-        in_doubt |= {
-            r.load for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT
-        }
+        in_doubt |= _in_doubt(session)
         found["in_doubt"] = sorted(map(str, in_doubt))
         problems += [
             f"load {load} is IN_DOUBT: `airflow-kafka-eos loads show` says why"
@@ -327,6 +263,54 @@ class SweepLeftoversOperator(BaseOperator):
         found["numbers"] = numbers | measured
 
 
+class PausedDags:
+    """Whether an undecided attempt waits for nothing but a paused DAG: nobody goes on with it until a person unpauses.
+
+    Rule: decide-at-once.
+
+    A paused DAG schedules no further task of a running run, and resumes no deferred one; a task that runs, runs on.
+    Airflow is asked by a task's own way (the execution API), for tasks cannot read its database; once per sweep.
+
+    :param ti: the sweep's own task instance.
+    :param paused_after: how long an attempt must have shown no life.
+    """
+
+    def __init__(self, ti: Any, paused_after: timedelta) -> None:
+        self._ti = ti
+        self._paused_after = paused_after
+        self._is_paused: dict[str, bool] = {}
+        self._states: dict[tuple[str, str], dict[str, str | None]] = {}
+
+    def hold_up(self, attempt: AttemptRow) -> bool:
+        """False too where it is not known: a run or DAG of a name too long for the ledger, or one that is gone."""
+        from airflow_kafka_eos.protocol.cleanup.namespace import last_sign
+
+        run_part = attempt.responsible.partition("#")[0]
+        named = dag_and_run_of(attempt.responsible)
+        if named is None or len(run_part) >= MAX_OWNER_PART or not attempt.is_submitted:
+            return False
+        if datetime.now().astimezone() - last_sign(attempt) < self._paused_after:
+            return False
+        dag_id, run_id = named
+        return self._paused(dag_id) and not self._is_at_work(dag_id, run_id, group_of(attempt.responsible))
+
+    def _paused(self, dag_id: str) -> bool:
+        if dag_id not in self._is_paused:
+            try:
+                self._is_paused[dag_id] = bool(self._ti.get_dag(dag_id).is_paused)
+            except AirflowRuntimeError as e:
+                log.info("whether DAG %s is paused is not known: %s", dag_id, e)
+                self._is_paused[dag_id] = False
+        return self._is_paused[dag_id]
+
+    def _is_at_work(self, dag_id: str, run_id: str, group: str) -> bool:
+        if (dag_id, run_id) not in self._states:
+            found = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id])
+            self._states[dag_id, run_id] = found.get(run_id, {})
+        states = self._states[dag_id, run_id]
+        return any(state in _AT_WORK for task, state in states.items() if group_of_task(task) == group)
+
+
 def said_of(found: Mapping[str, Any]) -> str:
     """One namespace in a line: what was swept, and what else was found. No I/O."""
     swept = found["swept"]
@@ -334,16 +318,11 @@ def said_of(found: Mapping[str, Any]) -> str:
     parts = [f"{len(swept)} loads were swept, {ended} transactions aborted" if swept else "nothing to sweep"]
     unclean = sum(one["error"] is not None for one in swept)
     parts += [f"{unclean} of these loads are not clean"] if unclean else []
-    names = {
-        "paused": "attempts of paused DAGs ended",
-        "hanging": "hanging transactions ended",
-        "in_doubt": "loads in doubt",
-        "unknown": "open ids that the ledger does not know",
-        "strangers": "open ids of another ledger",
-        "elsewhere": "attempts of another cluster",
-        "problems": "things need a person",
-    }
-    return "; ".join([*parts, *(f"{len(found[key])} {what}" for key, what in names.items() if found[key])])
+    return "; ".join([*parts, *(f"{len(found[key])} {what}" for key, what in _COUNTED.items() if found[key])])
+
+
+def _in_doubt(session: Session) -> set[LoadIdentity]:
+    return {r.load for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT}
 
 
 def _row(swept: Swept) -> dict[str, Any]:

@@ -1,8 +1,16 @@
-"""prepare: submit the packaged Spark application that writes the prepared transactions."""
+"""prepare: submit the packaged Spark application that writes the prepared transactions.
+
+And look whether the load's key fits what the job is asked for, by a digest of that. A key that is finer than what the
+job reads loads the same data twice (the default key has the time of day, the job gets only ``ds``); a coarser one
+leaves data out (an hourly load with the key ``ds``). Neither is an error for sure, so it is told, not refused.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,19 +24,20 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_kafka_eos.arguments import (
     Duration,
-    a_text,
+    check_bool,
+    check_job_or_sql,
+    check_json,
+    check_mapping,
+    check_text,
+    check_topics,
+    check_whole_number,
     duration,
     is_filled_in_later,
-    job_or_sql,
-    json_arguments,
-    mapping,
-    topic_names,
-    whole_number,
-    yes_or_no,
 )
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, registry_settings
+from airflow_kafka_eos.generation import first_key
+from airflow_kafka_eos.hooks.kafka_eos import registry_settings
 from airflow_kafka_eos.load import (
     NamingText,
     ScopeText,
@@ -40,21 +49,23 @@ from airflow_kafka_eos.load import (
     WriterName,
     WriterText,
 )
+from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
     Step,
+    check_no_sibling,
     no_retry_of_terminal_errors,
     owner_of,
-    refuse_siblings,
 )
-from airflow_kafka_eos.operators.begin import (
-    asked_before,
-    asked_for_something_else,
-    digest_of,
-    follow_from_run,
+from airflow_kafka_eos.operators.submitting import (
+    Deployment,
+    environment,
+    own_error_first,
+    private_files,
+    tell_superseded,
 )
-from airflow_kafka_eos.operators.submitting import Deployment, environment, own_error_first, private_files
 from airflow_kafka_eos.reasons import reason_of
+from airflow_kafka_eos.spark.dag_file import JOB
 from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX
 from airflow_kafka_eos.spark.formats.settings import (
     REGISTRY_VARIABLE,
@@ -103,36 +114,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
     application of an earlier try would hand this attempt another one's result (rule: one-application-per-attempt).
 
-    :param job: the author's job: ``file.py``, ``file.py:function`` or ``package.module:function`` (function name
-        ``load`` when none is given), called as ``function(spark, **job_args)``, returns a DataFrame. (templated)
-    :param sql: instead of a job, a query whose result is the DataFrame. (templated)
-    :param job_args: keyword arguments for the job, JSON values; they show in Spark's UI. (templated)
-    :param topics: the topics that the load may write to; with one, the DataFrame needs no ``topic`` column. (templated)
-    :param hold_time: a timedelta, or seconds: the time from a Spark task's first record until the load is decided
-        (``transaction.timeout.ms``); at most the broker's ``transaction.max.timeout.ms``. Two-phase commit has none.
     :param writer_deadline: a timedelta, or seconds: after this time no writer of this attempt opens a transaction any
-        more (rule: writers-have-a-deadline).
-    :param manifest_dir: what this worker and the Spark driver share: a folder, or ``s3://bucket/folder`` and the like,
-        also with an Airflow connection for this worker, ``s3://conn_id@bucket/folder``. (templated)
-    :param scope: ``task``: one Kafka transaction per Spark task; ``load``: one for the whole load, so that one request
-        decides all of it. Then each Kafka partition is written by one Spark task, and a task that fails fails prepare.
-    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.1 or newer with
-        ``transaction.two.phase.commit.enable``), no transaction ever times out, and ``hold_time`` does not count;
-        ``required``: prepare fails where it is not granted; ``off``: never asked for.
-    :param writer: ``arrow``, ``confluent`` (every authentication that librdkafka has, row by row), or ``auto``.
-    :param value_format: ``raw``, ``string``, ``json``, ``confluent-avro``, ``confluent-json``, or a mapping of the
-        parameters of :class:`~airflow_kafka_eos.spark.formats.settings.ValueFormat`: how the values are made of the
-        DataFrame's columns.
-    :param transaction_naming: ``incrementing``: transactional ids of the attempt's own, which brokers keep for
-        ``transactional.id.expiration.ms``; ``pooling``: ids of a slot that later loads of the name use again.
-    :param max_transactional_ids: prepare warns near so many ids of the load's name at the brokers, and fails where it
-        would add to them; None: no cap.
-    :param max_transactional_ids_of_namespace: the same for all names of the namespace.
-    :param registry_conn_id: a connection of type ``http`` to the schema registry, for the formats ``confluent-*``;
-        settings of confluent-kafka's ``SchemaRegistryClient`` may stand in its extra.
-    :param decide_at_once: run what the task decide would run as soon as all is prepared, so that a DAG that is paused
-        meanwhile holds no reader back. Left out by itself where a task of the author's stands before decide. False: the
-        load is decided by the task decide alone.
+        more (rule: writers-have-a-deadline). None: as ``[kafka_eos]`` says.
     """
 
     step_name = "prepare"
@@ -160,8 +143,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         two_phase_commit: TwoPhaseCommitText | None = None,
         writer: WriterText = "auto",
         transaction_naming: NamingText | None = None,
-        max_transactional_ids: int | None = 10_000,
-        max_transactional_ids_of_namespace: int | None = 100_000,
+        max_transactional_ids: int | None = MAX_IDS_OF_NAME,
+        max_transactional_ids_of_namespace: int | None = MAX_IDS_OF_NAMESPACE,
         value_format: FormatText | ValueFormatArguments = "raw",
         registry_conn_id: str | None = None,
         decide_at_once: bool = True,
@@ -174,25 +157,25 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     remedy="Name your job with job=… and its arguments with job_args=…",
                 )
         # and again when rendered: they may come from another task
-        topic_names(topics)
-        job_or_sql(job, sql)
-        json_arguments(job_args)
+        check_topics(topics)
+        check_job_or_sql(job, sql)
+        check_json(job_args)
         held = duration("hold_time", setting("hold_time", hold_time), below=LONGEST_HOLD_TIME)
         deadline = duration("writer_deadline", setting("writer_deadline", writer_deadline))
-        whole_number("max_transactional_ids", max_transactional_ids, least=1)
-        whole_number("max_transactional_ids_of_namespace", max_transactional_ids_of_namespace, least=1)
-        a_text("manifest_dir", manifest_dir)
-        a_text("registry_conn_id", registry_conn_id)
-        yes_or_no("decide_at_once", decide_at_once)
+        check_whole_number("max_transactional_ids", max_transactional_ids, least=1)
+        check_whole_number("max_transactional_ids_of_namespace", max_transactional_ids_of_namespace, least=1)
+        check_text("manifest_dir", manifest_dir)
+        check_text("registry_conn_id", registry_conn_id)
+        check_bool("decide_at_once", decide_at_once)
         if kwargs.get("conf") is not None and not is_filled_in_later(kwargs["conf"]):
-            mapping("conf", kwargs["conf"])
+            check_mapping("conf", kwargs["conf"])
         choices = (
             TransactionScope.read("scope", scope),
             TwoPhaseCommit.read("two_phase_commit", setting("two_phase_commit", two_phase_commit)),
             WriterName.read("writer", writer),
             TransactionNaming.read("transaction_naming", setting("transaction_naming", transaction_naming)),
         )
-        refuse_confluent(*choices[:3])
+        check_writer(*choices[:3])
         made = ValueFormat.of(value_format)
         super().__init__(durable=False, **kwargs)
         self.value_format = made.to_mapping()
@@ -227,14 +210,12 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def _execute(self, context: Context, step: Step) -> dict[str, Any]:
         from airflow_kafka_eos.manifest import AttemptRef
         from airflow_kafka_eos.operators.decide import decide_at_once
-        from airflow_kafka_eos.operators.submitting import tell_superseded
         from airflow_kafka_eos.protocol.guards.id_caps import Caps
         from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
         from airflow_kafka_eos.protocol.stages.begin import prepared, reference, submit
-        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
         with no_retry_of_terminal_errors():
-            resolved = KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
+            resolved = self._resolve()
             registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
             deadline_ms = time.time_ns() // 10**6 + int(self.writer_deadline.total_seconds() * 1000)
@@ -242,8 +223,8 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             caps = Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace)
             # tried before an attempt is taken: a typing error needs none
             spec(AttemptRef(self.load_identity, "0" * 10, 1))
-            deployment = self._deployment()
-            deployment.check(self.manifest_dir, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+            deployment = Deployment.of(self._get_hook(), self.conf)
+            deployment.check(self.manifest_dir)
             asked = self._arguments_sha256()
             with resolved.session(self.namespace) as session:
                 row = submit(
@@ -256,7 +237,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     arguments_sha256=asked,
                 )
                 step.attempt = row.number
-                refuse_siblings(row, context)
+                check_no_sibling(row, context)
                 tell_superseded(session, store, row)
                 decided = row.verdict is Verdict.COMMIT
                 warned = self._warned(session, row, asked, owner_of(context))
@@ -371,9 +352,9 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
     def _spec(self, store: ManifestStore, deadline_ms: int) -> Any:
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
-        topic_names(self.topics, rendered=True)
-        job_or_sql(self.job, self.sql)
-        json_arguments(self.job_args)
+        check_topics(self.topics, rendered=True)
+        check_job_or_sql(self.job, self.sql)
+        check_json(self.job_args)
 
         def of(ref: Any, **changes: Any) -> str:
             spec = ApplicationSpec(
@@ -404,10 +385,6 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             self.name = f"{self.load_name} {self.load_key}"
         self._hook = self._get_hook()
 
-    def _deployment(self) -> Deployment:
-        connection = self._get_hook()._connection
-        return Deployment(str(connection["master"]), connection.get("deploy_mode"), self.conf or {})
-
     @contextmanager
     def _handed_over(
         self, deployment: Deployment, settings: KafkaSettings, registry: RegistrySettings | None
@@ -437,7 +414,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     self.files, self.conf = before
 
 
-def refuse_confluent(scope: TransactionScope, two_phase_commit: TwoPhaseCommit, writer: WriterName) -> None:
+def check_writer(scope: TransactionScope, two_phase_commit: TwoPhaseCommit, writer: WriterName) -> None:
     """
     :raises ConfigurationError: the confluent writer was asked for, and what it does not have.
     """
@@ -469,3 +446,70 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
 
         return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)
     return ManifestStore(manifest_dir)
+
+
+#: What of a run tells its data from another run's; what is in no template of these, the job finds out by itself.
+_OF_THE_RUN = (
+    r"ds|ds_nodash|ts|ts_nodash|ts_nodash_with_tz|logical_date|data_interval_start|data_interval_end"
+    r"|partition_key|partition_date|params|conf|run_after"
+)
+_TEMPLATE = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
+_NAME = re.compile(rf"(?<!\w)({_OF_THE_RUN})(?!\w)")
+
+
+def follow_from_run(*given: Any) -> bool:
+    """Whether any text in these arguments, not rendered yet, is made of the run's dates, partition or parameters."""
+    for one in given:
+        if isinstance(one, str):
+            if any(_NAME.search(template) for template in _TEMPLATE.findall(one)):
+                return True
+        elif isinstance(one, Mapping):
+            if follow_from_run(*one.values()):
+                return True
+        elif isinstance(one, Sequence) and follow_from_run(*one):
+            return True
+    return False
+
+
+def digest_of(
+    *, job: str | None, sql: str | None, job_args: Mapping[str, Any], topics: Sequence[str], spark: Any
+) -> str:
+    """Of what is asked for, rendered. A function of the DAG file is known by its load, not by where the file is.
+
+    :param spark: what else of the application may say what it reads: its ``conf`` and environment.
+    """
+    args = {k: v for k, v in job_args.items() if k not in ("file", "path")} if job == JOB else dict(job_args)
+    asked = {"job": job, "sql": sql, "job_args": args, "topics": sorted(topics), "spark": spark}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def asked_before(row: AttemptRow, same: Sequence[AttemptRow]) -> str:
+    """What to say where other keys of the load's name were committed with these very arguments; empty: nothing.
+
+    :param same: committed attempts with them, of any key.
+    """
+    others = [a for a in same if first_key(a.load.key) != first_key(row.load.key)]
+    if not others:
+        return ""
+    of = others[-1]
+    more = f", and {len(others) - 1} more," if len(others) > 1 else ""
+    return (
+        f"The key {row.load.key} asks the job for exactly what the key {of.load.key}{more} asked for, committed by "
+        f"{of.responsible}, decided at {of.decided_at}. Where the job reads only what its arguments name, the topic "
+        "gets the same records twice: load_key is finer than what the job reads. Make it of the same template "
+        "(docs/load-keys.md)"
+    )
+
+
+def asked_for_something_else(row: AttemptRow, arguments_sha256: str, *, owner: str) -> str:
+    """What to say where another run has committed this key with other arguments; empty: nothing.
+
+    :param row: the committed attempt.
+    """
+    if row.arguments_sha256 in (None, arguments_sha256) or row.responsible == owner:
+        return ""
+    return (
+        f"The key {row.load.key} was committed by {row.responsible}, decided at {row.decided_at}, with other "
+        "arguments for the job than this run's: what this run asked for is not loaded. Is load_key coarser than what "
+        "the job reads? (docs/load-keys.md)"
+    )

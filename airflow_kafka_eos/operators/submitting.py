@@ -1,10 +1,8 @@
-"""What stands around a spark-submit: settings and their secrets handed over, and the application's own error first.
+"""What stands around a spark-submit.
 
-Where the Spark driver will run, and whether a load can be prepared from there. No I/O.
-
-Whoever opens an attempt tells the drivers of older ones that they may stop; how they look is in spark/orphan.py.
-
-The ledger has given them up before (rule: decide-before-kafka); what they have open is swept in any case.
+Where the Spark driver will run, and whether a load can be prepared from there; settings and their secrets, handed over
+to it; the application's own error, before spark-submit's; and a note to the drivers of older attempts, that they may
+stop.
 """
 
 from __future__ import annotations
@@ -30,18 +28,103 @@ from airflow_kafka_eos.errors import (
     SupersededError,
 )
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX
+from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
-
 log = logging.getLogger(__name__)
 
 #: How SparkSubmitHook's error begins; a command line of a kilobyte follows.
 _SUBMIT_FAILED = "Cannot execute: "
 _ERROR_CODE = re.compile(r"Error code is: (-?\d+)")
+#: ``spark.submit.deployMode``: what spark-submit goes by when neither the connection nor the operator names a mode.
+_MODE = "spark.submit.deployMode"
+_YARN_ENV = "spark.yarn.appMasterEnv."
+_KUBERNETES_ENV = "spark.kubernetes.driverEnv."
+_KUBERNETES_SECRET = "spark.kubernetes.driver.secretKeyRef."
+_KUBERNETES_TEMPLATE = "spark.kubernetes.driver.podTemplateFile"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One submission.
+
+    :param master: Spark's, such as ``local[2]``, ``spark://host:port``, ``yarn``, ``k8s://https://host:port``.
+    :param deploy_mode: of the connection or the operator; None for Spark's own default.
+    :param conf: Spark settings of the operator.
+    """
+
+    master: str
+    deploy_mode: str | None
+    conf: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, hook: Any, conf: Mapping[str, Any] | None) -> Deployment:
+        """That of a SparkSubmitHook."""
+        return cls(str(hook._connection["master"]), hook._connection.get("deploy_mode"), conf or {})
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the driver runs elsewhere than this worker."""
+        return (self.deploy_mode or str(self.conf.get(_MODE, "client"))) == "cluster"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one process here."""
+        return self.master.startswith("local")
+
+    @property
+    def ships_files(self) -> bool:
+        """YARN in cluster mode: the settings travel as a file, as Spark's own keytabs do."""
+        return self.is_cluster and self.master.startswith("yarn")
+
+    def file_settings(self, files: Mapping[str, str]) -> dict[str, str]:
+        """Spark settings that tell a driver in YARN where its files are.
+
+        :param files: by variable, the name in the driver's working folder. Names are no secrets.
+        """
+        return {f"{_YARN_ENV}{variable}": name for variable, name in files.items()}
+
+    def check(self, manifest_dir: str | None) -> None:
+        """Refuse what cannot work, before an attempt is taken.
+
+        :param manifest_dir: as the author gave it.
+        :raises ConfigurationError: naming the deploy mode, and what is missing.
+        """
+        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+
+        for prefix in (_YARN_ENV, _KUBERNETES_ENV, "spark.executorEnv."):
+            for name, what in ((SETTINGS_VARIABLE, "Kafka"), (REGISTRY_VARIABLE, "schema registry's")):
+                if prefix + name in self.conf:
+                    raise ConfigurationError(
+                        f"{prefix}{name} would show the {what} settings in Spark's UI and on its command line",
+                        remedy=f"Hand the driver a file, and name it by {prefix}{name}_FILE (docs/spark.md)",
+                    )
+        if not self.is_cluster:
+            return
+        if self.master.startswith(("spark://", "local")):
+            raise ConfigurationError(
+                f"deploy mode 'cluster' with Spark master {self.master!r}: Spark supports it for Python applications "
+                "on YARN and Kubernetes only",
+                remedy="Use deploy mode 'client': the driver runs on Airflow's worker",
+            )
+        if not manifest_dir:
+            raise ConfigurationError(
+                "deploy mode 'cluster' needs a manifest_dir: the driver does not see this worker's folders",
+                remedy="Set manifest_dir to s3://bucket/folder or the like, or to a folder that all hosts mount",
+            )
+        secret = f"{_KUBERNETES_SECRET}{SETTINGS_VARIABLE}"
+        wanted = (secret, f"{_KUBERNETES_ENV}{SETTINGS_VARIABLE}{FILE_SUFFIX}", _KUBERNETES_TEMPLATE)
+        if not self.ships_files and not any(key in self.conf for key in wanted):
+            raise ConfigurationError(
+                f"deploy mode 'cluster' with Spark master {self.master!r}: nothing brings the Kafka settings to the "
+                "driver",
+                remedy=f"Put them into a Kubernetes secret and set {secret}=<secret>:<key> in conf (docs/spark.md)",
+            )
 
 
 @contextmanager
@@ -128,88 +211,11 @@ def _asked(word: Callable[[], str | None]) -> str | None:
         return None
 
 
-#: ``spark.submit.deployMode``: what spark-submit goes by when neither the connection nor the operator names a mode.
-_MODE = "spark.submit.deployMode"
-_YARN_ENV = "spark.yarn.appMasterEnv."
-_KUBERNETES_ENV = "spark.kubernetes.driverEnv."
-_KUBERNETES_SECRET = "spark.kubernetes.driver.secretKeyRef."
-_KUBERNETES_TEMPLATE = "spark.kubernetes.driver.podTemplateFile"
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """One submission.
-
-    :param master: Spark's, such as ``local[2]``, ``spark://host:port``, ``yarn``, ``k8s://https://host:port``.
-    :param deploy_mode: of the connection or the operator; None for Spark's own default.
-    :param conf: Spark settings of the operator.
-    """
-
-    master: str
-    deploy_mode: str | None
-    conf: Mapping[str, Any]
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether the driver runs elsewhere than this worker."""
-        return (self.deploy_mode or str(self.conf.get(_MODE, "client"))) == "cluster"
-
-    @property
-    def is_local(self) -> bool:
-        """Whether driver and executors are one process here."""
-        return self.master.startswith("local")
-
-    @property
-    def ships_files(self) -> bool:
-        """YARN in cluster mode: the settings travel as a file, as Spark's own keytabs do."""
-        return self.is_cluster and self.master.startswith("yarn")
-
-    def file_settings(self, files: Mapping[str, str]) -> dict[str, str]:
-        """Spark settings that tell a driver in YARN where its files are.
-
-        :param files: by variable, the name in the driver's working folder. Names are no secrets.
-        """
-        return {f"{_YARN_ENV}{variable}": name for variable, name in files.items()}
-
-    def check(self, manifest_dir: str | None, variable: str, registry_variable: str) -> None:
-        """Refuse what cannot work, before an attempt is taken.
-
-        :param manifest_dir: as the author gave it.
-        :param variable: the environment variable of the driver with the Kafka settings.
-        :param registry_variable: that with the schema registry's.
-        :raises ConfigurationError: naming the deploy mode, and what is missing.
-        """
-        for prefix in (_YARN_ENV, _KUBERNETES_ENV, "spark.executorEnv."):
-            for name, what in ((variable, "Kafka"), (registry_variable, "schema registry's")):
-                if prefix + name in self.conf:
-                    raise ConfigurationError(
-                        f"{prefix}{name} would show the {what} settings in Spark's UI and on its command line",
-                        remedy=f"Hand the driver a file, and name it by {prefix}{name}_FILE (docs/spark.md)",
-                    )
-        if not self.is_cluster:
-            return
-        if self.master.startswith(("spark://", "local")):
-            raise ConfigurationError(
-                f"deploy mode 'cluster' with Spark master {self.master!r}: Spark supports it for Python applications "
-                "on YARN and Kubernetes only",
-                remedy="Use deploy mode 'client': the driver runs on Airflow's worker",
-            )
-        if not manifest_dir:
-            raise ConfigurationError(
-                "deploy mode 'cluster' needs a manifest_dir: the driver does not see this worker's folders",
-                remedy="Set manifest_dir to s3://bucket/folder or the like, or to a folder that all hosts mount",
-            )
-        wanted = (f"{_KUBERNETES_SECRET}{variable}", f"{_KUBERNETES_ENV}{variable}_FILE", _KUBERNETES_TEMPLATE)
-        if not self.ships_files and not any(key in self.conf for key in wanted):
-            raise ConfigurationError(
-                f"deploy mode 'cluster' with Spark master {self.master!r}: nothing brings the Kafka settings to the "
-                "driver",
-                remedy=f"Put them into a Kubernetes secret and set {wanted[0]}=<secret>:<key> in conf (docs/spark.md)",
-            )
-
-
 def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> None:
     """Leave a note for each application that may still write an attempt that is over. Never raises.
+
+    How it looks for the note is in spark/orphan.py. The ledger has given the attempt up before (rule:
+    decide-before-kafka); what it has open is swept in any case.
 
     :param row: the attempt that is open now.
     """

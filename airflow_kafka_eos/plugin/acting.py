@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.plugin import dags, views
@@ -26,8 +28,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a button tries; whatever is not done by then is safe to try again.
 DEADLINE_S = 40.0
-#: behind an application that never reported: a zombie of it may open one more transaction after a sweep
-_QUIET_S = 10.0
 
 
 class NotAllowedError(Exception):
@@ -90,8 +90,13 @@ def act(
                 row = give_up(session, asked.load, by=by, reason=asked.reason)
                 return {"done": f"the load is {row.state.value}"}
             case views.ActionName.CLEANUP:
+                quiet_period: timedelta = setting("quiet_period")
                 (swept,) = clean(
-                    session, {asked.load: asked.attempt}, by=by, quiet_s=_QUIET_S, deadline_s=DEADLINE_S
+                    session,
+                    {asked.load: asked.attempt},
+                    by=by,
+                    quiet_s=quiet_period.total_seconds(),
+                    deadline_s=DEADLINE_S,
                 )
                 if swept.error is not None:
                     raise swept.error

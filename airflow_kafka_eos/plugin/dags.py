@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
@@ -20,6 +19,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.operators.base import (
     MAX_OWNER_PART,
@@ -31,7 +31,6 @@ from airflow_kafka_eos.operators.base import (
 )
 from airflow_kafka_eos.plugin.views import RunSeen, Try
 
-_SECTION = "kafka_eos"
 #: Runs in one query: databases have a limit of values.
 _AT_ONCE = 200
 _FIELDS = ("load_name", "load_key", "namespace", "kafka_conn_id", "ledger_conn_id")
@@ -64,7 +63,7 @@ class LoadTask:
 
 def configured() -> Place:
     """What operators use that name no connections: ``[kafka_eos]`` of Airflow's configuration, else the defaults."""
-    return Place(_option("kafka_conn_id", "kafka_default"), _option("ledger_conn_id", None))
+    return Place(setting("kafka_conn_id"), optional("ledger_conn_id"))
 
 
 def load_tasks(dag_id: str, run_id: str | None = None) -> list[LoadTask]:
@@ -225,10 +224,6 @@ def is_template(text: str) -> bool:
 def _literal(text: str | None) -> str | None:
     """None for a template."""
     return None if text is None or is_template(text) else text
-
-
-def _option(name: str, default: str | None) -> str | None:
-    return conf.get(_SECTION, name, fallback=default) or default
 
 
 Method = Literal["GET", "PUT"]

@@ -13,8 +13,8 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import Step, are_siblings, no_retry_of_terminal_errors, owner_index
+from airflow_kafka_eos.sensors.base import PollingLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
-from airflow_kafka_eos.sensors.polling import PollingLoadSensor
 from airflow_kafka_eos.triggers.polling import CleanupTrigger
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ class CleanupLoadSensor(PollingLoadSensor):
     What only commit or a person can end (a decided transaction was lost, its load given up, or one hangs and ALTER on
     the Cluster is missing) is not waited for. It is a warning in the log and ``problem`` in the result, no failure:
     loaded, which has waited for commit, fails the run.
-
-    :param quiet_period: a timedelta, or seconds: how long nothing may have been open after an application that never
-        reported; a zombie of it may open one more transaction after a sweep.
     """
 
     trigger_class = CleanupTrigger

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.arguments import a_text, topic_names, yes_or_no
+from airflow_kafka_eos.arguments import check_bool, check_text, check_topics
 from airflow_kafka_eos.lineage.assets import A_TURN, alias_of, announce, refuse_server, server_of
 from airflow_kafka_eos.lineage.metrics import count_arrival
 from airflow_kafka_eos.operators.base import (
@@ -17,7 +17,7 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
     task_of,
 )
-from airflow_kafka_eos.sensors.polling import PollingLoadSensor
+from airflow_kafka_eos.sensors.base import PollingLoadSensor
 from airflow_kafka_eos.triggers.polling import LoadedTrigger
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ class LoadedSensor(PollingLoadSensor):
     """Waits until the last stable offset has passed the load's last record; names whoever holds it back.
 
     Then it tells of the load, once: an asset event for each topic and each outlet (docs/assets.md).
-
-    :param topics: the load's. Those that it has written to are told of, as the ledger has them. (templated)
-    :param asset_events: tell of the topics; False: of ``outlets`` alone.
-    :param asset_server: the authority of the topics' assets, ``kafka://<here>/<topic>``: one ``host:port``, or a name
-        of the cluster. None: the first bootstrap server of the Kafka connection.
     """
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "topics")
@@ -50,10 +45,10 @@ class LoadedSensor(PollingLoadSensor):
         asset_server: str | None = None,
         **kwargs: Any,
     ) -> None:
-        a_text("asset_server", asset_server)
+        check_text("asset_server", asset_server)
         refuse_server(asset_server)
-        topic_names(topics, some=False)  # and again when rendered: they may come from another task
-        yes_or_no("asset_events", asset_events)
+        check_topics(topics, some=False)  # and again when rendered: they may come from another task
+        check_bool("asset_events", asset_events)
         super().__init__(**kwargs)
         self.topics: Any = topics  # rendered when it is read
         self.asset_server = asset_server
@@ -73,7 +68,7 @@ class LoadedSensor(PollingLoadSensor):
         :raises AirflowFailException: the rendered ``topics`` are no list of names.
         """
         with no_retry_of_terminal_errors():
-            topic_names(self.topics, rendered=True, some=False)
+            check_topics(self.topics, rendered=True, some=False)
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll

@@ -1,9 +1,4 @@
-"""A trigger that repeats a poll of the protocol, each one in a thread of its own.
-
-The listing trigger: sweeps until the load's attempts are quiet.
-
-Waits until readers see a committed load.
-"""
+"""Triggers of cleanup and loaded: each repeats a poll of the protocol, in a thread of its own, in the triggerer."""
 
 from __future__ import annotations
 
@@ -52,7 +47,7 @@ class PollingTrigger(BaseTrigger):
         load_key: str,
         kafka_conn_id: str,
         ledger_conn_id: str | None,
-        poll_s: float = 1.0,
+        poll_s: float,
         ledger_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -118,7 +113,8 @@ class PollingTrigger(BaseTrigger):
 
 
 class CleanupTrigger(PollingTrigger):
-    """
+    """Sweeps until the load's attempts are quiet.
+
     :param owner: on whose behalf it acts, for the ledger.
     :param up_to: the newest attempt that it may touch.
     :param quiet_s: seconds without anything open.
@@ -168,7 +164,7 @@ class CleanupTrigger(PollingTrigger):
 
 
 class LoadedTrigger(PollingTrigger):
-    """The last stable offset against the load's last record."""
+    """Waits until readers see a committed load: the last stable offset against the load's last record."""
 
     def new_poll(self) -> Poll:
         from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -15,11 +16,13 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load, load, signatures
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.operators.base import LoadOperator
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.sensors.base import PollingLoadSensor
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 from airflow_kafka_eos.spark.formats import settings as formats
@@ -52,7 +55,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("check", True, "no function. Set it to a function of the manifest"),
     ("check", lambda: True, "called with the manifest: too many positional arguments"),
     ("check", awaited, "an async function: nobody awaits it"),
-    ("also", lambda connection: None, "called with the connection and the manifest: too many"),
+    ("dual_write", lambda connection: None, "called with the connection and the manifest: too many"),
     ("job", a_job, "a function, and has no way to Spark as an argument. Write @exactly_once_load"),
     ("job", Path("jobs/orders.py"), "no text. Set it to 'file.py'"),
     ("job", "orders", "neither a Python file nor a function of a module"),
@@ -117,8 +120,6 @@ def test_what_cannot_work_is_refused_by_name_value_and_remedy(argument: str, val
 
 @pytest.mark.parametrize(("wrong", "says"), SAID_OTHERWISE)
 def test_what_does_not_fit_together_is_refused(wrong: dict[str, Any], says: str) -> None:
-    import re
-
     assert re.search(says, refused(**wrong))
 
 
@@ -185,11 +186,11 @@ def test_what_is_filled_in_later_passes_where_it_is_templated_and_is_checked_whe
             manifest_dir="{{ params.folder }}",
         )
         mapped = ExactlyOnceLoad("more", sql=later, job_args=later, topics=later, item=later)
-        dual = ExactlyOnceLoad("dual", also_sql=later, ledger_conn_id="marts", **BOTH)
+        dual = ExactlyOnceLoad("dual", dual_write_sql=later, ledger_conn_id="marts", **BOTH)
         with pytest.raises(ConfigurationError, match="ledger_conn_id is not"):
-            ExactlyOnceLoad("nowhere", also_sql=later, **BOTH)
+            ExactlyOnceLoad("nowhere", dual_write_sql=later, **BOTH)
         sweep = SweepLeftoversOperator(task_id="sweep", namespaces=later)
-    assert mapped.prepare.topics is later and dual.decide.also_sql is later and sweep.namespaces is later
+    assert mapped.prepare.topics is later and dual.decide.dual_write_sql is later and sweep.namespaces is later
     # as rendering would set them
     store: Any = SimpleNamespace(base="/m")
     for argument, value, says in (
@@ -271,21 +272,40 @@ def test_an_item_for_all_mapped_loads_is_refused() -> None:
         ExactlyOnceLoad.partial("tables", **{"job": "j.py", "item": "a"})
 
 
+STEPS = (
+    *(BeginLoadOperator, PrepareLoadOperator, DecideLoadOperator, CommitLoadOperator, CleanupLoadSensor, LoadedSensor),
+    *(LoadOperator, PollingLoadSensor),
+)
+#: of the load, beside those of its steps: the other name of prepare's connection, what is prepare's, loaded's outlets
+OF_THE_LOAD = {"spark_conn_id", "spark_args", "outlets"}
+#: of a step, and no load's: a task's, for default_args or spark_args
+OF_A_STEP = {"writer_deadline", "commit_timeout", "poke_interval", "timeout", "kwargs"}
+FORMS = (signatures.LoadArguments, signatures.PartialArguments, signatures.DecoratorArguments)
+
+
 def test_type_checkers_know_the_arguments_that_there_are() -> None:
-    parameters = inspect.signature(ExactlyOnceLoad).parameters
-    real = {n: p.annotation for n, p in parameters.items() if n not in ("group_id", "group_args")}
-    shared = {**signatures.SharedArguments.__annotations__}
-    for name in signatures.GroupArguments.__annotations__:
-        shared.pop(name)
-    text = {name: hint.__forward_arg__ for name, hint in shared.items()}
-    assert text == {n: a for n, a in real.items() if n not in ("topics", "job", "sql", "job_args", "item")}
-    partial = {n: h.__forward_arg__ for n, h in signatures.PartialArguments.__annotations__.items() if n in real}
-    assert partial == {n: a for n, a in real.items() if n != "item"}
-    group = set(inspect.signature(TaskGroup).parameters) - {"group_id"}
-    assert set(signatures.GroupArguments.__annotations__) == group
+    parameters = [p for step in STEPS for p in inspect.signature(step).parameters.values() if p.name not in OF_A_STEP]
+    known: dict[str, Any] = {n: h.__forward_arg__ for form in FORMS for n, h in form.__annotations__.items()}
+    known["topics"] = "Sequence[str] | XComArg"  # required by the decorator
+    group = set(inspect.signature(TaskGroup).parameters)
+    assert {p.name for p in parameters} == known.keys() - OF_THE_LOAD - group
+    optional = {"load_name": "str | None"}  # which the load has a default for
+    assert {p.name: p.annotation for p in parameters} | optional == {p.name: known[p.name] for p in parameters}
+    assert set(signatures.GroupArguments.__annotations__) == group - {"group_id"}
+    of_partial = signatures.PartialArguments.__annotations__.keys()
+    assert of_partial | {"item"} == signatures.LoadArguments.__annotations__.keys() | {"topics"}
     mappable = set(get_args(signatures.Mappable))
     assert set(signatures.MappedArguments.__annotations__) == mappable
     assert set(signatures.ItemArguments.__annotations__) == mappable
+
+
+def test_every_argument_is_explained_once() -> None:
+    def explained(*kinds: Any) -> list[str]:
+        return sorted(name for kind in kinds for name in re.findall(r"^ +:param (\w+):", kind.__doc__ or "", re.M))
+
+    given = {n for form in FORMS for n in form.__annotations__} - signatures.GroupArguments.__annotations__.keys()
+    assert explained(ExactlyOnceLoad) == sorted({*given, "arguments"})
+    assert explained(*STEPS) == sorted(OF_A_STEP - {"kwargs"})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from airflow_kafka_eos.errors import ConfigurationError, TransientError, Undecid
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
-from airflow_kafka_eos.operators.begin import BeginLoadOperator, name_of_item, refuse_loads_of_others
+from airflow_kafka_eos.operators.begin import BeginLoadOperator, check_own, name_of_item
 from airflow_kafka_eos.spark.dag_file import JOB
 
 COMMON: dict[str, Any] = {"job": "j.py", "topics": ["t"]}
@@ -77,9 +77,9 @@ def test_a_mode_that_is_none_is_refused_at_parse() -> None:
 def test_fail_refuses_what_another_run_has_committed() -> None:
     row = AttemptRow(LoadIdentity("n", "l", "k"), 1, "run a", "t", "t", "run a", "t", Verdict.COMMIT)
     with pytest.raises(UndecidableError, match=r"by run a.*on_committed='reload'"):
-        refuse_loads_of_others(row, "run b")
-    refuse_loads_of_others(row, "run a")
-    refuse_loads_of_others(AttemptRow(row.load, 2, "run a", "t"), "run b")
+        check_own(row, "run b")
+    check_own(row, "run a")
+    check_own(AttemptRow(row.load, 2, "run a", "t"), "run b")
 
 
 class _Instance:

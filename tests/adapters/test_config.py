@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow_kafka_eos.cli.cluster import settings_of
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load
+from airflow_kafka_eos.cli import parser
+from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE, url_of
 from airflow_kafka_eos.config import OPTIONS, deferrable, optional, provider_config, setting
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.doctor.finding import Asked
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.get_provider_info import LEDGER_CONNECTION, get_provider_info
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosLedgerHook
-from airflow_kafka_eos.ledger.location import BACKENDS, LEDGER_CONN_TYPE
+from airflow_kafka_eos.ledger.location import BACKENDS, FILE_NAME, LEDGER_CONN_TYPE
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.operators.begin import BeginLoadOperator
+from airflow_kafka_eos.operators.commit import CommitLoadOperator
+from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.protocol.guards.id_caps import Caps
+from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
+from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 SET = {
     "namespace": "payments",
@@ -25,6 +42,8 @@ SET = {
     "margin": "90.5",
     "quiet_period": "7",
     "paused_after": "600",
+    "abandoned_after": "7200",
+    "sweep_timeout": "90",
     "writer_deadline": "7200",
     "two_phase_commit": "off",
     "transaction_naming": "pooling",
@@ -42,7 +61,12 @@ def group(**arguments: Any) -> ExactlyOnceLoad:
         return ExactlyOnceLoad("load", job="j.py", topics=["t"], **arguments)
 
 
-def seen(load: ExactlyOnceLoad) -> dict[str, Any]:
+def of_maintenance(*names: str) -> dict[str, Any]:
+    task = SweepLeftoversOperator(task_id="sweep")
+    return {name: getattr(task, name) for name in names}
+
+
+def seen(load: ExactlyOnceLoad | SimpleNamespace) -> dict[str, Any]:
     every = (load.begin, load.prepare, load.decide, load.commit, load.cleanup, load.loaded)
     ((namespace, kafka, ledger),) = {(t.namespace, t.kafka_conn_id, t.ledger_conn_id) for t in every}
     ((manifests,),) = {(load.prepare.manifest_dir,), (load.decide.manifest_dir,)}
@@ -55,7 +79,7 @@ def seen(load: ExactlyOnceLoad) -> dict[str, Any]:
         "hold_time": load.prepare.hold_time,
         "margin": load.decide.margin,
         "quiet_period": load.cleanup.quiet_period,
-        "paused_after": SweepLeftoversOperator(task_id="sweep").paused_after,
+        **of_maintenance("paused_after", "abandoned_after", "sweep_timeout"),
         "writer_deadline": load.prepare.writer_deadline,
         "two_phase_commit": load.prepare.two_phase_commit,
         "transaction_naming": load.prepare.transaction_naming,
@@ -75,11 +99,147 @@ def test_every_option_reaches_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None
         "margin": timedelta(seconds=90.5),
         "quiet_period": timedelta(seconds=7),
         "paused_after": timedelta(minutes=10),
+        "abandoned_after": timedelta(hours=2),
+        "sweep_timeout": timedelta(seconds=90),
         "writer_deadline": timedelta(hours=2),
         "two_phase_commit": "off",
         "transaction_naming": "pooling",
         "deferrable": False,
     }
+
+
+def a_mapped_group() -> SimpleNamespace:
+    with DAG("mapped", schedule=None) as dag:
+        ExactlyOnceLoad.partial("tables", job="j.py").expand(topic=["a"])
+    return SimpleNamespace(**{task_id.rpartition(".")[2]: dag.get_task(task_id) for task_id in dag.task_ids})
+
+
+def a_decorated_function() -> ExactlyOnceLoad:
+    @exactly_once_load(topics=["t"])
+    def rows(spark: Any) -> None: ...
+
+    with DAG("decorated", schedule=None):
+        return rows()
+
+
+def steps_by_hand() -> SimpleNamespace:
+    of: dict[str, Any] = {"load_name": "l", "load_key": "k"}
+    return SimpleNamespace(
+        begin=BeginLoadOperator(task_id="begin", **of),
+        prepare=PrepareLoadOperator(task_id="prepare", job="j.py", topics=["t"], **of),
+        decide=DecideLoadOperator(task_id="decide", **of),
+        commit=CommitLoadOperator(task_id="commit", **of),
+        cleanup=CleanupLoadSensor(task_id="cleanup", **of),
+        loaded=LoadedSensor(task_id="loaded", **of),
+    )
+
+
+def maintenance() -> dict[str, Any]:
+    names = ("kafka_conn_id", "ledger_conn_id", "quiet_period", "paused_after", "abandoned_after", "sweep_timeout")
+    task = SweepLeftoversOperator(task_id="sweep")
+    (namespace,) = task.namespaces
+    return of_maintenance(*names) | {"namespace": namespace}
+
+
+def cleanup_command() -> dict[str, Any]:
+    given = parser().parse_args(["cleanup"])
+    return {
+        "namespace": given.namespace,
+        "quiet_period": timedelta(milliseconds=given.quiet),
+        "abandoned_after": timedelta(milliseconds=given.abandoned_after),
+        "sweep_timeout": timedelta(seconds=given.deadline),
+        **connections(given),
+    }
+
+
+def connections(given: Any) -> dict[str, str]:
+    """The Airflow connections that a command goes by, told by what they lead to."""
+    kafka, ledger = settings_of(given).bootstrap_servers, url_of(given)
+    return {"kafka_conn_id": kafka.partition(":")[0], "ledger_conn_id": ledger.rpartition("/")[2]}
+
+
+def doctor() -> dict[str, Any]:
+    from airflow_kafka_eos.doctor import examine
+
+    given = parser().parse_args(["doctor"])
+    with pytest.MonkeyPatch.context() as patch:
+        asked: list[Any] = []
+        patch.setattr(examine, "examine", lambda *found, **_: asked.append(found[2]) or _refuse())
+        with pytest.raises(KafkaEosError):
+            given.run(given)
+    return {
+        "namespace": asked[0].namespace,
+        "hold_time": timedelta(milliseconds=asked[0].hold_time_ms),
+        "two_phase_commit": asked[0].two_phase_commit.value,
+        **connections(given),
+    }
+
+
+def _refuse() -> None:
+    raise KafkaEosError("seen")
+
+
+def page() -> dict[str, Any]:
+    from airflow_kafka_eos.plugin import acting, dags, looking, views
+
+    load = LoadIdentity("n", "l", "k")
+    swept: dict[str, Any] = {}
+
+    def clean(*_: Any, **how: Any) -> list[Any]:
+        swept.update(how)
+        return [SimpleNamespace(error=None, up_to=1, aborted=())]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acting, "find_load", lambda *_: SimpleNamespace(newest=SimpleNamespace(responsible="somebody")))
+        patch.setattr(acting, "open_session", lambda *_: nullcontext())
+        for name, instead in (("_check", None), ("place_to_act", None), ("clean", clean)):
+            patch.setattr(acting, name, instead or (lambda *_: None))
+        patch.setattr(dags, "note_action", lambda *_, **__: None)
+        user: Any = SimpleNamespace(name="somebody")
+        acting.act(user, looking.Selection(), acting.Asked(views.ActionName.CLEANUP, load, 1))
+    place = dags.configured()
+    return {
+        "kafka_conn_id": place.kafka_conn_id,
+        "ledger_conn_id": place.ledger_conn_id,
+        "quiet_period": timedelta(seconds=swept["quiet_s"]),
+    }
+
+
+@pytest.mark.parametrize("section", [{}, SET], ids=["unset", "set"])
+def test_whoever_reads_the_section_reads_the_same(
+    section: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.delenv(LEDGER_VARIABLE, raising=False)
+    configure(monkeypatch, **section)
+    for name in ("kafka_default", "kafka_prod"):
+        leads_to = {"conn_type": "kafka", "extra": {"bootstrap.servers": f"{name}:1"}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(leads_to))
+    monkeypatch.setenv("AIRFLOW_CONN_THE_LEDGER", '{"conn_type": "sqlite", "host": "/the_ledger"}')
+    loads = seen(group())
+    assert seen(a_mapped_group()) == seen(a_decorated_function()) == seen(steps_by_hand()) == loads
+    assert loads.keys() == OPTIONS.keys()
+    for reader in (maintenance, cleanup_command, doctor, page):
+        found = reader()
+        if section == {} and reader in (cleanup_command, doctor):  # the file itself, by its path
+            assert found.pop("ledger_conn_id") == FILE_NAME and loads["ledger_conn_id"] is None
+        assert found == {name: loads[name] for name in found}, reader
+
+
+def test_what_no_section_says_has_one_default() -> None:
+    """The same for a load, its steps by hand, doctor, what Spark is told, and what counts ids."""
+    load, hand, given = group(), steps_by_hand(), parser().parse_args(["doctor"])
+    caps, asked = Caps(), Asked("n", (), 1)
+    for prepare in (load.prepare, hand.prepare):
+        ids = (prepare.max_transactional_ids, prepare.max_transactional_ids_of_namespace)
+        assert ids == (given.max_transactional_ids, given.max_transactional_ids_of_namespace)
+        assert ids == (caps.per_name, caps.per_namespace) == (asked.caps.per_name, asked.caps.per_namespace)
+        spec = {name: ApplicationSpec.__dataclass_fields__[name].default for name in ("scope", "writer")}
+        assert {name: getattr(prepare, name) for name in spec} == spec
+        assert prepare.scope == given.scope == asked.scope.value
+        assert prepare.two_phase_commit == given.two_phase_commit == asked.two_phase_commit.value
+        assert prepare._conn_id == load.prepare._conn_id
+    assert (load.decide.min_records, load.decide.max_records) == (hand.decide.min_records, hand.decide.max_records)
 
 
 def test_arguments_win_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +266,7 @@ def test_without_it_the_defaults_are_those_of_the_documentation() -> None:
     assert (found["hold_time"], found["margin"]) == (timedelta(minutes=15), timedelta(minutes=1))
     assert (found["writer_deadline"], found["quiet_period"]) == (timedelta(days=1), timedelta(seconds=10))
     assert (found["paused_after"], found["deferrable"]) == (timedelta(minutes=15), True)
+    assert (found["abandoned_after"], found["sweep_timeout"]) == (timedelta(days=1), timedelta(minutes=10))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ NAMES = {
     "load_key": "k",
     "kafka_conn_id": "kafka_default",
     "ledger_conn_id": "ledger",
+    "poll_s": 1.0,
 }
 
 

@@ -45,7 +45,7 @@ def test_what_cannot_work_is_refused(
     master: str, mode: str | None, conf: dict[str, str], folder: Any, says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+        Deployment(master, mode, conf).check(folder)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_cannot_work_is_refused(
     ],
 )
 def test_what_can_work_is_not(master: str, mode: str | None, conf: dict[str, str], folder: Any) -> None:
-    Deployment(master, mode, conf).check(folder, SETTINGS_VARIABLE, REGISTRY_VARIABLE)
+    Deployment(master, mode, conf).check(folder)
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, host: str, mode: str, **arguments: Any) -> PrepareLoadOperator:
@@ -88,7 +88,7 @@ def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monk
     registry = RegistrySettings.from_mapping({"url": "http://h:9", "basic.auth.user.info": f"me:{SECRET}"})
     task = prepare(monkeypatch, "yarn", "cluster", files="mine.txt", conf={"spark.x": "1"})
     before = dict(os.environ)
-    with task._handed_over(task._deployment(), settings, registry):
+    with task._handed_over(Deployment.of(task._get_hook(), task.conf), settings, registry):
         task._application("{}")
         assert task._hook is not None
         command = task._hook._build_spark_submit_command(task.application)

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_kafka_eos import ExactlyOnceLoad
@@ -35,6 +35,7 @@ def test_the_first_bootstrap_server_is_the_authority(servers: str, server: str) 
     assert server_of(servers) == server
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(
     st.from_regex(r"[a-zA-Z0-9.-]{1,30}(:[0-9]{1,5})?", fullmatch=True),
     st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True),

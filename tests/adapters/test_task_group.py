@@ -18,7 +18,7 @@ from airflow_kafka_eos.hooks.kafka_eos import _refuse_embedded_ledger_of_many_ho
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, are_siblings, owner_of, refuse_siblings
+from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, are_siblings, check_no_sibling, owner_of
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
@@ -105,11 +105,11 @@ def test_how_it_is_written_reaches_the_application() -> None:
 
 
 def test_a_dual_write_reaches_decide() -> None:
-    arguments: dict[str, Any] = {"also_sql": ["DELETE FROM marts"], "also": print, "ledger_conn_id": "marts"}
+    arguments: dict[str, Any] = {"dual_write_sql": ["DELETE FROM marts"], "dual_write": print}
     with DAG("dual", schedule=None):
-        group = ExactlyOnceLoad("load", job="j.py", topics=["orders"], **arguments)
-    assert (group.decide.also_sql, group.decide.also) == (["DELETE FROM marts"], print)
-    assert "also_sql" in group.decide.template_fields
+        group = ExactlyOnceLoad("load", job="j.py", topics=["orders"], ledger_conn_id="marts", **arguments)
+    assert (group.decide.dual_write_sql, group.decide.dual_write) == (["DELETE FROM marts"], print)
+    assert "dual_write_sql" in group.decide.template_fields
 
 
 def test_prepare_never_reconnects_to_an_older_application(group: ExactlyOnceLoad) -> None:
@@ -176,12 +176,12 @@ def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() 
         return {"ti": _Instance(**instance), "dag": dag}
 
     with pytest.raises(ConfigurationError, match="another load of this run"):
-        refuse_siblings(row, context(map_index=1))
-    refuse_siblings(row, context(map_index=0))
-    refuse_siblings(row, context(run_id="another run"))
+        check_no_sibling(row, context(map_index=1))
+    check_no_sibling(row, context(map_index=0))
+    check_no_sibling(row, context(run_id="another run"))
     # the group was renamed since: the DAG has no "load" any more, so it can only be this one
     dag.task_ids = ["renamed.begin"]
-    refuse_siblings(row, context(task_id="renamed.begin", map_index=0))
+    check_no_sibling(row, context(task_id="renamed.begin", map_index=0))
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() 
         ({"sql": "SELECT 1"}, "sql"),
         ({"margin": timedelta(minutes=15)}, "margin"),
         ({"margin": timedelta(0)}, "margin"),
-        ({"also_sql": "DELETE FROM marts"}, "ledger_conn_id"),
-        ({"also_sql": "COMMIT", "ledger_conn_id": "marts"}, "also_sql"),
+        ({"dual_write_sql": "DELETE FROM marts"}, "ledger_conn_id"),
+        ({"dual_write_sql": "COMMIT", "ledger_conn_id": "marts"}, "dual_write_sql"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], names: str) -> None:

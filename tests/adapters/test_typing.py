@@ -27,7 +27,7 @@ def tables() -> XComArg: raise NotImplementedError
 ExactlyOnceLoad("a", job="j.py", topics=["t"], quiet_period=60, hold_time=timedelta(hours=1), tooltip="all of it")
 ExactlyOnceLoad("a", job="j.py", topics=["t"], value_format={"format": "json", "registration": "lookup"})
 ExactlyOnceLoad("a", job="j.py", topics=["t"], on_committed="{{ params.mode }}")
-ExactlyOnceLoad("a", sql=tables(), topics=tables(), job_args=tables(), item=tables(), also_sql=tables())
+ExactlyOnceLoad("a", sql=tables(), topics=tables(), job_args=tables(), item=tables(), dual_write_sql=tables())
 ExactlyOnceLoad("a", job="j.py", topics=["t"], min_recods=1)  # wrong: call-arg
 ExactlyOnceLoad("a", job="j.py", topics=["t"], retries=1)  # wrong: call-arg
 ExactlyOnceLoad("a", job="j.py", topics=["t"], scope="loads")  # wrong: arg-type

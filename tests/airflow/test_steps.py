@@ -156,7 +156,7 @@ def test_loaded_says_at_its_timeout_who_holds_readers_back(
 def test_the_authors_sql_becomes_true_with_the_load(
     home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DecideLoadOperator with also_sql, rendered as Airflow does it; run again it writes no second row."""
+    """DecideLoadOperator with dual_write_sql, rendered as Airflow does it; run again it writes no second row."""
     from airflow_kafka_eos.ledger.database import Database
     from airflow_kafka_eos.ledger.ledger import Ledger
 
@@ -166,22 +166,22 @@ def test_the_authors_sql_becomes_true_with_the_load(
     marts.write(lambda c: c.exec_driver_sql("CREATE TABLE marts (day TEXT, load_key TEXT, records INTEGER)"))
     connection(monkeypatch, "marts", "sqlite", host=f"{home}/marts.db")
     ledger = {"ledger_conn_id": "marts"}
-    also_sql = [("INSERT INTO marts VALUES (:day, :load_key, :records)", {"day": "{{ ds }}"})]
+    dual_write_sql = [("INSERT INTO marts VALUES (:day, :load_key, :records)", {"day": "{{ ds }}"})]
     a_prepared_load(home, kafka, "dual", topic(), 3, **ledger)
     for _ in range(2):
-        decide = operator("decide", "dual", also_sql=also_sql, **ledger)
+        decide = operator("decide", "dual", dual_write_sql=dual_write_sql, **ledger)
         decide.render_template_fields({"ds": "2026-01-01"})
         decide.execute(CONTEXT)
     run("commit", "dual", **ledger)
     assert marts.read(lambda c: c.exec_driver_sql("SELECT * FROM marts").all()) == [("2026-01-01", "dual", 3)]
 
 
-def test_also_sql_without_a_ledger_of_its_own_is_refused_at_parse() -> None:
+def test_dual_write_sql_without_a_ledger_of_its_own_is_refused_at_parse() -> None:
     """Its rows would go into the embedded ledger file, where nobody looks for them."""
     from airflow_kafka_eos.errors import ConfigurationError
 
-    for arguments in ({"also_sql": "DELETE FROM marts"}, {"also": print}):
+    for arguments in ({"dual_write_sql": "DELETE FROM marts"}, {"dual_write": print}):
         with pytest.raises(ConfigurationError, match="ledger_conn_id is not"):
             operator("decide", "x", **arguments)
     with pytest.raises(ConfigurationError, match="begins or ends a transaction"):
-        operator("decide", "x", also_sql="COMMIT", ledger_conn_id="marts")
+        operator("decide", "x", dual_write_sql="COMMIT", ledger_conn_id="marts")

@@ -26,6 +26,8 @@ CHANGED: dict[str, tuple[str, dict[str, Any]] | None] = {
     "ledger_conn_id": ("the_ledger", {}),
     "hold_time": ("1234", {"hold_time": 1234.0}),
     "quiet_period": ("33.5", {"quiet": 33_500}),
+    "abandoned_after": ("7200", {"abandoned_after": 7_200_000}),
+    "sweep_timeout": ("77", {}),  # of cleanup only: other commands have a deadline of their own
     "two_phase_commit": ("required", {"two_phase_commit": "required"}),
     # of what only loads do
     "manifest_dir": None,

@@ -14,7 +14,7 @@ from ledger_support import LOAD, manifest, prepare, sql
 from sqlalchemy import Connection, text
 from test_ledger_database import Proxy
 
-from airflow_kafka_eos.dual_write import DualWrite, dual_write
+from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import (
     ConfigurationError,
     DualWriteError,
@@ -43,8 +43,8 @@ def prepared(ledger: Ledger, url: str) -> Ledger:
     return ledger
 
 
-def decide(ledger: Ledger, also_sql: Any = None, also: Any = None, **more: Any) -> AttemptRow:
-    wanted = dual_write(also_sql, also)
+def decide(ledger: Ledger, dual_write_sql: Any = None, dual_write: Any = None, **more: Any) -> AttemptRow:
+    wanted = DualWrite.of(dual_write_sql, dual_write)
     assert wanted is not None
     return beside.decide_beside(ledger, manifest(ledger, 1), wanted, decided_by="decide", **more)
 
@@ -69,13 +69,13 @@ def retried(ledger: Ledger, url: str) -> None:
 def test_statements_and_callable_become_true_with_the_decision_and_run_once(prepared: Ledger, url: str) -> None:
     seen: list[Any] = []
 
-    def also(connection: Connection, document: Any) -> None:
+    def dual_write(connection: Connection, document: Any) -> None:
         seen.append(document)
         assert not sql_elsewhere(url)  # not visible before the decision is
         connection.execute(text(INSERT), {"id": 2, "load_key": "also", "records": document.records})
 
     for _ in range(2):  # the second time it is decided already
-        assert decide(prepared, [(INSERT, {"id": 1})], also).verdict is Verdict.COMMIT
+        assert decide(prepared, [(INSERT, {"id": 1})], dual_write).verdict is Verdict.COMMIT
     assert seen == [manifest(prepared, 1)]
     assert rows(url) == [(1, LOAD.key, 20), (2, "also", 20)]
 
@@ -102,7 +102,7 @@ def test_a_statement_that_fails_is_named_by_its_number_and_nothing_is_decided(
 ) -> None:
     if url.startswith("mysql") and says.startswith("(?i:"):
         says = r"error \d+"  # its messages quote values
-    with pytest.raises(DualWriteError, match=f"also_sql statement 2 failed.*({says})") as caught:
+    with pytest.raises(DualWriteError, match=f"dual_write_sql statement 2 failed.*({says})") as caught:
         decide(prepared, [(INSERT, {"id": 1}), (statement, values)])
     assert (caught.value.load, caught.value.attempt) == (str(LOAD), 1)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -124,12 +124,12 @@ def test_a_parameter_that_nobody_gives(prepared: Ledger, url: str) -> None:
 
 
 def test_what_a_callable_raises_is_passed_on_and_undoes_the_decision(prepared: Ledger, url: str) -> None:
-    def also(connection: Connection, _: Any) -> None:
+    def dual_write(connection: Connection, _: Any) -> None:
         connection.execute(text("INSERT INTO marts VALUES (1, 'x', 1)"))
         raise RuntimeError("the author's own")
 
     with pytest.raises(RuntimeError, match="the author's own"):
-        decide(prepared, also=also)
+        decide(prepared, dual_write=dual_write)
     retried(prepared, url)
 
 
@@ -158,51 +158,51 @@ HIDDEN: list[Callable[[Any], Any]] = [lambda c: _swallowed(c.commit), lambda c: 
     ids=["commit", "rollback", "COMMIT", "ROLLBACK", "transaction", "hidden-commit", "hidden-rollback"],
 )
 def test_a_callable_cannot_end_the_transaction(prepared: Ledger, url: str, ends: Callable[[Any], Any]) -> None:
-    def also(connection: Connection, _: Any) -> None:
+    def dual_write(connection: Connection, _: Any) -> None:
         _insert(connection, 1)
         ends(connection)
 
     with pytest.raises(DualWriteError, match=r"commits or rolls back|runs COMMIT|hid that this was refused") as caught:
-        decide(prepared, also=also)
+        decide(prepared, dual_write=dual_write)
     assert ("hid that" in str(caught.value)) == (ends in HIDDEN)
     retried(prepared, url)
 
 
 def test_savepoints_of_the_author_are_free(prepared: Ledger, url: str) -> None:
-    def also(connection: Connection, _: Any) -> None:
+    def dual_write(connection: Connection, _: Any) -> None:
         with connection.begin_nested():
             _insert(connection, 1)
         undone = connection.begin_nested()
         _insert(connection, 2)
         undone.rollback()
 
-    decide(prepared, also=also)
+    decide(prepared, dual_write=dual_write)
     assert rows(url) == [(1, "x", 1)]
 
 
 def test_a_commit_past_sqlalchemy_is_noticed_and_said(prepared: Ledger, url: str) -> None:
     """The decision is written before the author's SQL: what it commits by itself holds the decision too."""
 
-    def also(connection: Connection, _: Any) -> None:
+    def dual_write(connection: Connection, _: Any) -> None:
         _insert(connection, 1)
         connection.connection.commit()
         if url.startswith("postgresql"):
             _insert(connection, 2)
 
     with pytest.raises(InDoubtError, match="the decision to commit stands"):
-        decide(prepared, also=also)
+        decide(prepared, dual_write=dual_write)
     assert (is_decided(prepared), rows(url)) == (True, [(1, "x", 1)])
 
 
 def test_a_rollback_past_sqlalchemy_is_noticed_and_nothing_is_decided(prepared: Ledger, url: str) -> None:
-    def also(connection: Connection, _: Any) -> None:
+    def dual_write(connection: Connection, _: Any) -> None:
         _insert(connection, 1)
         connection.connection.rollback()
         if url.startswith("postgresql"):
             _insert(connection, 2)
 
     with pytest.raises(DualWriteError, match="rolled the ledger's transaction back"):
-        decide(prepared, also=also)
+        decide(prepared, dual_write=dual_write)
     retried(prepared, url)
 
 
@@ -211,7 +211,7 @@ def test_an_error_that_the_callable_swallows_is_no_success(prepared: Ledger, url
     if not url.startswith("postgresql"):
         return  # elsewhere a failed statement leaves the transaction whole
     with pytest.raises(DualWriteError, match="went on after a statement of it had failed"):
-        decide(prepared, also=lambda c, _: _swallowed(lambda: c.execute(text("SELECT 1/0"))))
+        decide(prepared, dual_write=lambda c, _: _swallowed(lambda: c.execute(text("SELECT 1/0"))))
     retried(prepared, url)
 
 
@@ -219,7 +219,7 @@ def test_a_constraint_that_is_checked_at_commit(prepared: Ledger, url: str) -> N
     if url.startswith("mysql"):
         return  # it checks none there
     sql(url, "CREATE TABLE parts (mart INTEGER REFERENCES marts (id) DEFERRABLE INITIALLY DEFERRED)")
-    with pytest.raises(DualWriteError, match="COMMIT behind also_sql statement 1 failed"):
+    with pytest.raises(DualWriteError, match="COMMIT behind dual_write_sql statement 1 failed"):
         decide(prepared, "INSERT INTO parts VALUES (7)")
     retried(prepared, url)
 
@@ -255,7 +255,7 @@ def test_a_decision_is_durable_whatever_the_author_sets(prepared: Ledger, url: s
 
 def test_time_that_the_authors_sql_takes_counts(prepared: Ledger, url: str) -> None:
     with pytest.raises(NotFinishedError, match="the end of the author's SQL came so late"):
-        decide(prepared, also=lambda c, _: time.sleep(0.3), not_after=time.time() + 0.2)
+        decide(prepared, dual_write=lambda c, _: time.sleep(0.3), not_after=time.time() + 0.2)
     retried(prepared, url)
 
 
@@ -268,7 +268,7 @@ def test_a_lock_of_the_authors_table_is_tried_again_and_named(
     holder = database.Database(url)
     with holder.engine.begin() as connection:
         connection.execute(text("LOCK TABLE marts"))
-        with Ledger.open(url) as hasty, pytest.raises(LedgerUnavailableError, match="behind, also_sql statement 1"):
+        with Ledger.open(url) as hasty, pytest.raises(LedgerUnavailableError, match="behind, dual_write_sql statement"):
             decide(hasty, [(INSERT, {"id": 1})])
     holder.close()
     retried(prepared, url)
@@ -302,14 +302,14 @@ def test_a_lost_answer_to_commit_leaves_rows_and_decision_once(
                  "FOR EACH ROW EXECUTE FUNCTION nap()")  # fmt: skip
     calls: list[int] = []
 
-    def also(connection: Connection, _: Any) -> None:
+    def dual_write(connection: Connection, _: Any) -> None:
         calls.append(1)
         connection.execute(text("INSERT INTO marts VALUES (1, 'x', 1)"))
         if len(calls) == 1:
             proxy.cut = cut
 
     with Ledger.open(address) as ledger:
-        assert decide(ledger, also=also).verdict is Verdict.COMMIT
+        assert decide(ledger, dual_write=dual_write).verdict is Verdict.COMMIT
     assert (len(calls), rows(url)) == (2 if cut == "before" else 1, [(1, "x", 1)])
     assert len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions")) == 1
 
@@ -319,13 +319,13 @@ def test_the_connection_is_killed_between_the_authors_rows_and_commit(prepared: 
         return
     calls: list[int] = []
 
-    def also(connection: Connection, _: Any) -> None:
+    def dual_write(connection: Connection, _: Any) -> None:
         _insert(connection, 1)
         calls.append(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
         if len(calls) == 1:
             sql(url, "SELECT pg_terminate_backend(:pid)", pid=calls[0])
 
-    assert decide(prepared, also=also).verdict is Verdict.COMMIT
+    assert decide(prepared, dual_write=dual_write).verdict is Verdict.COMMIT
     assert (len(calls), rows(url)) == (2, [(1, "x", 1)])
 
 

@@ -73,7 +73,7 @@ def test_a_conflict_is_tried_again(ledger: Ledger, url: str) -> None:
     calls: list[int] = []
     rival = database.Database(url + "?timeout=0") if url.startswith("sqlite") else None
 
-    def also(connection: Connection) -> None:
+    def dual_write(connection: Connection) -> None:
         calls.append(1)
         if len(calls) > 1:
             return
@@ -82,7 +82,7 @@ def test_a_conflict_is_tried_again(ledger: Ledger, url: str) -> None:
         else:
             rival.engine.begin().__enter__()
 
-    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also).verdict is Verdict.COMMIT
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=dual_write).verdict is Verdict.COMMIT
     assert len(calls) == 2
 
 
@@ -92,7 +92,7 @@ def test_a_connection_that_breaks_is_made_again(ledger: Ledger, url: str) -> Non
     prepare(ledger)
     calls: list[int] = []
 
-    def also(connection: Connection) -> None:
+    def dual_write(connection: Connection) -> None:
         who, end = _BREAK[connection.dialect.name]
         pid = connection.execute(text(who)).scalar_one()
         calls.append(pid)
@@ -100,7 +100,7 @@ def test_a_connection_that_breaks_is_made_again(ledger: Ledger, url: str) -> Non
             sql(url, end, pid=pid)
         connection.execute(text("SELECT 1"))
 
-    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also).verdict is Verdict.COMMIT
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=dual_write).verdict is Verdict.COMMIT
     assert len(calls) == 2
     assert len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions")) == 1
 
@@ -209,11 +209,11 @@ def test_a_lost_answer_to_commit_is_found_out(url: str, proxied: tuple[Proxy, st
         prepare(ledger)
         calls: list[int] = []
 
-        def also(_: Connection) -> None:
+        def dual_write(_: Connection) -> None:
             calls.append(1)
             proxy.cut = cut if len(calls) == 1 else ""
 
-        row = ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also)
+        row = ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=dual_write)
         assert row.verdict is Verdict.COMMIT
         assert len(calls) == (2 if cut == "before" else 1)
         assert len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions")) == 1

@@ -44,7 +44,7 @@ def test_commit_records_decision_and_mapping(ledger: Ledger, url: str) -> None:
 def test_commit_twice_is_one_decision(ledger: Ledger, url: str) -> None:
     row = commit(ledger)
     called: list[Connection] = []
-    assert ledger.decide_commit(manifest(ledger, 1), decided_by="again", also=called.append) == row
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="again", dual_write=called.append) == row
     assert (decisions(url), len(ledger.transactions(LOAD, 1)), called) == (1, 2, [])
 
 
@@ -167,8 +167,8 @@ def test_dual_write_is_one_transaction_with_the_decision(ledger: Ledger, url: st
     def write(connection: Connection) -> None:
         connection.execute(text("INSERT INTO app VALUES (1)"))
 
-    ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=write)
-    ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=write)
+    ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=write)
+    ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=write)
     assert sql(url, "SELECT n FROM app") == [(1,)]
 
 
@@ -181,7 +181,7 @@ def test_dual_write_that_fails_undoes_the_decision(ledger: Ledger, url: str) -> 
         connection.execute(text("INSERT INTO app VALUES (1)"))
 
     with pytest.raises(IntegrityError):
-        ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=write_twice)
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=write_twice)
     assert (sql(url, "SELECT n FROM app"), decisions(url), mapping(url)) == ([], 0, {})
     assert state(ledger) is LoadState.PREPARED
 
@@ -190,7 +190,7 @@ def test_a_mistake_in_the_dual_write_is_its_authors(ledger: Ledger, url: str) ->
     prepare(ledger)
     with pytest.raises(DBAPIError, match="no_such_table"):
         ledger.decide_commit(
-            manifest(ledger, 1), decided_by="d", also=lambda c: c.execute(text("DELETE FROM no_such_table"))
+            manifest(ledger, 1), decided_by="d", dual_write=lambda c: c.execute(text("DELETE FROM no_such_table"))
         )
     assert decisions(url) == 0
 

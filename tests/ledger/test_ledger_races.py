@@ -63,7 +63,7 @@ def test_two_deciders(ledger: Ledger, url: str) -> None:
 
         def decide(n: int, load: LoadIdentity = load, hooks: list[int] = hooks) -> AttemptRow:
             return ledger.decide_commit(
-                manifest(ledger, 1, load), decided_by=f"decider {n}", also=lambda _: hooks.append(n)
+                manifest(ledger, 1, load), decided_by=f"decider {n}", dual_write=lambda _: hooks.append(n)
             )
 
         first, second, third = race(seed, lambda: decide(1), lambda: decide(2), lambda: decide(3))
@@ -172,11 +172,11 @@ def test_whoever_comes_during_a_decision_waits_for_it(ledger: Ledger, rival: str
 
     thread = threading.Thread(target=run)
 
-    def also(_: Connection) -> None:
+    def dual_write(_: Connection) -> None:
         thread.start()
         thread.join(0.3)  # gives the rival the time to do harm; correct code needs none of it
 
-    decided = ledger.decide_commit(manifest(ledger, 1), decided_by="d", also=also)
+    decided = ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=dual_write)
     thread.join(WAIT)
     assert answers == [False if rival == "decide_abort" else decided]
     assert ledger.attempts(LOAD) == [decided]

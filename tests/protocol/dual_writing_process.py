@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from airflow_kafka_eos import manifest
-from airflow_kafka_eos.dual_write import DualWrite, dual_write
+from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import Verdict
@@ -51,17 +51,17 @@ class DyingCoordinator(Coordinator):
 def beside(step: str) -> DualWrite:
     """The author's part: an SQL text where nobody dies in it, else the same by a callable."""
     if step not in ("before", "behind"):
-        wanted = dual_write(INSERT, None)
+        wanted = DualWrite.of(INSERT, None)
         assert wanted is not None
         return wanted
 
-    def also(connection: Connection, document: Manifest) -> None:
+    def dual_write(connection: Connection, document: Manifest) -> None:
         if step == "before":
             die()
         connection.execute(text(INSERT), {"load_key": document.attempt.load.key, "records": document.records})
         die()
 
-    return DualWrite(call=also)
+    return DualWrite(call=dual_write)
 
 
 def main(servers: str, ledger_url: str, path: str, name: str, step: str = "") -> None:
@@ -70,7 +70,7 @@ def main(servers: str, ledger_url: str, path: str, name: str, step: str = "") ->
     document = manifest.load(Path(path).read_text(), AttemptRef(parsed.load, parsed.ledger_id, parsed.attempt))
     settings = KafkaSettings.from_mapping({"bootstrap.servers": servers})
     with connect(settings, ledger_url, parsed.load.namespace) as session:
-        decide(session, document, Checks(), owner=RUN, margin_s=20, also=beside(step))
+        decide(session, document, Checks(), owner=RUN, margin_s=20, dual_write=beside(step))
         commit(_dying(session, step), parsed.load, deadline_s=30)
 
 

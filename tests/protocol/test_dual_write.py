@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from airflow_kafka_eos import manifest as m
-from airflow_kafka_eos.dual_write import DualWrite, dual_write
+from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import DualWriteError, InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.database import Database
@@ -97,7 +97,7 @@ def test_killed_at_each_step_rows_and_records_are_both_there_or_both_not(
     else:
         row = undecided_attempt(world.session, world.load, owner=RUN)
         if row.verdict is not Verdict.COMMIT:
-            decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write(INSERT, None))
+            decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
         world.commit()
     together = is_decided or not by_cleanup
     assert rows(world, ledger_url) == ([3] if together else [])
@@ -108,11 +108,10 @@ def test_killed_at_each_step_rows_and_records_are_both_there_or_both_not(
 def test_a_statement_that_fails_leaves_the_attempt_prepared(world: World, ledger_url: str) -> None:
     manifest = world.prepare(["a"])
     with pytest.raises(DualWriteError, match="statement 2 failed"):
-        decide(
-            world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write([INSERT, "DELETE FROM no"], None)
-        )
+        wrong = DualWrite.of([INSERT, "DELETE FROM no"], None)
+        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=wrong)
     assert rows(world, ledger_url) == []
-    decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write(INSERT, None))
+    decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
     world.commit()
     assert (rows(world, ledger_url), world.visible()) == ([1], ["a"])
 
@@ -121,19 +120,19 @@ def test_a_refused_load_writes_no_row(world: World, ledger_url: str) -> None:
     manifest = world.prepare(["a"])
     world.session.coordinator.end(manifest.transactions[0], Verdict.ABORT)
     with pytest.raises(UndecidableError):
-        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=dual_write(INSERT, None))
+        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
     assert rows(world, ledger_url) == []
 
 
 def test_a_callable_that_commits_by_itself_is_rolled_forward_all_the_same(world: World, ledger_url: str) -> None:
     """Its COMMIT holds the decision: what came before it and the records become true together."""
 
-    def also(connection: Connection, document: Manifest) -> None:
+    def dual_write(connection: Connection, document: Manifest) -> None:
         connection.execute(text(INSERT), {"load_key": document.attempt.load.key, "records": document.records})
         connection.connection.commit()
 
     manifest = world.prepare(["a"])
     with pytest.raises(InDoubtError, match="the decision to commit stands"):
-        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, also=DualWrite(call=also))
+        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite(call=dual_write))
     world.commit()
     assert (rows(world, ledger_url), world.visible()) == ([1], ["a"])

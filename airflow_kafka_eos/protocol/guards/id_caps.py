@@ -14,7 +14,14 @@ from datetime import datetime
 from airflow_kafka_eos.errors import AccessError, ConfigurationError
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
-from airflow_kafka_eos.naming import AnyId, PooledId, namespace_prefix, parse
+from airflow_kafka_eos.naming import (
+    MAX_IDS_OF_NAME,
+    MAX_IDS_OF_NAMESPACE,
+    AnyId,
+    PooledId,
+    namespace_prefix,
+    parse,
+)
 from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls
 from airflow_kafka_eos.protocol.session import Session
 
@@ -32,8 +39,8 @@ WARN_AT = 0.8
 class Caps:
     """The most ids that brokers may know when an attempt is submitted; None: no cap."""
 
-    per_name: int | None = 10_000
-    per_namespace: int | None = 100_000
+    per_name: int | None = MAX_IDS_OF_NAME
+    per_namespace: int | None = MAX_IDS_OF_NAMESPACE
 
     def __post_init__(self) -> None:
         for value in (self.per_name, self.per_namespace):

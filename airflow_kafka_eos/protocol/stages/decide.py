@@ -223,14 +223,14 @@ def decide(
     *,
     owner: str,
     margin_s: float,
-    also: DualWrite | None = None,
+    dual_write: DualWrite | None = None,
 ) -> AttemptRow:
     """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
 
     :param margin_s: seconds, above 0, that each transaction must have left before the broker may time it out.
-    :param also: runs in the database transaction that records the decision (KIP-939's dual write): its rows and the
-        records become true together, or neither. It runs no second time once the load is decided.
-    :raises DualWriteError: ``also`` failed; nothing is decided, and decide may run again.
+    :param dual_write: runs in the database transaction that records the decision (KIP-939): its rows and the records
+        become true together, or neither. It runs no second time once the load is decided.
+    :raises DualWriteError: ``dual_write`` failed; nothing is decided, and decide may run again.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
     :raises OtherClusterError: the attempt was written to another cluster; nothing is decided.
@@ -262,11 +262,11 @@ def decide(
             log.warning("%s: %s", ref, text)
     # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
     not_after = asked_s + margin_s / 2
-    if also is None:
+    if dual_write is None:
         row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=not_after)
     else:
         _warn_of_timeouts(manifest)
-        row = decide_beside(session.ledger, manifest, also, decided_by=owner, not_after=not_after)
+        row = decide_beside(session.ledger, manifest, dual_write, decided_by=owner, not_after=not_after)
     log.debug(
         "%s is decided: commit %d records in %s",
         ref,

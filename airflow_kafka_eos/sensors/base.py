@@ -1,4 +1,4 @@
-"""A sensor that looks once by itself, and defers only when it has to wait."""
+"""What cleanup and loaded have in common: a look by the sensor itself, and deferral only where it has to wait."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     """Base of cleanup and loaded.
 
-    :param deferrable: wait in the triggerer or in the worker's slot. None: as ``[kafka_eos] deferrable`` says, else the
-        environment variable ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``, else in the triggerer.
     :param poke_interval: a timedelta, or seconds, between two looks.
     :param timeout: a timedelta, or seconds, after which it fails; a retry waits as long again.
     """
@@ -79,29 +77,23 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Look once; done, or wait."""
-        with self.as_step(context) as step:
-            return self._execute(context, step)
-
-    def _execute(self, context: Context, step: Step) -> Any:
         owner = owner_of(context)
         give_up = time.monotonic() + self.timeout
-        while True:
-            try:
-                self.before_polling(owner)
-                break
-            except TransientError as e:  # not deferred: what the trigger is to be told is not known yet
-                if time.monotonic() >= give_up:
-                    raise
-                self.log.info("%s: %s", type(e).__name__, e)
-                time.sleep(self.poke_interval)
-        poll = self.new_poll(owner)
-        if not self._wait(poll, give_up, may_defer=self.deferrable):
-            self.defer(
-                trigger=self.new_trigger(owner),
-                method_name="execute_complete",
-                timeout=timedelta(seconds=self.timeout),
-            )
-        return self.done(poll.summary(), context, step)
+        with self.as_step(context) as step:
+            while True:
+                try:
+                    self.before_polling(owner)
+                    break
+                except TransientError as e:  # not deferred: what the trigger is to be told is not known yet
+                    if time.monotonic() >= give_up:
+                        raise
+                    self.log.info("%s: %s", type(e).__name__, e)
+                    time.sleep(self.poke_interval)
+            poll = self.new_poll(owner)
+            if not self._wait(poll, give_up, may_defer=self.deferrable):
+                wait = timedelta(seconds=self.timeout)
+                self.defer(trigger=self.new_trigger(owner), method_name="execute_complete", timeout=wait)
+            return self.done(poll.summary(), context, step)
 
     def _wait(self, poll: Poll, give_up: float, *, may_defer: bool) -> bool:
         """True once there is nothing to wait for; False where the triggerer is to wait on.
@@ -137,19 +129,17 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """What the trigger found."""
+        found = event or {}
         with self.as_step(context) as step:
-            return self._complete(context, event, step)
-
-    def _complete(self, context: Context, event: dict[str, Any] | None, step: Step) -> Any:
-        if event and event.get("status") == "done":
-            return self.done(event["summary"], context, step)
-        if event and event.get("status") == OTHER_LEDGER:
-            self.log.warning("THE TRIGGERER CANNOT WAIT, so this worker waits: %s", event["error"])
-            poll = self.trigger_class(**event["fields"]).new_poll()
-            self._wait(poll, time.monotonic() + self.timeout, may_defer=False)
-            return self.done(poll.summary(), context, step)
-        error = str((event or {}).get("error", "the trigger ended without an event"))
-        raise AirflowFailException(error) if event and event.get("final") else AirflowException(error)
+            if found.get("status") == "done":
+                return self.done(found["summary"], context, step)
+            if found.get("status") == OTHER_LEDGER:
+                self.log.warning("THE TRIGGERER CANNOT WAIT, this worker does: %s", found["error"])
+                poll = self.trigger_class(**found["fields"]).new_poll()
+                self._wait(poll, time.monotonic() + self.timeout, may_defer=False)
+                return self.done(poll.summary(), context, step)
+            error = str(found.get("error", "the trigger ended without an event"))
+            raise AirflowFailException(error) if found.get("final") else AirflowException(error)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """At the timeout, say what was waited for: the trigger's own log is elsewhere."""
