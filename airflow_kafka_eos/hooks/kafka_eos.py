@@ -123,11 +123,11 @@ class KafkaEosHook(BaseHook):
             e.message = f"Airflow connection {self.kafka_conn_id!r}: {e.message}"
             raise
         if ledger is None:
-            _refuse_embedded_ledger_of_many_hosts(conf.get("core", "executor"))
+            _check_one_host(conf.get("core", "executor"))
         return Resolved(settings, ledger_url(ledger) if ledger is not None else default_url())
 
 
-def _refuse_embedded_ledger_of_many_hosts(executor: str) -> None:
+def _check_one_host(executor: str) -> None:
     """Two hosts would have two ledgers: a load that is committed in one would be loaded again from the other.
 
     :raises ConfigurationError: the executor may run tasks on other hosts.

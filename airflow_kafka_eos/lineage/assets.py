@@ -105,7 +105,7 @@ def server_of(bootstrap_servers: str) -> str:
     return first if has_port else f"{first}:{DEFAULT_PORT}"
 
 
-def refuse_server(server: str | None) -> None:
+def check_server(server: str | None) -> None:
     """
     :raises ConfigurationError: it is no authority of a URI.
     """

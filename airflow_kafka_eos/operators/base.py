@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
+from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import a_text
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
@@ -217,14 +218,6 @@ class Step:
         if not isinstance(self._task, BaseSensorOperator) or started is None:
             return here
         return max(here, float((datetime.now(UTC) - started).total_seconds()))
-
-
-def duration_text(seconds: float) -> str:
-    """``3.2 s``, ``4 min 12 s``, ``2 h 5 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _is_of_ledger(error: BaseException | None) -> bool:

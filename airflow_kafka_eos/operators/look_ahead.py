@@ -167,7 +167,7 @@ class _Seen:
 
         :raises ConfigurationError: there is no such connection, it is none of Spark's, or that way does not work.
         """
-        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+        from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 
         _check_connection(self.prepare._conn_id)
         given, conf = self.prepare.conf, self._known("conf")

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from airflow_kafka_eos import errors
 from airflow_kafka_eos.kafka.client.settings import is_secret_name, json_object
 from airflow_kafka_eos.reasons import noted
-from airflow_kafka_eos.spark.driver_secrets import handed_over
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 _PRINTED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
 #: What is imported before a task can look itself (:mod:`.python_env`).
@@ -144,10 +144,10 @@ def leave(spec_text: str, text: str, environ: Mapping[str, str]) -> None:
     :raises Exception: whatever the place raises: it is tried once, behind the error itself.
     """
     spec = ApplicationSpec.from_json(spec_text)
-    store = ManifestStore(spec.manifest_dir)
-    if not (store.claimant(spec.attempt) or "").startswith(THIS_PROCESS):
+    store = ManifestStore(spec.options.manifest_dir)
+    if not (store.claimant(spec.options.attempt) or "").startswith(THIS_PROCESS):
         return
-    store.note_failed(spec.attempt, noted(text, secrets_of(environ)))
+    store.note_failed(spec.options.attempt, noted(text, secrets_of(environ)))
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:

@@ -61,7 +61,7 @@ class ManifestStore:
         :raises UndecidableError: it is claimed, by a restarted driver's predecessor or a retried prepare.
         :raises ConfigurationError: the place does not keep what is there: a claim would mean nothing.
         """
-        self._place.refuse_replacing(self._file(ref, "probe"))
+        self._place.check_creates_only(self._file(ref, "probe"))
         text = json.dumps({"claimant": claimant, "claimed_at": datetime.now(UTC).isoformat()})
         if not self._create(self._file(ref, "claim"), text):
             raise UndecidableError(

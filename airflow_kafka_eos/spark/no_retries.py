@@ -29,7 +29,7 @@ ONE_RUN = {
 }
 
 
-def refuse_second_runs(setting: Callable[[str], str | None]) -> None:
+def check_spark_settings(setting: Callable[[str], str | None]) -> None:
     """Refuse Spark settings with which a stage may run twice, or a task twice at once.
 
     :param setting: the value of a Spark setting, None when it is not set.
@@ -51,7 +51,7 @@ def refuse_second_runs(setting: Callable[[str], str | None]) -> None:
         )
 
 
-def refuse_second_attempt(attempt_number: int, options: WriteOptions, task: int) -> None:
+def check_first_attempt(attempt_number: int, options: WriteOptions, task: int) -> None:
     """A task that runs a second time writes nothing, and its attempt is lost (rule: scope-load-writes-once).
 
     :param attempt_number: Spark's, from 0 on.

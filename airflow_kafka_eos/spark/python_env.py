@@ -49,7 +49,7 @@ NEEDED = {
 }
 
 
-def refuse_missing_libraries(writer: WriterName) -> None:
+def check_libraries(writer: WriterName) -> None:
     """Before a row is read: all that is missing at once, and where.
 
     :raises ConfigurationError: naming each library, the host and its Python.

@@ -28,11 +28,9 @@ from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.producer.record_errors import unknown_partition, unknown_topic
 from airflow_kafka_eos.naming import IdRole
-from airflow_kafka_eos.spark.driver_secrets import handed_over
-from airflow_kafka_eos.spark.no_retries import refuse_second_runs
+from airflow_kafka_eos.spark.no_retries import check_spark_settings
 from airflow_kafka_eos.spark.options import WriteOptions, check_schema
 from airflow_kafka_eos.spark.preflight import partitions_of
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,7 +90,7 @@ def placed(
         raise unknown_partition(e.topic or "", e.partition, target) from None
 
 
-def refuse_foreign_rows(batch: pa.RecordBatch, task: int, owners: Owners, options: WriteOptions) -> None:
+def check_own_rows(batch: pa.RecordBatch, task: int, owners: Owners, options: WriteOptions) -> None:
     """Refuse a batch that another task's rows are in.
 
     :param task: the Spark partition.
@@ -128,7 +126,7 @@ _PLACE = "kafka_eos place"
 _ARRANGED = "kafka_eos.partitions"
 
 
-def own_partitions(frame: DataFrame, options: Mapping[str, str]) -> DataFrame:
+def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) -> DataFrame:
     """Fill the column ``partition`` as the writer would, and move each row to the task that owns its Kafka partition.
 
     :param frame: what is to be written.
@@ -139,14 +137,14 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
 
-    parsed = WriteOptions.parse(options)
+    parsed = options if isinstance(options, WriteOptions) else WriteOptions.parse(options)
     check_schema(frame.schema, has_default_topic=parsed.default_topic is not None)
     session = frame.sparkSession
     # what the scheduler goes by are the context's settings; tasks will see the session's
     running = session.sparkContext.getConf()
-    refuse_second_runs(lambda key: running.get(key, None))
-    refuse_second_runs(lambda key: session.conf.get(key, None))
-    settings = parsed.settings(handed_over(os.environ, SETTINGS_VARIABLE))
+    check_spark_settings(lambda key: running.get(key, None))
+    check_spark_settings(lambda key: session.conf.get(key, None))
+    settings = parsed.settings(os.environ)
     counts = partitions_of(settings, parsed)
     owners = Owners.of(counts, parsed.tasks)
     names = [n for n in frame.columns if n in ("topic", "key", "partition")]
@@ -166,7 +164,7 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str]) -> DataFrame:
     )
 
 
-def refuse_other_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> None:
+def check_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> None:
     """Refuse rows that were arranged while a topic had fewer partitions: their keys would be in the wrong ones.
 
     :param schema: of the DataFrame that is written; nothing is known of one that has lost the metadata of its columns.

@@ -79,7 +79,7 @@ class LocalPlace:
                 remedy="Give Airflow's user the right to read manifest_dir",
             ) from e
 
-    def refuse_replacing(self, name: str) -> None:
+    def check_creates_only(self, name: str) -> None:
         """Nothing to ask for: ``link`` never replaces, and says so itself where a file system has none."""
 
 
@@ -156,7 +156,7 @@ class ObjectPlace:
             raise self._error("read", name, e) from e
         return content.decode()
 
-    def refuse_replacing(self, name: str) -> None:
+    def check_creates_only(self, name: str) -> None:
         """Create an object twice: stores that speak a protocol without its conditions take the second one too."""
         first, second = uuid.uuid4().hex, uuid.uuid4().hex
         probe = f"{name}.{first}"
@@ -213,7 +213,7 @@ class Place(Protocol):
         :raises ConfigurationError, StorageUnavailableError: as :meth:`create`.
         """
 
-    def refuse_replacing(self, name: str) -> None:
+    def check_creates_only(self, name: str) -> None:
         """Make sure that nothing is ever replaced here (rule: one-application-per-attempt).
 
         :param name: of a text that this leaves behind.

@@ -25,9 +25,11 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.secured import PASSWORD, free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -106,7 +108,8 @@ def ref_of(case):
 
 def a_spec(case, folder, **changes):
     base = ApplicationSpec(
-        ref_of(case), str(folder / "m"), ("t",), 60_000, int(time.time() * 1000) + 240_000, sql="select 'v' value"
+        WriteOptions(ref_of(case), str(folder / "m"), ("t",), 60_000, int(time.time() * 1000) + 240_000),
+        sql="select 'v' value",
     )
     return replace(base, **changes)
 

@@ -81,7 +81,7 @@ def record(schema: t.StructType, value_format: str) -> Record:
         found = Record(rest[0].dataType, "value")
     else:
         found = Record(t.StructType(rest), None)
-    _refuse_twins(found.fields, "")
+    _check_no_twins(found.fields, "")
     for path, kind in _atoms(found.fields, ""):
         if not isinstance(kind, _ATOMS):
             raise ConfigurationError(
@@ -102,7 +102,7 @@ def _rest(schema: t.StructType, value_format: str) -> list[t.StructField]:
     return rest
 
 
-def _refuse_twins(fields: t.StructType, within: str) -> None:
+def _check_no_twins(fields: t.StructType, within: str) -> None:
     # Spark finds columns by name without regard to case
     seen: dict[str, str] = {}
     for field in fields.fields:
@@ -113,7 +113,7 @@ def _refuse_twins(fields: t.StructType, within: str) -> None:
                 remedy="Rename or drop one of them",
             )
         if isinstance(field.dataType, t.StructType):
-            _refuse_twins(field.dataType, f"{within}{field.name}.")
+            _check_no_twins(field.dataType, f"{within}{field.name}.")
 
 
 def _atoms(kind: t.DataType, path: str) -> Iterator[tuple[str, t.DataType]]:
