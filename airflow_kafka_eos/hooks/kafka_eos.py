@@ -1,7 +1,4 @@
-"""Airflow connections to a protocol session: the cluster (connection type ``kafka``) and the ledger.
-
-The connection type ``kafka_eos_ledger``: the database that holds the ledger.
-"""
+"""Airflow connections to what the protocol needs: the cluster (type ``kafka``), the ledger, the schema registry."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from pyspark.sql.types import StructType
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, TerminalError, UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.producer.interface import TransactionWriter, WriteTarget
+from airflow_kafka_eos.kafka.producer.interface import TransactionWriter
 from airflow_kafka_eos.kafka.records.digest import ALGORITHM
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
@@ -152,15 +152,13 @@ def _check_claim(options: WriteOptions) -> None:
         raise UndecidableError(
             f"the attempt is claimed by {found or 'nobody'}, not by {options.claim}",
             remedy="Clear prepare: it opens a new attempt",
-            load=str(ref.load),
-            attempt=ref.attempt,
+            **ref.ids,
         )
     if store.is_written(ref):
         raise UndecidableError(
             "this application has written the attempt once already, or given it up",
             remedy="Write one DataFrame per application (union them), or make each a load of its own",
-            load=str(ref.load),
-            attempt=ref.attempt,
+            **ref.ids,
         )
 
 
@@ -265,12 +263,9 @@ class KafkaEosWriter(DataSourceArrowWriter):
     def _writer(self, transactional_id: AnyId) -> TransactionWriter:
         from airflow_kafka_eos.kafka.producer.writers import make_writer
 
-        target = WriteTarget(
-            transactional_id=transactional_id,
-            topics=self.checked.limits,
-            default_topic=self.options.default_topic,
-            transaction_timeout_ms=self.options.transaction_timeout_ms,
-            deadline_ms=self.options.deadline_ms,
+        target = self.options.target(
+            transactional_id,
+            self.checked.limits,
             two_phase_commit=self.checked.two_phase_commit,
             shared=None if self.shared is None else self.shared.state,
         )
@@ -293,8 +288,7 @@ class KafkaEosWriter(DataSourceArrowWriter):
             raise ManifestError(
                 f"of {len(messages)} Spark partitions, these have reported: {[e.spark_partition for e in entries]}",
                 remedy="Clear prepare: it opens a new attempt",
-                load=str(ref.load),
-                attempt=ref.attempt,
+                **ref.ids,
             )
         reported = [m for m in messages if isinstance(m, PreparedPartition)]
         text = manifest.dump(

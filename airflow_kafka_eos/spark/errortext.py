@@ -1,10 +1,8 @@
-"""Our own error, found again in what Spark makes of it; and the cause of any other.
+"""Why an application failed: our own error, found again in what Spark makes of it, or the cause of any other.
 
 Spark turns an exception of a Python data source into text inside a Java exception, with a long stack of both. Airflow
-keeps the last 20 lines of what spark-submit prints, which are frames of that stack.
-
-Why an application failed, left beside its claim: its own output does not reach Airflow from everywhere (YARN and
-Kubernetes in cluster mode), and where it does, only as the last lines of a log.
+keeps the last 20 lines of what spark-submit prints, which are frames of that stack, and in cluster mode nothing of it
+(YARN, Kubernetes). So what is found is printed last, and left beside the attempt's claim, too.
 """
 
 from __future__ import annotations
@@ -30,6 +28,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = "Caused by: "
 #: How the application prints the lines of an error that is not ours.
 FAILED = "airflow-kafka-eos: failed: "
+#: How a claimant's name begins that is this process; a second driver has nothing to say of the first one's attempt.
+THIS_PROCESS = f"{socket.gethostname()} process {os.getpid()}, "
 _MAX_LINES = 6
 _MAX_LENGTH = 500
 
@@ -131,10 +131,6 @@ def _no_package(name: str) -> errors.ConfigurationError:
         if archived
         else f"pip install {name} on every executor, and where the driver runs (docs/spark.md)",
     )
-
-
-#: How a claimant's name begins that is this process; a second driver has nothing to say of the first one's attempt.
-THIS_PROCESS = f"{socket.gethostname()} process {os.getpid()}, "
 
 
 def leave(spec_text: str, text: str, environ: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import (
@@ -40,7 +40,7 @@ from airflow_kafka_eos.load import (
     TwoPhaseCommit,
     WriterName,
 )
-from airflow_kafka_eos.naming import AttemptRef, check_length
+from airflow_kafka_eos.naming import AnyId, AttemptRef, check_length
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-    from airflow_kafka_eos.kafka.producer.interface import TopicLimits
+    from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
     from airflow_kafka_eos.manifest import TopicInfo
 
 _REQUIRED = (
@@ -221,6 +221,17 @@ class WriteOptions:
                 remedy=f"Set {SETTINGS_VARIABLE} to a JSON object of librdkafka's keys, or kafka.bootstrap.servers",
             )
         return KafkaSettings.from_mapping(base | dict(self.kafka))
+
+    def target(self, transactional_id: AnyId, limits: Mapping[str, TopicLimits], **more: Any) -> WriteTarget:
+        """What a writer is told of the load.
+
+        :param more: further fields of ``WriteTarget``.
+        """
+        from airflow_kafka_eos.kafka.producer.interface import WriteTarget
+
+        return WriteTarget(
+            transactional_id, limits, self.default_topic, self.transaction_timeout_ms, self.deadline_ms, **more
+        )
 
 
 def _of(key: str) -> str:

@@ -19,7 +19,7 @@ from airflow_kafka_eos.kafka.admin.preflight import (
 )
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.options import (
     OnlyLibrdkafkaError,
     ProducerOptions,
@@ -132,23 +132,14 @@ def _never_dropped(options: WriteOptions, why: OnlyLibrdkafkaError) -> Configura
         f"{why.message}",
         remedy="Change that setting; or say that the load goes without two-phase commit, by two_phase_commit='off', or "
         "by writer='confluent': then the broker aborts what is not decided within hold_time",
-        load=str(ref.load),
-        attempt=ref.attempt,
+        **ref.ids,
     )
 
 
 def _check_confluent(settings: KafkaSettings, options: WriteOptions, limits: Mapping[str, TopicLimits]) -> None:
     from airflow_kafka_eos.kafka.producer.confluent import check_configuration
 
-    ref = options.attempt
-    target = WriteTarget(
-        transactional_id=ref.common_id(IdRole.PROBE),
-        topics=limits,
-        default_topic=options.default_topic,
-        transaction_timeout_ms=options.transaction_timeout_ms,
-        deadline_ms=options.deadline_ms,
-    )
-    check_configuration(settings, target)
+    check_configuration(settings, options.target(options.attempt.common_id(IdRole.PROBE), limits))
 
 
 def _is_granted(

@@ -6,9 +6,7 @@ tell apart, what its first run has written. ``df.write`` needs a DataFrame that 
 
     own_partitions(df, options).write.format("kafka_eos").options(**options).mode("append").save()
 
-The packaged application does this by itself.
-
-Scope ``load``: which Spark task owns which Kafka partition, and the check that it gets no other's. No I/O.
+The packaged application does this by itself. Each task checks that it gets no other's rows.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_eos.errors import RecordError, TopicError
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import UnplacedRow, place
-from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.producer.record_errors import unknown_partition, unknown_topic
 from airflow_kafka_eos.naming import IdRole
@@ -36,8 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-
 FUNCTION = "airflow_kafka_eos.spark.scope.own_partitions"
+_PLACE = "kafka_eos place"
+#: In the metadata of the column ``partition``: the topics' partitions that the rows were arranged for.
+_ARRANGED = "kafka_eos.partitions"
 
 
 @dataclass(frozen=True)
@@ -65,65 +65,6 @@ class Owners:
         counts = [self.partitions[name] for name in sorted(self.partitions)]
         firsts = np.cumsum([0, *counts[:-1]])
         return ((firsts[codes] + partitions) % self.tasks).astype(np.int32)
-
-
-def placed(
-    batch: pa.RecordBatch, owners: Owners, options: WriteOptions, partitioner: str, start: int = 0
-) -> tuple[Any, Any]:
-    """Topic (its place among the sorted topics) and partition of each row.
-
-    :raises RecordError: a row's topic or partition is not there.
-    """
-    try:
-        return place(batch, owners.partitions, options.default_topic, partitioner, start=start)
-    except UnplacedRow as e:
-        ref = options.attempt
-        target = WriteTarget(
-            ref.common_id(IdRole.LOAD),
-            {name: TopicLimits(count, 0) for name, count in owners.partitions.items()},
-            options.default_topic,
-            options.transaction_timeout_ms,
-            options.deadline_ms,
-        )
-        if e.partition is None:
-            raise unknown_topic(e.topic, target) from None
-        raise unknown_partition(e.topic or "", e.partition, target) from None
-
-
-def check_own_rows(batch: pa.RecordBatch, task: int, owners: Owners, options: WriteOptions) -> None:
-    """Refuse a batch that another task's rows are in.
-
-    :param task: the Spark partition.
-    :raises RecordError: a row has no partition, or one that this task does not own.
-    """
-    remedy = f"Arrange the DataFrame with {FUNCTION}(df, options) and write what it returns, as it is"
-    index = batch.schema.get_field_index("partition")
-    if index < 0 or batch.column(index).null_count:
-        raise RecordError("in scope load each row must name its partition, some do not", remedy=remedy)
-    # one look at each different pair of topic and partition, not at each row: they are few in a task
-    column = batch.column(index)
-    topics = batch.column("topic") if "topic" in batch.schema.names else pa.nulls(len(batch), pa.string())
-    if topics.null_count == len(topics):
-        pairs = [pa.nulls(len(found := pc.unique(column)), pa.string()), found]
-    else:
-        table = pa.table([topics, column], names=["topic", "partition"]).group_by(["topic", "partition"])
-        pairs = table.aggregate([]).combine_chunks().to_batches()[0].columns
-    few = pa.RecordBatch.from_arrays(pairs, names=["topic", "partition"])
-    codes, partitions = placed(few, owners, options, "murmur2_random")
-    foreign = np.flatnonzero(owners.owners(codes, partitions) != task)
-    if len(foreign):
-        row = foreign[0]
-        topic = sorted(owners.partitions)[codes[row]]
-        raise RecordError(
-            f"Spark task {task} of {owners.tasks} has a row of partition {partitions[row]} of topic {topic!r}, which "
-            "is another task's: in scope load each Kafka partition is written by one",
-            remedy=remedy,
-        )
-
-
-_PLACE = "kafka_eos place"
-#: In the metadata of the column ``partition``: the topics' partitions that the rows were arranged for.
-_ARRANGED = "kafka_eos.partitions"
 
 
 def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) -> DataFrame:
@@ -164,28 +105,9 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
     )
 
 
-def check_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> None:
-    """Refuse rows that were arranged while a topic had fewer partitions: their keys would be in the wrong ones.
-
-    :param schema: of the DataFrame that is written; nothing is known of one that has lost the metadata of its columns.
-    :param partitions: by topic, as they are now.
-    :raises TopicError: naming both.
-    """
-    arranged = next((f.metadata.get(_ARRANGED) for f in schema.fields if f.name == "partition"), None)
-    if arranged is not None and arranged != dict(partitions):
-        raise TopicError(
-            f"the rows were arranged for topics with these partitions: {arranged}; now they have {dict(partitions)}",
-            remedy="Clear prepare; or arrange the DataFrame with own_partitions(df, options) again, and write it then",
-            load=str(options.attempt.load),
-            attempt=options.attempt.attempt,
-        )
-
-
 def _placing(
     names: list[str], owners: Owners, options: WriteOptions, partitioner: str
 ) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
-    import pyarrow as pa
-
     def one(columns: tuple[pa.Array, ...], start: int) -> pa.Array:
         batch = pa.RecordBatch.from_arrays(list(columns), names=names or ["any"])
         codes, partitions = placed(batch, owners, options, partitioner, start)
@@ -206,3 +128,67 @@ def _placing(
     columns = Iterator[pa.Array] if len(names) <= 1 else Iterator[tuple[pa.Array, ...]]
     every.__annotations__ = {"batches": columns, "return": Iterator[pa.Array]}
     return every
+
+
+def placed(
+    batch: pa.RecordBatch, owners: Owners, options: WriteOptions, partitioner: str, start: int = 0
+) -> tuple[Any, Any]:
+    """Topic (its place among the sorted topics) and partition of each row.
+
+    :raises RecordError: a row's topic or partition is not there.
+    """
+    try:
+        return place(batch, owners.partitions, options.default_topic, partitioner, start=start)
+    except UnplacedRow as e:
+        limits = {name: TopicLimits(count, 0) for name, count in owners.partitions.items()}
+        target = options.target(options.attempt.common_id(IdRole.LOAD), limits)
+        if e.partition is None:
+            raise unknown_topic(e.topic, target) from None
+        raise unknown_partition(e.topic or "", e.partition, target) from None
+
+
+def check_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> None:
+    """Refuse rows that were arranged while a topic had fewer partitions: their keys would be in the wrong ones.
+
+    :param schema: of the DataFrame that is written; nothing is known of one that has lost the metadata of its columns.
+    :param partitions: by topic, as they are now.
+    :raises TopicError: naming both.
+    """
+    arranged = next((f.metadata.get(_ARRANGED) for f in schema.fields if f.name == "partition"), None)
+    if arranged is not None and arranged != dict(partitions):
+        raise TopicError(
+            f"the rows were arranged for topics with these partitions: {arranged}; now they have {dict(partitions)}",
+            remedy="Clear prepare; or arrange the DataFrame with own_partitions(df, options) again, and write it then",
+            **options.attempt.ids,
+        )
+
+
+def check_own_rows(batch: pa.RecordBatch, task: int, owners: Owners, options: WriteOptions) -> None:
+    """Refuse a batch that another task's rows are in.
+
+    :param task: the Spark partition.
+    :raises RecordError: a row has no partition, or one that this task does not own.
+    """
+    remedy = f"Arrange the DataFrame with {FUNCTION}(df, options) and write what it returns, as it is"
+    index = batch.schema.get_field_index("partition")
+    if index < 0 or batch.column(index).null_count:
+        raise RecordError("in scope load each row must name its partition, some do not", remedy=remedy)
+    # one look at each different pair of topic and partition, not at each row: they are few in a task
+    column = batch.column(index)
+    topics = batch.column("topic") if "topic" in batch.schema.names else pa.nulls(len(batch), pa.string())
+    if topics.null_count == len(topics):
+        pairs = [pa.nulls(len(found := pc.unique(column)), pa.string()), found]
+    else:
+        table = pa.table([topics, column], names=["topic", "partition"]).group_by(["topic", "partition"])
+        pairs = table.aggregate([]).combine_chunks().to_batches()[0].columns
+    few = pa.RecordBatch.from_arrays(pairs, names=["topic", "partition"])
+    codes, partitions = placed(few, owners, options, "murmur2_random")
+    foreign = np.flatnonzero(owners.owners(codes, partitions) != task)
+    if len(foreign):
+        row = foreign[0]
+        topic = sorted(owners.partitions)[codes[row]]
+        raise RecordError(
+            f"Spark task {task} of {owners.tasks} has a row of partition {partitions[row]} of topic {topic!r}, which "
+            "is another task's: in scope load each Kafka partition is written by one",
+            remedy=remedy,
+        )

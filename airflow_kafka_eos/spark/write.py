@@ -148,6 +148,5 @@ def check_complete(
         raise ManifestError(
             f"Spark partitions {missing} were written, and Spark's result of the write lacks them",
             remedy="Clear prepare: it opens a new attempt; look for a plugin that changes Spark's plans",
-            load=str(ref.load),
-            attempt=ref.attempt,
+            **ref.ids,
         )

@@ -13,7 +13,7 @@ import psutil
 
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
-from airflow_kafka_eos.sandbox.process import WATCH
+from airflow_kafka_eos.sandbox.keeping import WATCH
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 GONE_SECONDS = 10.0

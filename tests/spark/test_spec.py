@@ -232,5 +232,5 @@ def test_repairs_are_numbered_by_the_lowest_and_have_no_slot_and_no_shared_trans
         with pytest.raises(ConfigurationError, match="do not fit"):
             WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=5,4=6"} | change)
     ref = WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=6,4=5"}).attempt
-    with pytest.raises(ConfigurationError, match="transaction.scope of kafka_eos is 'load', and it has repairs"):
+    with pytest.raises(ConfigurationError, match=r"transaction\.scope of kafka_eos is 'load', and it has repairs"):
         WriteOptions(ref, "/m", ("t",), 1, 1, scope="load")
