@@ -26,14 +26,9 @@ def lineage_of(
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     outputs: list[Dataset] = []
-    for topic in topics if arrival is not None else ():
-        found = arrival["topics"].get(topic, {"records": 0, "bytes": 0}) if arrival else {}
+    for topic in () if arrival is None else topics:
+        found = arrival["topics"].get(topic, {"records": 0, "bytes": 0})
         statistics = OutputStatisticsOutputDatasetFacet(rowCount=found["records"], size=found["bytes"])
-        outputs.append(
-            OutputDataset(
-                namespace=f"kafka://{server}",
-                name=topic,
-                outputFacets={"outputStatistics": statistics} if wrote else {},
-            )
-        )
+        facets = {"outputStatistics": statistics} if wrote else {}
+        outputs.append(OutputDataset(namespace=f"kafka://{server}", name=topic, outputFacets=facets))
     return OperatorLineage(outputs=outputs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.admin import preflight
@@ -72,7 +71,9 @@ def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: 
         for name, info in topics.items()
     }
     if writer is WriterName.CONFLUENT:
-        _check_confluent(settings, options, limits)
+        from airflow_kafka_eos.kafka.producer.confluent import check_configuration
+
+        check_configuration(settings, options.target(options.attempt.common_id(IdRole.PROBE), limits))
     return Checked(
         topics=dict(topics),
         limits=limits,
@@ -134,12 +135,6 @@ def _never_dropped(options: WriteOptions, why: OnlyLibrdkafkaError) -> Configura
         "by writer='confluent': then the broker aborts what is not decided within hold_time",
         **ref.ids,
     )
-
-
-def _check_confluent(settings: KafkaSettings, options: WriteOptions, limits: Mapping[str, TopicLimits]) -> None:
-    from airflow_kafka_eos.kafka.producer.confluent import check_configuration
-
-    check_configuration(settings, options.target(options.attempt.common_id(IdRole.PROBE), limits))
 
 
 def _is_granted(

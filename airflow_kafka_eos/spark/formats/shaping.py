@@ -62,47 +62,44 @@ def shape(
         return frame
     from pyspark.sql import functions as f
 
-    if made.name == "string":
-        name = text_column(frame.schema)
-        _check_beside(frame.schema, default_topic)
-        value = f.col(_quoted(name)).cast("string")
+    found = text_column(frame.schema) if made.name == "string" else record(frame.schema, made.name)
+    _check_beside(frame.schema, default_topic)
+    if isinstance(found, str):
+        value = f.col(_quoted(found)).cast("string")
     else:
-        fields = record(frame.schema, made.name)
-        _check_beside(frame.schema, default_topic)
-        whole = (
-            f.col(fields.whole)
-            if fields.whole
-            else f.struct(*(f.col(_quoted(name)) for name in fields.fields.names))
-        )
-        value = _record_value(frame, made, fields.fields, whole, _targets(frame, topics, default_topic), registry)
+        value = _record_value(found, made, _targets(frame, topics, default_topic), registry)
     beside = [f.col(name) for name in frame.columns if name in BESIDE_VALUE]
     return frame.select(*beside, value.alias("value"))
 
 
 def _record_value(
-    frame: DataFrame,
+    found: Record,
     made: ValueFormat,
-    fields: t.StructType,
-    whole: Column,
     targets: tuple[Column, Sequence[str]],
     registry: RegistrySettings | None,
 ) -> Column:
-    from airflow_kafka_eos.spark.formats.json import json_text, with_prefix
+    from pyspark.sql import functions as f
 
+    from airflow_kafka_eos.spark.formats.json import json_schema, json_text, with_prefix
+
+    fields = found.fields
+    whole = f.col(found.whole) if found.whole else f.struct(*(f.col(_quoted(name)) for name in fields.names))
     if made.name == "json":
         return json_text(whole, fields)
+    if registry is None:
+        raise ConfigurationError(
+            f"value_format {made.name!r} needs a schema registry, and there are no settings for one",
+            remedy=f"Name its Airflow connection (registry_conn_id), or set {REGISTRY_VARIABLE} for the Spark driver",
+        )
     from airflow_kafka_eos.spark.formats.registry import resolve
 
     topic, names = targets
-    settings = _given(registry, made)
     if made.name == "confluent-json":
-        from airflow_kafka_eos.spark.formats.json import json_schema
-
-        schemas = resolve(settings, made, "JSON", json_schema(fields, made.record_name), names)
+        schemas = resolve(registry, made, "JSON", json_schema(fields, made.record_name), names)
         return with_prefix(json_text(whole, fields), topic, schemas)
     from airflow_kafka_eos.spark.formats.avro import avro_schema, avro_value, plans
 
-    schemas = resolve(settings, made, "AVRO", avro_schema(fields, made.record_name), names)
+    schemas = resolve(registry, made, "AVRO", avro_schema(fields, made.record_name), names)
     return avro_value(whole, topic, plans(fields, schemas))
 
 
@@ -114,15 +111,6 @@ def _targets(frame: DataFrame, topics: Sequence[str], default: str | None) -> tu
         return f.lit(default), [default] if default is not None else []
     names = list(dict.fromkeys([*topics, *([default] if default is not None else [])]))
     return f.coalesce(f.col("topic"), f.lit(default)) if default is not None else f.col("topic"), names
-
-
-def _given(registry: RegistrySettings | None, made: ValueFormat) -> RegistrySettings:
-    if registry is None:
-        raise ConfigurationError(
-            f"value_format {made.name!r} needs a schema registry, and there are no settings for one",
-            remedy=f"Name its Airflow connection (registry_conn_id), or set {REGISTRY_VARIABLE} for the Spark driver",
-        )
-    return registry
 
 
 def _check_beside(schema: t.StructType, default_topic: str | None) -> None:
