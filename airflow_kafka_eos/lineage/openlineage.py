@@ -26,9 +26,14 @@ def lineage_of(
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     outputs: list[Dataset] = []
-    for topic in () if arrival is None else topics:
-        found = arrival["topics"].get(topic, {"records": 0, "bytes": 0})
+    for topic in topics if arrival is not None else ():
+        found = arrival["topics"].get(topic, {"records": 0, "bytes": 0}) if arrival else {}
         statistics = OutputStatisticsOutputDatasetFacet(rowCount=found["records"], size=found["bytes"])
-        facets = {"outputStatistics": statistics} if wrote else {}
-        outputs.append(OutputDataset(namespace=f"kafka://{server}", name=topic, outputFacets=facets))
+        outputs.append(
+            OutputDataset(
+                namespace=f"kafka://{server}",
+                name=topic,
+                outputFacets={"outputStatistics": statistics} if wrote else {},
+            )
+        )
     return OperatorLineage(outputs=outputs)

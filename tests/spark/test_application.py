@@ -79,7 +79,7 @@ def submit(spec, servers, environment, *conf):
 @pytest.mark.broker
 @pytest.mark.spark
 def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, spark_env, tmp_path, ref):
-    spec = replace(spec, topics=(topic(2),))
+    spec = replace(spec, options=replace(spec.options, topics=(topic(2),)))
     events = tmp_path / "events"
     events.mkdir()
     conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={events.as_uri()}",
@@ -106,7 +106,8 @@ def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(spec, k
     # the value first, then its place: scope load goes by the columns that are left
     job = Path(spec.job)
     job.write_text("def load(spark): return spark.range(0, 4, 1, 2).selectExpr('cast(id as string) key', 'id', '1 b')")
-    spec = replace(spec, topics=(topic(2),), value_format=ValueFormat("json"), scope="load", job_args={})
+    options = replace(spec.options, topics=(topic(2),), scope="load")
+    spec = replace(spec, options=options, value_format=ValueFormat("json"), job_args={})
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_env)
     assert code == 0, out + err
     manifest = ManifestStore(spec.options.manifest_dir).read(ref)

@@ -62,7 +62,7 @@ def spec(ref, tmp_path):
 def test_the_application_arranges_the_rows_and_tells_spark_to_run_nothing_twice(
     spec, kafka, topic, ref, settings, still_open
 ):
-    spec = replace(spec, topics=(topic(3),))
+    spec = replace(spec, options=replace(spec.options, topics=(topic(3),)))
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_environment(), *QUIET)
     assert code == 0, out + err
     assert "prepared 100 records in 1 transaction (scope load, two-phase commit, writer arrow), 3 Spark" in out
@@ -75,7 +75,7 @@ def test_the_application_arranges_the_rows_and_tells_spark_to_run_nothing_twice(
 
 
 def test_speculation_is_refused(spec, kafka, topic, still_open):
-    spec = replace(spec, topics=(topic(1),))
+    spec = replace(spec, options=replace(spec.options, topics=(topic(1),)))
     code, out, err = submit(
         spec, kafka.bootstrap_servers, spark_environment(), *QUIET, "--conf", "spark.speculation=true"
     )
