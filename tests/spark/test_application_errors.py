@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,12 +105,10 @@ def ref_of(case):
     return AttemptRef(LoadIdentity("tests", "bad input", case), LEDGER, 1)
 
 
-def a_spec(case, folder, **changes):
-    base = ApplicationSpec(
-        WriteOptions(ref_of(case), str(folder / "m"), ("t",), 60_000, int(time.time() * 1000) + 240_000),
-        sql="select 'v' value",
-    )
-    return replace(base, **changes)
+def a_spec(case, folder, topic="t", sql="select 'v' value", job=None):
+    deadline = int(time.time() * 1000) + 240_000
+    options = WriteOptions(ref_of(case), str(folder / "m"), (topic,), 60_000, deadline)
+    return ApplicationSpec(options, sql=sql, job=job)
 
 
 def environment(folder, settings):
@@ -148,7 +145,7 @@ def said(kafka, topic_name, jobs, away, tmp_path_factory):
             folder,
             sql=given.get("sql"),
             job=job and job.replace("JOBS", str(jobs)),
-            topics=(given.get("topics", topic_name),),
+            topic=given.get("topics", topic_name),
         )
         specs[case] = spec.to_json()
     (folder / "specs.json").write_text(json.dumps(specs))
