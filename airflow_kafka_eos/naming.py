@@ -28,6 +28,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from airflow_kafka_eos.errors import InvalidNameError
@@ -235,6 +236,11 @@ class AttemptRef:
         if self.repairs:
             return f"{self.load} repair {', '.join(str(number) for _, number in sorted(self.repairs))}"
         return f"{self.load} attempt {self.attempt}"
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """What an error of it tells beside its message: ``KafkaEosError(…, **ref.ids)``."""
+        return {"load": str(self.load), "attempt": self.attempt}
 
     def writes(self, spark_partition: int) -> bool:
         """Whether the rows of a Spark partition are written; in repairs, only what is prepared again is."""

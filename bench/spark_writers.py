@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from airflow_kafka_eos.kafka.producer.arrow.binary import numbers
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.write import write
 
 Settings = Mapping[str, str]
@@ -39,7 +40,7 @@ def kafka_eos(frame: DataFrame, given: Settings) -> None:
         from airflow_kafka_eos.spark.scope import own_partitions
 
         frame = own_partitions(frame, options)
-    write(frame, options)
+    write(frame, WriteOptions.parse(options))
 
 
 def foreach_partition(frame: DataFrame, given: Settings) -> None:

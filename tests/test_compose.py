@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_kafka_eos.sandbox.broker import Node, server_settings
 from airflow_kafka_eos.sandbox.jars import full_version
-from airflow_kafka_eos.sandbox.process import Node, server_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))

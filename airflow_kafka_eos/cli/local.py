@@ -57,9 +57,9 @@ def _broker(arguments: argparse.Namespace) -> int:
     import time
     from contextlib import suppress
 
+    from airflow_kafka_eos.sandbox.broker import TopicExists
     from airflow_kafka_eos.sandbox.kafka import LocalKafka
     from airflow_kafka_eos.sandbox.keeping import sigterm_as_ctrl_c
-    from airflow_kafka_eos.sandbox.process import TopicExists
 
     folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,4 @@
-"""Airflow connections to a protocol session: the cluster (connection type ``kafka``) and the ledger.
-
-The connection type ``kafka_eos_ledger``: the database that holds the ledger.
-"""
+"""Airflow connections to what the protocol needs: the cluster (type ``kafka``), the ledger, the schema registry."""
 
 from __future__ import annotations
 
@@ -124,11 +121,11 @@ class KafkaEosHook(BaseHook):
             e.message = f"Airflow connection {self.kafka_conn_id!r}: {e.message}"
             raise
         if ledger is None:
-            _refuse_embedded_ledger_of_many_hosts(conf.get("core", "executor"))
+            _check_one_host(conf.get("core", "executor"))
         return Resolved(settings, ledger_url(ledger) if ledger is not None else default_url())
 
 
-def _refuse_embedded_ledger_of_many_hosts(executor: str) -> None:
+def _check_one_host(executor: str) -> None:
     """Two hosts would have two ledgers: a load that is committed in one would be loaded again from the other.
 
     :raises ConfigurationError: the executor may run tasks on other hosts.

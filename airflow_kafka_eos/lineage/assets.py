@@ -3,14 +3,13 @@
 Airflow registers the events of a task together with its success, so what it has registered is what was told: before
 anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of a committed load wakes nobody again.
 
-The first event of a topic's asset: tasks whose success would make the same in Airflow take turns.
-
-Rule: turns-for-the-first-event.
-
 Airflow makes an asset that no DAG file names together with its first event, and with the first event by an alias it
 notes that the alias has the asset. Where two tasks end at once, the second meets the database's UNIQUE constraint, and
 Airflow 3.3 marks it as failed for good, without retries ("Error updating Task Instance state. Setting the task to
-failed", seen in a backfill): a load that is committed and visible would show as a failed run. See docs/adr/0022.
+failed", seen in a backfill): a load that is committed and visible would show as a failed run. So tasks whose success
+would make the same in Airflow take turns (docs/adr/0022).
+
+Rule: turns-for-the-first-event.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, Terminal
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-
 log = logging.getLogger(__name__)
 
 #: Airflow has the success of whoever took its turn by then, on a busy machine too.
@@ -41,52 +39,6 @@ A_TURN = timedelta(seconds=60)
 #: Nobody waits longer.
 PATIENCE = timedelta(minutes=3)
 _LOOK_S = 1.0
-
-
-def to_be_made(uri: str, alias: str, *, is_made: bool) -> list[str]:
-    """Names of what the first event of an asset by an alias makes in Airflow. No I/O.
-
-    :param is_made: Airflow has the asset, and has yet to note that the alias has it.
-    """
-    of_alias = f"{uri} by {alias}"
-    return [of_alias] if is_made else [uri, of_alias]
-
-
-def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[str]], str | None]) -> None:
-    """Wait until nothing is left to be made, or it is our turn to make all of it.
-
-    Its turn is over for whoever took it when Airflow has its success, for then nothing is left; or by time, where it
-    died. Behind :data:`PATIENCE`, or where the ledger refuses a turn for good, this goes on all the same: the records
-    are there, and readers want to be told.
-
-    :param look: asks Airflow for what is left.
-    :param take: takes the turn with that; None, or who has it.
-    """
-    began, said = time.monotonic(), ""
-    while left := look():
-        try:
-            holder = take(left)
-            if holder is None:
-                return
-            reason = f"{holder} has the turn"
-            may_come = True
-        except (KafkaEosError, AirflowException, AirflowRuntimeError) as e:  # a connection that Airflow does not give
-            reason, may_come = f"{type(e).__name__}: {e}", not isinstance(e, TerminalError)
-        waited_s = time.monotonic() - began
-        if not may_come or waited_s >= PATIENCE.total_seconds():
-            log.warning(
-                "waited %.0f s for its turn to create %s in Airflow, and goes on without it (%s). If another task "
-                "creates the same at this moment, Airflow fails one of the two tasks: clear it then; the records "
-                "are visible",
-                *(waited_s, ", ".join(sorted(left)), reason),
-            )
-            return
-        if reason != said:
-            log.info("waits for its turn to create %s in Airflow (%s)", ", ".join(sorted(left)), reason)
-            said = reason
-        time.sleep(_LOOK_S)
-
-
 DEFAULT_PORT = 9092
 #: The event of a load follows its decision; so many of other loads are looked through for it.
 MAX_EVENTS = 1000
@@ -106,7 +58,7 @@ def server_of(bootstrap_servers: str) -> str:
     return first if has_port else f"{first}:{DEFAULT_PORT}"
 
 
-def refuse_server(server: str | None) -> None:
+def check_server(server: str | None) -> None:
     """
     :raises ConfigurationError: it is no authority of a URI.
     """
@@ -159,7 +111,7 @@ def announce(
     :param outlets: the task's own, ``alias`` among them.
     :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
-    :param take: takes the turn with what is to be made in Airflow, see :mod:`first_event`.
+    :param take: takes the turn with what is to be made in Airflow, see :func:`take_turn`.
     """
     accessors: Any = context["outlet_events"]
     own: list[tuple[Any, AssetUniqueKey | None]] = []
@@ -193,6 +145,91 @@ def announce(
         accessors[alias].add(key.to_asset(), extra=_extra(arrival, by_alias[uri]))
         told.events.append(uri)
     return told
+
+
+@dataclass
+class _Found:
+    """What there is to tell, as Airflow has it at one moment.
+
+    :param before: URIs of the assets that this load was told of before.
+    :param by_alias: by URI, those of the others that are told of by the alias.
+    :param to_be_made: what telling makes in Airflow.
+    """
+
+    before: list[str] = field(default_factory=list)
+    by_alias: dict[str, AssetUniqueKey] = field(default_factory=dict)
+    to_be_made: list[str] = field(default_factory=list)
+
+
+def _look(
+    accessors: Any,
+    named: Iterable[AssetUniqueKey],
+    uris: Collection[str],
+    alias: AssetAlias | None,
+    arrival: Mapping[str, Any],
+) -> _Found:
+    """
+    :param named: of outlets.
+    :param uris: told of by the alias.
+    """
+    found = _Found([key.uri for key in named if _was_told(key, arrival)])
+    if alias is None or not uris:
+        return found
+    ours = _assets_of(alias)
+    for uri in uris:
+        known = _known(accessors, uri)
+        key = known or _unknown(uri)
+        if _was_told(key, arrival):
+            found.before.append(uri)
+            continue
+        found.by_alias[uri] = key
+        if key not in ours:
+            found.to_be_made += to_be_made(uri, alias.name, is_made=known is not None or _has_event(key))
+    return found
+
+
+def to_be_made(uri: str, alias: str, *, is_made: bool) -> list[str]:
+    """Names of what the first event of an asset by an alias makes in Airflow. No I/O.
+
+    :param is_made: Airflow has the asset, and has yet to note that the alias has it.
+    """
+    of_alias = f"{uri} by {alias}"
+    return [of_alias] if is_made else [uri, of_alias]
+
+
+def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[str]], str | None]) -> None:
+    """Wait until nothing is left to be made, or it is our turn to make all of it.
+
+    Its turn is over for whoever took it when Airflow has its success, for then nothing is left; or by time, where it
+    died. Behind :data:`PATIENCE`, or where the ledger refuses a turn for good, this goes on all the same: the records
+    are there, and readers want to be told.
+
+    :param look: asks Airflow for what is left.
+    :param take: takes the turn with that; None, or who has it.
+    """
+    began, said = time.monotonic(), ""
+    while left := look():
+        try:
+            holder = take(left)
+            if holder is None:
+                return
+            reason = f"{holder} has the turn"
+            may_come = True
+        except (KafkaEosError, AirflowException, AirflowRuntimeError) as e:  # a connection that Airflow does not give
+            reason, may_come = f"{type(e).__name__}: {e}", not isinstance(e, TerminalError)
+        waited_s = time.monotonic() - began
+        if not may_come or waited_s >= PATIENCE.total_seconds():
+            log.warning(
+                "waited %.0f s for its turn to create %s in Airflow, and goes on without it (%s). If another task "
+                "creates the same at this moment, Airflow fails one of the two tasks: clear it then; the records "
+                "are visible",
+                *(waited_s, ", ".join(sorted(left)), reason),
+            )
+            return
+        if reason != said:
+            log.info("waits for its turn to create %s in Airflow (%s)", ", ".join(sorted(left)), reason)
+            said = reason
+        time.sleep(_LOOK_S)
 
 
 def _known(accessors: Any, uri: str) -> AssetUniqueKey | None:
@@ -238,47 +275,6 @@ def _past(key: AssetUniqueKey) -> Any:
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     return InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
-
-
-@dataclass
-class _Found:
-    """What there is to tell, as Airflow has it at one moment.
-
-    :param before: URIs of the assets that this load was told of before.
-    :param by_alias: by URI, those of the others that are told of by the alias.
-    :param to_be_made: what telling makes in Airflow.
-    """
-
-    before: list[str] = field(default_factory=list)
-    by_alias: dict[str, AssetUniqueKey] = field(default_factory=dict)
-    to_be_made: list[str] = field(default_factory=list)
-
-
-def _look(
-    accessors: Any,
-    named: Iterable[AssetUniqueKey],
-    uris: Collection[str],
-    alias: AssetAlias | None,
-    arrival: Mapping[str, Any],
-) -> _Found:
-    """
-    :param named: of outlets.
-    :param uris: told of by the alias.
-    """
-    found = _Found([key.uri for key in named if _was_told(key, arrival)])
-    if alias is None or not uris:
-        return found
-    ours = _assets_of(alias)
-    for uri in uris:
-        known = _known(accessors, uri)
-        key = known or _unknown(uri)
-        if _was_told(key, arrival):
-            found.before.append(uri)
-            continue
-        found.by_alias[uri] = key
-        if key not in ours:
-            found.to_be_made += to_be_made(uri, alias.name, is_made=known is not None or _has_event(key))
-    return found
 
 
 def _assets_of(alias: AssetAlias) -> set[AssetUniqueKey]:

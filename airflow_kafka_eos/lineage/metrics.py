@@ -6,7 +6,7 @@ a tag, and ``kafka_eos.<namespace>.<number>`` for a StatsD without tags, where n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,15 +20,13 @@ PREFIX = "kafka_eos"
 def send_gauges(namespace: str, numbers: Mapping[str, int]) -> None:
     """What is now, by name."""
     for number, value in numbers.items():
-        gauge(f"{PREFIX}.{number}", value, tags={"namespace": namespace})
-        gauge(_untagged(namespace, number), value)
+        _send(gauge, namespace, number, value)
 
 
 def count(namespace: str, number: str, by: int) -> None:
     """What happened so many times more."""
     if by > 0:
-        incr(f"{PREFIX}.{number}", by, tags={"namespace": namespace})
-        incr(_untagged(namespace, number), by)
+        _send(incr, namespace, number, by)
 
 
 def count_arrival(load: LoadIdentity, arrival: Mapping[str, Any], now: datetime) -> None:
@@ -44,10 +42,11 @@ def count_arrival(load: LoadIdentity, arrival: Mapping[str, Any], now: datetime)
     ):
         count(load.namespace, number, by)
     passed = max(timedelta(0), now - datetime.fromisoformat(arrival["decided_at"]))
-    timing(f"{PREFIX}.decided_to_visible", passed, tags={"namespace": load.namespace})
-    timing(_untagged(load.namespace, "decided_to_visible"), passed)
+    _send(timing, load.namespace, "decided_to_visible", passed)
 
 
-def _untagged(namespace: str, number: str) -> str:
+def _send(send: Callable[..., None], namespace: str, number: str, value: float | timedelta) -> None:
+    send(f"{PREFIX}.{number}", value, tags={"namespace": namespace})
     # a dot in the name would make a level of its own
-    return f"{PREFIX}.{normalize_name_for_stats(namespace, log_warning=False).replace('.', '_')}.{number}"
+    level = normalize_name_for_stats(namespace, log_warning=False).replace(".", "_")
+    send(f"{PREFIX}.{level}.{number}", value)

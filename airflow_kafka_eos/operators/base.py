@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
+from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import check_text
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
@@ -215,14 +216,6 @@ def overridden(task: BaseOperator, kind: type[BaseOperator], *methods: str) -> s
         if getattr(type(task), method) is not getattr(kind, method):
             return f"{type(task).__name__} overrides {method}"
     return ""
-
-
-def duration_text(seconds: float) -> str:
-    """``3.2 s``, ``4 min 12 s``, ``2 h 5 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _is_of_ledger(error: BaseException | None) -> bool:

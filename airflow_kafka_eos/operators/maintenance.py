@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import Duration, check_bool, check_text, check_texts, duration
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
@@ -26,7 +27,6 @@ from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import (
     MAX_OWNER_PART,
     dag_and_run_of,
-    duration_text,
     group_of,
     group_of_task,
     no_retry_of_terminal_errors,

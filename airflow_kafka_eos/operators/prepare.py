@@ -350,6 +350,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         return int(self.hold_time.total_seconds() * 1000)
 
     def _spec(self, store: ManifestStore, deadline_ms: int) -> Any:
+        from airflow_kafka_eos.spark.options import WriteOptions
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
         check_topics(self.topics, rendered=True)
@@ -357,22 +358,24 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         check_json(self.job_args)
 
         def of(ref: Any, **changes: Any) -> str:
-            spec = ApplicationSpec(
+            options = WriteOptions(
                 attempt=ref,
                 manifest_dir=store.base,
                 topics=tuple(self.topics),
-                job=self.job,
-                sql=self.sql,
-                job_args=dict(self.job_args or {}),
                 transaction_timeout_ms=self._hold_time_ms,
                 deadline_ms=deadline_ms,
                 # a repair is of the attempt's scope, whatever the DAG says by now
-                scope=TransactionScope.TASK.value if ref.repairs else self.scope,
-                two_phase_commit=self.two_phase_commit,
-                writer=self.writer,
-                value_format=ValueFormat.of(self.value_format),
+                scope=TransactionScope.TASK if ref.repairs else TransactionScope(self.scope),
+                two_phase_commit=TwoPhaseCommit(self.two_phase_commit),
+                writer=WriterName(self.writer),
             )
-            return replace(spec, **changes).to_json()
+            return ApplicationSpec(
+                replace(options, **changes),
+                job=self.job,
+                sql=self.sql,
+                job_args=dict(self.job_args or {}),
+                value_format=ValueFormat.of(self.value_format),
+            ).to_json()
 
         return of
 
@@ -390,7 +393,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         self, deployment: Deployment, settings: KafkaSettings, registry: RegistrySettings | None
     ) -> Iterator[None]:
         """Settings and their secrets reach the driver by its environment, or where it runs elsewhere by files."""
-        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+        from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 
         texts = {SETTINGS_VARIABLE: settings.to_json()}
         if registry is not None:

@@ -95,7 +95,7 @@ class Deployment:
         :param manifest_dir: as the author gave it.
         :raises ConfigurationError: naming the deploy mode, and what is missing.
         """
-        from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+        from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 
         for prefix in (_YARN_ENV, _KUBERNETES_ENV, "spark.executorEnv."):
             for name, what in ((SETTINGS_VARIABLE, "Kafka"), (REGISTRY_VARIABLE, "schema registry's")):

@@ -20,6 +20,8 @@ POM = Path(__file__).with_name("pom.xml")
 CACHE_VARIABLE = "AIRFLOW_KAFKA_EOS_CACHE"
 MINIMUM_JAVA = 17
 MAVEN_SECONDS = 900
+# for short runs: compile little, collect simply
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 # the newest patch of each release line that the tests run on
 VERSIONS = {"3.9": "3.9.2", "4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.2", "4.3": "4.3.1", "4.4": "4.4.0"}

@@ -10,9 +10,7 @@ from __future__ import annotations
 import atexit
 import base64
 import os
-import random
 import shutil
-import socket
 import tempfile
 import time
 import uuid
@@ -21,20 +19,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
-from airflow_kafka_eos.sandbox import process as probe
-from airflow_kafka_eos.sandbox.jars import find_java, full_version, kafka_jars
-from airflow_kafka_eos.sandbox.keeping import Keeper, Progress, Restarts, Running, how_it_ended
-from airflow_kafka_eos.sandbox.process import (
+from airflow_kafka_eos.sandbox import broker
+from airflow_kafka_eos.sandbox.broker import KAFKA_MAIN, BrokerProcess, Node, format_storage, java_command
+from airflow_kafka_eos.sandbox.jars import QUICK_JVM, find_java, full_version, kafka_jars
+from airflow_kafka_eos.sandbox.keeping import (
     HOST,
-    KAFKA_MAIN,
-    QUICK_JVM,
-    BrokerProcess,
-    Node,
-    format_storage,
-    java_command,
+    Keeper,
+    Progress,
+    Restarts,
+    Running,
+    free_ports,
+    how_it_ended,
+    is_free,
     log_tail,
-    properties_text,
-    server_settings,
 )
 
 __all__ = ["LocalKafka"]
@@ -44,8 +41,6 @@ TRANSACTION_VERSION = "transaction.version"
 READY_SECONDS = 60.0
 STOP_SECONDS = 15.0
 POLL_SECONDS = 0.05
-# below the ports that Linux hands out to connections, so that nobody sits on a port while its broker is down
-PORTS = range(20_000, 32_000)
 
 _running: weakref.WeakSet[LocalKafka] = weakref.WeakSet()
 
@@ -141,9 +136,9 @@ class LocalKafka(Running):
             nodes = list(self._nodes.values())
             for node in nodes:
                 node.folder.mkdir(parents=True, exist_ok=True)
-                settings = server_settings(node, nodes, self.broker_settings)
+                settings = broker.server_settings(node, nodes, self.broker_settings)
                 node.properties.touch(mode=0o600)  # broker_settings may hold passwords
-                node.properties.write_text(properties_text(settings))
+                node.properties.write_text(broker.properties_text(settings))
             features = {} if self.transaction_version is None else {TRANSACTION_VERSION: self.transaction_version}
             format_storage(java, jars, nodes, _cluster_id(self._root), features)
             self._run(self.node_ids)
@@ -225,10 +220,10 @@ class LocalKafka(Running):
         """
         begun = time.monotonic()
         addresses = [self._nodes[one].address for one in self._processes]
-        partitions = int(
-            _any_settings(self._nodes, self.broker_settings)["transaction.state.log.num.partitions"]
-        )
-        self._until(lambda: probe.why_not_ready(addresses, partitions), timeout)
+        nodes = list(self._nodes.values())
+        settings = broker.server_settings(nodes[0], nodes, self.broker_settings)
+        partitions = int(settings["transaction.state.log.num.partitions"])
+        self._until(lambda: broker.why_not_ready(addresses, partitions), timeout)
         who = ", ".join(f"{one} ({self._nodes[one].address})" for one in self._processes)
         self._log(f"Kafka {self.version}: broker {who} answers after {time.monotonic() - begun:.1f} s")
 
@@ -246,7 +241,7 @@ class LocalKafka(Running):
         """
         addresses = [self._nodes[one].address for one in self._processes]
         copies = replication or min(3, self.brokers)
-        probe.create_topic(
+        broker.create_topic(
             addresses, name, partitions, copies, config or {}, lambda check: self._until(check, READY_SECONDS)
         )
 
@@ -309,37 +304,12 @@ def _answer(missing: Callable[[], str | None]) -> str | None:
 
 
 def _nodes(root: Path, brokers: int, port: int | None) -> dict[int, Node]:
-    if port is not None and not _is_free(port):
+    if port is not None and not is_free(port):
         raise ConfigurationError(
             f"somebody listens on {HOST}:{port} already", remedy="End that one, or pass another port"
         )
-    ports = iter(([] if port is None else [port]) + _free_ports(2 * brokers))
+    ports = iter(([] if port is None else [port]) + free_ports(2 * brokers))
     return {one: Node(one, next(ports), next(ports), root / f"node-{one}") for one in range(1, brokers + 1)}
-
-
-def _free_ports(count: int) -> list[int]:
-    free: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        if _is_free(port):
-            free.append(port)
-        if len(free) == count:
-            break
-    return free
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probing:
-        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probing.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _any_settings(nodes: Mapping[int, Node], overrides: Mapping[str, str]) -> dict[str, str]:
-    every = list(nodes.values())
-    return server_settings(every[0], every, overrides)
 
 
 def _cluster_id(root: Path) -> str:

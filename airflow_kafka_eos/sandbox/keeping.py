@@ -1,27 +1,148 @@
-"""Looks after processes: what ends by itself is named at once, and started again a few times.
+"""What the sandbox's servers have in common: processes that end with this one, and waits that have an end.
 
-Waits that have an end, and say meanwhile what they wait for.
-
-What the sandbox's servers have in common: ``with`` starts them and ends them, and a signal ends all in order.
+``with`` starts a server and ends it. What ends by itself is named at once, and started again a few times.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
 from airflow_kafka_eos.errors import KafkaEosError, SandboxError
 
+HOST = "127.0.0.1"
+# below the ports that Linux hands out to connections, so that nobody sits on a port while its server is down
+PORTS = range(20_000, 32_000)
+WATCH = Path(__file__).with_name("watch.py")
 LOOK_SECONDS = 0.2
-MOST = 3
-WITHIN_SECONDS = 300.0
+#: A restart is one too many behind so many within so many seconds.
+MOST, WITHIN_SECONDS = 3, 300.0
+FIRST_SECONDS = 5.0
+EVERY_SECONDS = 10.0
+POLL_SECONDS = 0.3
+T = TypeVar("T")
+
+
+class Running(ABC):
+    """Started by ``with``, stopped behind it, whatever happens in between."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it; once is enough, more does no harm."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM ends everything in order, too: Airflow's tasks and their Spark are in sessions of their own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def start_watched(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """A command in a session of its own, where its children stay, too; all of it dies when this process does."""
+    with open(log, "ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), *command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """To all of what was started so."""
+    # polled first: a group that has been reaped may be somebody else's by now
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def how_it_ended(code: int) -> str:
+    """Of an exit code, as Popen has it or a shell (128 and the signal's number)."""
+    number = -code if code < 0 else code - 128
+    try:
+        return f"killed by {signal.Signals(number).name}" if number > 0 else f"exit code {code}"
+    except ValueError:
+        return f"exit code {code}"
+
+
+def log_tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a log, without the stack frames between them."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, path.stat().st_size - (64 << 10)))
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return without_frames(text, lines)
+
+
+def without_frames(text: str, lines: int) -> str:
+    """The last lines that are no frames of a Java stack."""
+    # a Java stack is longer than a tail, and would push the reason out of it
+    kept = [line for line in text.splitlines() if not line.startswith(("\tat ", "\t..."))]
+    return "\n".join(kept[-lines:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on right now."""
+    free: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        if is_free(port):
+            free.append(port)
+        if len(free) == count:
+            break
+    return free
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probing:
+        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probing.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 class Keeper:
@@ -88,21 +209,6 @@ class Restarts:
         return len(at)
 
 
-def how_it_ended(code: int) -> str:
-    """Of an exit code, as Popen has it or a shell (128 and the signal's number)."""
-    number = -code if code < 0 else code - 128
-    try:
-        return f"killed by {signal.Signals(number).name}" if number > 0 else f"exit code {code}"
-    except ValueError:
-        return f"exit code {code}"
-
-
-FIRST_SECONDS = 5.0
-EVERY_SECONDS = 10.0
-POLL_SECONDS = 0.3
-T = TypeVar("T")
-
-
 class Progress:
     """Lines for people who wait: the first after some seconds, then one at a time. A short wait says nothing."""
 
@@ -154,41 +260,3 @@ def wait_for(
         progress.say(what)
         time.sleep(POLL_SECONDS)
     return answer
-
-
-class Running(ABC):
-    """Started by ``with``, stopped behind it, whatever happens in between."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """End it; once is enough, more does no harm."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-@contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends everything in order, too: Airflow's tasks and their Spark are in sessions of their own."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,6 +1,4 @@
-"""Spark settings for short local jobs: what costs seconds at each start and nobody looks at is off.
-
-A real Spark standalone cluster at hand: a master and workers on loopback, from the jars of the installed pyspark.
+"""A real Spark at hand: settings for short local jobs, and a standalone cluster on loopback from the installed pyspark.
 
 with LocalSpark(workers=2) as spark:
     subprocess.run(["spark-submit", "--master", spark.master, ...], env=os.environ | spark.client_environment)
@@ -8,15 +6,12 @@ with LocalSpark(workers=2) as spark:
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -25,16 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_eos.errors import SandboxError, ToolMissingError
-from airflow_kafka_eos.sandbox.jars import find_java
-from airflow_kafka_eos.sandbox.keeping import Running
-from airflow_kafka_eos.sandbox.process import HOST, QUICK_JVM, WATCH, log_tail
+from airflow_kafka_eos.sandbox.jars import QUICK_JVM, find_java
+from airflow_kafka_eos.sandbox.keeping import HOST, Running, free_ports, log_tail, signal_group, start_watched
 
-#: Compile little, collect simply: a job of seconds never earns back what the optimising compiler costs.
-_QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+READY_SECONDS = 60.0
+STOP_SECONDS = 15.0
+POLL_SECONDS = 0.1
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+#: A job of seconds never earns back what the optimising compiler costs, and nobody looks at its UI.
 _DEFAULTS = {
-    "spark.driver.extraJavaOptions": _QUICK_JVM,
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": " ".join(QUICK_JVM),
+    "spark.driver.bindAddress": HOST,
+    "spark.driver.host": HOST,
     "spark.ui.enabled": "false",
     # a Python worker that dies says where
     "spark.python.worker.faulthandler.enabled": "true",
@@ -55,16 +53,9 @@ def quick_settings(folder: Path) -> dict[str, str]:
     # the launcher is a JVM of its own, started before the driver's
     return {
         "SPARK_CONF_DIR": str(folder),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LAUNCHER_OPTS": " ".join(QUICK_JVM),
     }
-
-
-READY_SECONDS = 60.0
-STOP_SECONDS = 15.0
-POLL_SECONDS = 0.1
-_MASTER = "org.apache.spark.deploy.master.Master"
-_WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
 class LocalSpark(Running):
@@ -100,7 +91,7 @@ class LocalSpark(Running):
         """
         java = find_java()
         self._folder = Path(tempfile.mkdtemp(prefix="airflow-kafka-eos-spark-"))
-        port, web = _free_ports(2)
+        port, web = free_ports(2)
         self.master, self._web = f"spark://{HOST}:{port}", f"http://{HOST}:{web}/json/"
         try:
             self._run("master", java, _MASTER, "--port", str(port), "--webui-port", str(web))
@@ -118,13 +109,13 @@ class LocalSpark(Running):
     def stop(self) -> None:
         """End all of it, executors too; safe to call twice."""
         for process in reversed(self._processes.values()):
-            _signal(process, signal.SIGTERM)
+            signal_group(process, signal.SIGTERM)
         end = time.monotonic() + STOP_SECONDS
         for process in self._processes.values():
             try:
                 process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _signal(process, signal.SIGKILL)
+                signal_group(process, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -143,16 +134,7 @@ class LocalSpark(Running):
 
     def _run(self, name: str, java: str, main: str, *arguments: str) -> None:
         command = [java, "-Xmx256m", *QUICK_JVM, "-cp", f"{self.home}/jars/*", main, "--host", HOST, *arguments]
-        watched = [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), *command]
-        with open(self._folder / f"{name}.log", "ab") as log:
-            self._processes[name] = subprocess.Popen(
-                watched,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=self._environment,
-            )
+        self._processes[name] = start_watched(command, self._folder / f"{name}.log", self._environment)
 
     def _wait(self, good: Any) -> None:
         end = time.monotonic() + READY_SECONDS
@@ -188,26 +170,8 @@ def _spark_home() -> Path:
     return home
 
 
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    # the group: a worker's executors are in it. Polled first: one that has been reaped may be somebody else's by now
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-
-
 def _parent(folder: Path) -> int:
     try:
         return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError):
         return 0
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.arguments import check_bool, check_text, check_topics
-from airflow_kafka_eos.lineage.assets import A_TURN, alias_of, announce, refuse_server, server_of
+from airflow_kafka_eos.lineage.assets import A_TURN, alias_of, announce, check_server, server_of
 from airflow_kafka_eos.lineage.metrics import count_arrival
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
@@ -46,7 +46,7 @@ class LoadedSensor(PollingLoadSensor):
         **kwargs: Any,
     ) -> None:
         check_text("asset_server", asset_server)
-        refuse_server(asset_server)
+        check_server(asset_server)
         check_topics(topics, some=False)  # and again when rendered: they may come from another task
         check_bool("asset_events", asset_events)
         super().__init__(**kwargs)

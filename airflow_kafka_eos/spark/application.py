@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import socket
 import sys
 import traceback
 import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,112 +95,84 @@ def prepare(spec_text: str) -> None:
         (rule: one-application-per-attempt).
     :raises SupersededError: the attempt was given up meanwhile, and can never become visible.
     """
+    from airflow_kafka_eos.amounts import duration_text, size_text
+    from airflow_kafka_eos.spark.errortext import THIS_PROCESS
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
     from airflow_kafka_eos.spark.spec import ApplicationSpec
 
     spec = ApplicationSpec.from_json(spec_text)
-    store = ManifestStore(spec.manifest_dir)
-    claimant = f"{socket.gethostname()} process {os.getpid()}, {uuid.uuid4().hex}"
-    store.claim(spec.attempt, claimant)
-    _say(f"load {spec.attempt}: claimed by {claimant}")
+    claimant = f"{THIS_PROCESS}{uuid.uuid4().hex}"
+    spec = replace(spec, options=replace(spec.options, claim=claimant))
+    store, ref = ManifestStore(spec.options.manifest_dir), spec.options.attempt
+    store.claim(ref, claimant)
+    _say(f"load {ref}: claimed by {claimant}")
 
     # only now: a driver that may not write need not start Spark
     from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
 
-    with StopWhenSuperseded(store, spec.attempt) as watch:
-        took_s = _write(spec, store, claimant, watch)
-    made = store.read(spec.attempt)
-    from airflow_kafka_eos.spark.progress import duration, size
-
+    with StopWhenSuperseded(store, ref) as watch:
+        took_s = _write(spec, store, watch)
+    made = store.read(ref)
     _say(
-        f"load {spec.attempt}: prepared {made.records:,} records in {made.how}, {len(made.entries)} Spark partitions, "
-        f"{size(made.bytes)}, {duration(took_s)}; manifest {store.path(spec.attempt)}"
+        f"load {ref}: prepared {made.records:,} records in {made.how}, {len(made.entries)} Spark partitions, "
+        f"{size_text(made.bytes)}, {duration_text(took_s)}; manifest {store.path(ref)}"
     )
 
 
-def _write(spec: ApplicationSpec, store: ManifestStore, claimant: str, watch: StopWhenSuperseded) -> float:
+def _write(spec: ApplicationSpec, store: ManifestStore, watch: StopWhenSuperseded) -> float:
     """Run the job and write what it returns; the seconds that it took."""
     from airflow_kafka_eos.load import TransactionScope
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import run_job
-    from airflow_kafka_eos.spark.no_retries import ran_once
+    from airflow_kafka_eos.spark.no_retries import ONE_RUN, ran_once
     from airflow_kafka_eos.spark.progress import Progress, counter
-    from airflow_kafka_eos.spark.write import write
+    from airflow_kafka_eos.spark.write import ARROW_BATCHES, write
 
-    options = write_options(spec, claimant)
-    spark = _session(spec)
+    options, ref = spec.options, spec.options.attempt
+    one_for_all = options.scope is TransactionScope.LOAD
+    spark = _session(ARROW_BATCHES | (ONE_RUN if one_for_all else {}))
     context = spark.sparkContext
     try:
         watch.cancels(context.cancelAllJobs)
         written = counter(context)
-        with Progress(context, written, str(spec.attempt), _say) as progress:
+        with Progress(context, written, str(ref), _say) as progress:
             frame = shape(
                 run_job(spec, spark),
                 spec.value_format,
-                topics=spec.topics,
-                default_topic=spec.default_topic,
+                topics=options.topics,
+                default_topic=options.default_topic,
                 registry=RegistrySettings.from_environment(os.environ),
             )
-            if spec.scope == TransactionScope.LOAD:
+            if one_for_all:
                 from airflow_kafka_eos.spark.scope import own_partitions
 
                 frame = own_partitions(frame, options)
             watch.check()
-            _say(f"load {spec.attempt}: writing to {', '.join(spec.topics)}")
+            _say(f"load {ref}: writing to {', '.join(options.topics)}")
             group = f"kafka_eos {uuid.uuid4().hex}"
-            context.setJobGroup(group, str(spec.attempt))
+            context.setJobGroup(group, str(ref))
             write(frame, options, written)
             if ran_once(context, group):
-                store.note_ran_once(spec.attempt)
+                store.note_ran_once(ref)
         return progress.seconds
     finally:
         spark.stop()  # before anything else is printed: it logs
 
 
-def _session(spec: ApplicationSpec) -> SparkSession:
-    """Spark with Arrow batches of a good size, and told to run nothing twice in scope ``load``.
-
-    What the author has set himself is left as it is: what cannot be is refused later.
-    """
+def _session(defaults: Mapping[str, str]) -> SparkSession:
+    """Spark with these settings, but for those that the author has set himself: what cannot be is refused later."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
-
-    from airflow_kafka_eos.load import TransactionScope
-    from airflow_kafka_eos.spark.no_retries import ONE_RUN
-    from airflow_kafka_eos.spark.write import ARROW_BATCHES
 
     # without a JVM, SparkConf() is empty: what spark-submit was given is there only
     SparkContext._ensure_initialized()
     given = SparkConf()
     builder = SparkSession.builder
-    for key, value in (ARROW_BATCHES | (ONE_RUN if spec.scope == TransactionScope.LOAD else {})).items():
+    for key, value in defaults.items():
         if not given.contains(key):
             builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def write_options(spec: ApplicationSpec, claimant: str) -> dict[str, str]:
-    """The options of the data source for a specification."""
-    load, slot, repairs = spec.attempt.load, spec.attempt.slot, spec.attempt.repairs
-    some = {} if slot is None else {"load.slot": str(slot)}
-    if repairs:
-        some["load.repairs"] = ",".join(f"{partition}={number}" for partition, number in repairs)
-    return some | {
-        "topics": ",".join(spec.topics),
-        "load.namespace": load.namespace,
-        "load.name": load.name,
-        "load.key": load.key,
-        "load.attempt": str(spec.attempt.attempt),
-        "load.claim": claimant,
-        "ledger.id": spec.attempt.ledger_id,
-        "manifest.dir": spec.manifest_dir,
-        "transaction.timeout.ms": str(spec.transaction_timeout_ms),
-        "deadline.ms": str(spec.deadline_ms),
-        "transaction.scope": spec.scope,
-        "transaction.two.phase.commit": spec.two_phase_commit,
-        "writer": spec.writer,
-    }
 
 
 def _say(line: str) -> None:

@@ -42,18 +42,16 @@ from pyspark.sql.types import StructType
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, TerminalError, UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.producer.interface import TransactionWriter, WriteTarget
+from airflow_kafka_eos.kafka.producer.interface import TransactionWriter
 from airflow_kafka_eos.kafka.records.digest import ALGORITHM
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import AnyId, IdRole
-from airflow_kafka_eos.spark.driver_secrets import handed_over
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.no_retries import refuse_second_attempt, refuse_second_runs
+from airflow_kafka_eos.spark.no_retries import check_first_attempt, check_spark_settings
 from airflow_kafka_eos.spark.options import Checked, WriteOptions, check_schema
 from airflow_kafka_eos.spark.pooled import Snapshot, choose, snapshot
-from airflow_kafka_eos.spark.python_env import refuse_missing_libraries
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+from airflow_kafka_eos.spark.python_env import check_libraries
 from airflow_kafka_eos.transaction import PreparedTransaction
 
 if TYPE_CHECKING:
@@ -88,34 +86,38 @@ class KafkaEosDataSource(DataSource):
         return "kafka_eos"
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaEosWriter:
-        """Check everything that can be checked before a task runs.
-
-        :raises ConfigurationError: options, columns, topics or hold time are wrong.
-        :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
-            required and not granted.
-        :raises UndecidableError: another application has claimed the attempt (rule: one-application-per-attempt).
-        """
+        """See :func:`make_writer`, which also says what this raises."""
         if overwrite:
             raise ConfigurationError(
                 "kafka_eos cannot overwrite a topic", remedy='Write with .mode("append")'
             )
-        from airflow_kafka_eos.spark.preflight import check_cluster
+        return make_writer(schema, WriteOptions.parse(self.options))
 
-        options = WriteOptions.parse(self.options)
-        check_schema(schema, has_default_topic=options.default_topic is not None)
-        settings = options.settings(handed_over(os.environ, SETTINGS_VARIABLE))
-        checked = check_cluster(settings, options)
-        _check_claim(options)
-        shared = None
-        if options.scope is TransactionScope.LOAD:
-            from airflow_kafka_eos.spark.scope import refuse_other_arrangement
 
-            refuse_other_arrangement(schema, checked.partitions, options)
-            # behind the claim: initialising ends whatever another application has open under that id
-            shared = _shared_transaction(options, settings, checked)
-        # behind the claim, for the slot is this application's alone from there on; before any task
-        at_lease = snapshot(settings, options.attempt) if shared is None else {}
-        return KafkaEosWriter(options, settings, checked, shared, at_lease)
+def make_writer(schema: StructType, options: WriteOptions) -> KafkaEosWriter:
+    """The writer of a DataFrame. Everything is checked that can be checked before a task runs.
+
+    :raises ConfigurationError: options, columns, topics or hold time are wrong.
+    :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
+        required and not granted.
+    :raises UndecidableError: another application has claimed the attempt (rule: one-application-per-attempt).
+    """
+    from airflow_kafka_eos.spark.preflight import check_cluster
+
+    check_schema(schema, has_default_topic=options.default_topic is not None)
+    settings = options.settings(os.environ)
+    checked = check_cluster(settings, options)
+    _check_claim(options)
+    shared = None
+    if options.scope is TransactionScope.LOAD:
+        from airflow_kafka_eos.spark.scope import check_arrangement
+
+        check_arrangement(schema, checked.partitions, options)
+        # behind the claim: initialising ends whatever another application has open under that id
+        shared = _shared_transaction(options, settings, checked)
+    # behind the claim, for the slot is this application's alone from there on; before any task
+    at_lease = snapshot(settings, options.attempt) if shared is None else {}
+    return KafkaEosWriter(options, settings, checked, shared, at_lease)
 
 
 def _shared_transaction(
@@ -150,15 +152,13 @@ def _check_claim(options: WriteOptions) -> None:
         raise UndecidableError(
             f"the attempt is claimed by {found or 'nobody'}, not by {options.claim}",
             remedy="Clear prepare: it opens a new attempt",
-            load=str(ref.load),
-            attempt=ref.attempt,
+            **ref.ids,
         )
     if store.is_written(ref):
         raise UndecidableError(
             "this application has written the attempt once already, or given it up",
             remedy="Write one DataFrame per application (union them), or make each a load of its own",
-            load=str(ref.load),
-            attempt=ref.attempt,
+            **ref.ids,
         )
 
 
@@ -190,14 +190,14 @@ class KafkaEosWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise TerminalError("kafka_eos writes only inside a Spark task", remedy="Use df.write")
-        refuse_missing_libraries(self.checked.writer)
+        check_libraries(self.checked.writer)
         partition, number = context.partitionId(), context.attemptNumber()
         if not self.options.attempt.writes(partition):
             for _ in iterator:
                 pass  # to its end: a cut input fails the task
             return PreparedPartition(ManifestEntry(partition, None, ()), number)
         check = self._check_of_rows(context)
-        refuse_second_attempt(number, self.options, partition)
+        check_first_attempt(number, self.options, partition)
         first_choice = True
         writer: TransactionWriter | None = None
         try:
@@ -234,12 +234,12 @@ class KafkaEosWriter(DataSourceArrowWriter):
         """What each batch is checked for before it is written: in scope ``load``, that it is this task's own."""
         if self.shared is None:
             return lambda batch: None
-        from airflow_kafka_eos.spark.scope import Owners, refuse_foreign_rows
+        from airflow_kafka_eos.spark.scope import Owners, check_own_rows
 
-        refuse_second_runs(context.getLocalProperty)
+        check_spark_settings(context.getLocalProperty)
         owners = Owners.of(self.checked.partitions, self.options.tasks)
         task = context.partitionId()
-        return lambda batch: refuse_foreign_rows(batch, task, owners, self.options)
+        return lambda batch: check_own_rows(batch, task, owners, self.options)
 
     def _transactional_id(self, context: TaskContext) -> tuple[AnyId, bool]:
         """The id to write with, and whether it is the one that a task's first run takes."""
@@ -263,12 +263,9 @@ class KafkaEosWriter(DataSourceArrowWriter):
     def _writer(self, transactional_id: AnyId) -> TransactionWriter:
         from airflow_kafka_eos.kafka.producer.writers import make_writer
 
-        target = WriteTarget(
-            transactional_id=transactional_id,
-            topics=self.checked.limits,
-            default_topic=self.options.default_topic,
-            transaction_timeout_ms=self.options.transaction_timeout_ms,
-            deadline_ms=self.options.deadline_ms,
+        target = self.options.target(
+            transactional_id,
+            self.checked.limits,
             two_phase_commit=self.checked.two_phase_commit,
             shared=None if self.shared is None else self.shared.state,
         )
@@ -285,14 +282,13 @@ class KafkaEosWriter(DataSourceArrowWriter):
         ref = self.options.attempt
         for message in messages:
             if isinstance(message, PreparedPartition):
-                refuse_second_attempt(message.attempt_number, self.options, message.entry.spark_partition)
+                check_first_attempt(message.attempt_number, self.options, message.entry.spark_partition)
         entries = sorted(_entries(messages), key=lambda e: e.spark_partition)
         if [e.spark_partition for e in entries] != list(range(len(messages))):
             raise ManifestError(
                 f"of {len(messages)} Spark partitions, these have reported: {[e.spark_partition for e in entries]}",
                 remedy="Clear prepare: it opens a new attempt",
-                load=str(ref.load),
-                attempt=ref.attempt,
+                **ref.ids,
             )
         reported = [m for m in messages if isinstance(m, PreparedPartition)]
         text = manifest.dump(

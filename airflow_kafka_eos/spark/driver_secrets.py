@@ -13,6 +13,8 @@ from pathlib import Path
 
 from airflow_kafka_eos.errors import ConfigurationError
 
+#: The environment variable of the Spark driver with the Kafka settings and their secrets (``KafkaSettings.to_json``).
+SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
 FILE_SUFFIX = "_FILE"
 
 

@@ -1,10 +1,8 @@
-"""Our own error, found again in what Spark makes of it; and the cause of any other.
+"""Why an application failed: our own error, found again in what Spark makes of it, or the cause of any other.
 
 Spark turns an exception of a Python data source into text inside a Java exception, with a long stack of both. Airflow
-keeps the last 20 lines of what spark-submit prints, which are frames of that stack.
-
-Why an application failed, left beside its claim: its own output does not reach Airflow from everywhere (YARN and
-Kubernetes in cluster mode), and where it does, only as the last lines of a log.
+keeps the last 20 lines of what spark-submit prints, which are frames of that stack, and in cluster mode nothing of it
+(YARN, Kubernetes). So what is found is printed last, and left beside the attempt's claim, too.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from collections.abc import Mapping
 from airflow_kafka_eos import errors
 from airflow_kafka_eos.kafka.client.settings import is_secret_name, json_object
 from airflow_kafka_eos.reasons import noted
-from airflow_kafka_eos.spark.driver_secrets import handed_over
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 _PRINTED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
 #: What is imported before a task can look itself (:mod:`.python_env`).
@@ -30,6 +28,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = "Caused by: "
 #: How the application prints the lines of an error that is not ours.
 FAILED = "airflow-kafka-eos: failed: "
+#: How a claimant's name begins that is this process; a second driver has nothing to say of the first one's attempt.
+THIS_PROCESS = f"{socket.gethostname()} process {os.getpid()}, "
 _MAX_LINES = 6
 _MAX_LENGTH = 500
 
@@ -133,10 +133,6 @@ def _no_package(name: str) -> errors.ConfigurationError:
     )
 
 
-#: How a claimant's name begins that is this process; a second driver has nothing to say of the first one's attempt.
-THIS_PROCESS = f"{socket.gethostname()} process {os.getpid()}, "
-
-
 def leave(spec_text: str, text: str, environ: Mapping[str, str]) -> None:
     """Leave a text without secrets, where this process has claimed the attempt.
 
@@ -144,10 +140,10 @@ def leave(spec_text: str, text: str, environ: Mapping[str, str]) -> None:
     :raises Exception: whatever the place raises: it is tried once, behind the error itself.
     """
     spec = ApplicationSpec.from_json(spec_text)
-    store = ManifestStore(spec.manifest_dir)
-    if not (store.claimant(spec.attempt) or "").startswith(THIS_PROCESS):
+    store = ManifestStore(spec.options.manifest_dir)
+    if not (store.claimant(spec.options.attempt) or "").startswith(THIS_PROCESS):
         return
-    store.note_failed(spec.attempt, noted(text, secrets_of(environ)))
+    store.note_failed(spec.options.attempt, noted(text, secrets_of(environ)))
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:

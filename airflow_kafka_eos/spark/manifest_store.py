@@ -61,21 +61,18 @@ class ManifestStore:
         :raises UndecidableError: it is claimed, by a restarted driver's predecessor or a retried prepare.
         :raises ConfigurationError: the place does not keep what is there: a claim would mean nothing.
         """
-        self._place.refuse_replacing(self._file(ref, "probe"))
-        text = json.dumps({"claimant": claimant, "claimed_at": datetime.now(UTC).isoformat()})
-        if not self._create(self._file(ref, "claim"), text):
+        self._place.check_creates_only(self._file(ref, "probe"))
+        if not self._note(ref, "claim", "claimant", claimant):
             raise UndecidableError(
                 f"the attempt was already claimed by {self.claimant(ref) or 'an application that left no name'}; "
                 f"{claimant} must not write it too",
                 remedy="Clear prepare: it opens a new attempt. Switch driver restarts (--supervise, YARN attempts) off",
-                load=str(ref.load),
-                attempt=ref.attempt,
+                **ref.ids,
             )
 
     def claimant(self, ref: AttemptRef) -> str | None:
         """Who claimed the attempt; None while nobody has."""
-        text = self._place.read(self._file(ref, "claim"))
-        return None if text is None else str(json.loads(text)["claimant"])
+        return self._noted(ref, "claim", "claimant")
 
     def identity(self, ref: AttemptRef, initialise: Callable[[], PreparedTxnState]) -> PreparedTxnState:
         """The identity of an attempt's one transaction (scope ``load``), initialised once and the same ever after.
@@ -85,16 +82,14 @@ class ManifestStore:
         :param initialise: sends InitProducerId; called once in the life of the attempt.
         :raises UndecidableError: it was called before, and what it answered was not written down.
         """
-        file = self._file(ref, "identity")
-        if self._place.read(file) is None and self._create(self._file(ref, "initialising"), _mark()):
-            self._create(file, str(initialise()))
-        found = self._place.read(file)
+        if not self._exists(ref, "identity") and self._create(ref, "initialising", _mark()):
+            self._create(ref, "identity", str(initialise()))
+        found = self._read(ref, "identity")
         if found is None:
             raise UndecidableError(
                 "initialising the attempt's transaction was tried before, and was not finished",
                 remedy="Clear prepare: it opens a new attempt. Write one DataFrame per application",
-                load=str(ref.load),
-                attempt=ref.attempt,
+                **ref.ids,
             )
         return PreparedTxnState.parse(found)
 
@@ -103,12 +98,11 @@ class ManifestStore:
 
         :raises ManifestError: there is one, or the attempt was given up, or writing was tried before.
         """
-        if not (self._create(self._file(ref, "writing"), _mark()) and self._create(self._file(ref, "json"), text)):
+        if not (self._create(ref, "writing", _mark()) and self._create(ref, "json", text)):
             raise ManifestError(
                 f"the manifest {self.path(ref)} exists, was given up, or writing it was tried before",
                 remedy="Clear prepare: it opens a new attempt",
-                load=str(ref.load),
-                attempt=ref.attempt,
+                **ref.ids,
             )
 
     def is_written(self, ref: AttemptRef) -> bool:
@@ -122,20 +116,19 @@ class ManifestStore:
         """
         if self._exists(ref, "writing"):
             return False
-        return self._create(self._file(ref, "json"), manifest.dump_given_up(ref, reason))
+        return self._create(ref, "json", manifest.dump_given_up(ref, reason))
 
     def note_ran_once(self, ref: AttemptRef) -> None:
         """The application's word, when its write is over: Spark has run no stage again, and no task twice at once."""
-        self._create(self._file(ref, "once"), _mark())
+        self._create(ref, "once", _mark())
 
     def note_failed(self, ref: AttemptRef, why: str) -> None:
         """The application's word, when it fails: its error, without secrets (:mod:`.errortext`)."""
-        self._create(self._file(ref, "failed"), json.dumps({"why": why, "failed_at": datetime.now(UTC).isoformat()}))
+        self._note(ref, "failed", "why", why)
 
     def failure(self, ref: AttemptRef) -> str | None:
         """Why the attempt's application failed; None where it has left no word."""
-        text = self._place.read(self._file(ref, "failed"))
-        return None if text is None else str(json.loads(text)["why"])
+        return self._noted(ref, "failed", "why")
 
     def note_superseded(self, ref: AttemptRef, by: str) -> bool:
         """Tell an attempt's driver that it may stop (:mod:`.orphan`); the ledger has given the attempt up before.
@@ -143,13 +136,11 @@ class ManifestStore:
         :param by: who has, and why, for people to read.
         :returns: False where it was told already.
         """
-        text = json.dumps({"superseded_by": by, "noted_at": datetime.now(UTC).isoformat()})
-        return self._create(self._file(ref, "superseded"), text)
+        return self._note(ref, "superseded", "superseded_by", by)
 
     def superseded_by(self, ref: AttemptRef) -> str | None:
         """Who has superseded the attempt, as :meth:`note_superseded` was told; None: nobody that is known here."""
-        text = self._place.read(self._file(ref, "superseded"))
-        return None if text is None else str(json.loads(text)["superseded_by"])
+        return self._noted(ref, "superseded", "superseded_by")
 
     def writers_left(self, manifest: Manifest) -> bool:
         """Whether a writer of the attempt may live on that its manifest does not name.
@@ -165,13 +156,12 @@ class ManifestStore:
 
         :raises ManifestError: it is missing, or not whole and this attempt's own (see ``manifest.load``).
         """
-        text = self._place.read(self._file(ref, "json"))
+        text = self._read(ref, "json")
         if text is None:
             raise ManifestError(
                 f"there is no manifest at {self.path(ref)}",
                 remedy="prepare must run first, with the same manifest folder. If it succeeded, clear it",
-                load=str(ref.load),
-                attempt=ref.attempt,
+                **ref.ids,
             )
         return manifest.load(text, ref)
 
@@ -188,10 +178,20 @@ class ManifestStore:
         return f"{ledger_id}/{namespace}/{name}/{key}/{ref.attempt}.{kind}"
 
     def _exists(self, ref: AttemptRef, kind: str) -> bool:
-        return self._place.read(self._file(ref, kind)) is not None
+        return self._read(ref, kind) is not None
 
-    def _create(self, name: str, text: str) -> bool:
-        return self._place.create(name, text)
+    def _read(self, ref: AttemptRef, kind: str) -> str | None:
+        return self._place.read(self._file(ref, kind))
+
+    def _create(self, ref: AttemptRef, kind: str, text: str) -> bool:
+        return self._place.create(self._file(ref, kind), text)
+
+    def _note(self, ref: AttemptRef, kind: str, name: str, said: str) -> bool:
+        return self._create(ref, kind, json.dumps({name: said, "noted_at": datetime.now(UTC).isoformat()}))
+
+    def _noted(self, ref: AttemptRef, kind: str, name: str) -> str | None:
+        text = self._read(ref, kind)
+        return None if text is None else str(json.loads(text)[name])
 
 
 def _mark() -> str:

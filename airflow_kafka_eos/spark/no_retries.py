@@ -1,12 +1,9 @@
-"""Scope ``load``: nothing is run twice, or the attempt fails (rule: scope-load-writes-once). No I/O.
+"""Whether Spark runs something twice: forbidden beforehand in scope ``load``, and asked of Spark behind any write.
 
-Did each task of a write run exactly once? Only then is no writer left that nobody knows of.
-
-Rule: verified-end-before-reuse.
+Rules: scope-load-writes-once, verified-end-before-reuse.
 
 Attempt numbers alone do not tell: they begin at 0 again when a stage is run again, and a Python task cannot see the
-stage's own attempt number (Spark 4.2). So the driver asks Spark itself when the write is over. What it cannot tell
-counts as no.
+stage's own attempt number (Spark 4.2 shows it to JVM tasks only). What Spark cannot tell counts as "yes, twice".
 """
 
 from __future__ import annotations
@@ -19,17 +16,19 @@ from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.spark.options import WriteOptions
 
-#: What Spark must be told before it starts, so that it fails at once where it would run something again. A Python task
-#: cannot see that its stage runs a second time (Spark 4.2 shows it to JVM tasks only), so that must never happen.
+#: What Spark must be told before it starts, so that it fails at once where it would run something again.
 ONE_RUN = {
     "spark.task.maxFailures": "1",
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.stage.ignoreDecommissionFetchFailure": "false",
     "spark.speculation": "false",
 }
+_SUCCEEDED, _FAILED = "SUCCEEDED", "FAILED"
+_WAIT_S = 20.0
+_PAUSE_S = 0.02
 
 
-def refuse_second_runs(setting: Callable[[str], str | None]) -> None:
+def check_spark_settings(setting: Callable[[str], str | None]) -> None:
     """Refuse Spark settings with which a stage may run twice, or a task twice at once.
 
     :param setting: the value of a Spark setting, None when it is not set.
@@ -51,7 +50,7 @@ def refuse_second_runs(setting: Callable[[str], str | None]) -> None:
         )
 
 
-def refuse_second_attempt(attempt_number: int, options: WriteOptions, task: int) -> None:
+def check_first_attempt(attempt_number: int, options: WriteOptions, task: int) -> None:
     """A task that runs a second time writes nothing, and its attempt is lost (rule: scope-load-writes-once).
 
     :param attempt_number: Spark's, from 0 on.
@@ -63,14 +62,8 @@ def refuse_second_attempt(attempt_number: int, options: WriteOptions, task: int)
             "fails the attempt, for what it has written cannot be taken back by itself",
             remedy="Clear prepare: it opens a new attempt. Look for what made the task fail the first time; "
             "where tasks must be able to fail and be retried, use scope task",
-            load=str(options.attempt.load),
-            attempt=options.attempt.attempt,
+            **options.attempt.ids,
         )
-
-
-_SUCCEEDED, _FAILED = "SUCCEEDED", "FAILED"
-_WAIT_S = 20.0
-_PAUSE_S = 0.02
 
 
 def ran_once(context: Any, group: str, *, wait_s: float = _WAIT_S) -> bool:

@@ -21,9 +21,8 @@ variable ``AIRFLOW_KAFKA_EOS_KAFKA`` of the Spark driver, as a JSON object of li
 | ``transaction.two.phase.commit`` | ``auto`` (default), ``required`` or ``off``: transactions without a timeout |
 | ``writer`` | ``auto`` (default), ``arrow`` or ``confluent`` |
 
-The columns that a DataFrame may have, checked before anything is written. No I/O.
-
-What the driver has checked, for the tasks and the manifest. No I/O, and light to import: it travels by pickle.
+Which columns a DataFrame may have is checked here, too. All of it is light to import: DAG files are parsed with it, and
+tasks are sent it by pickle.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.load import (
     DEFAULT_NAMESPACE,
     LoadIdentity,
@@ -43,14 +40,16 @@ from airflow_kafka_eos.load import (
     TwoPhaseCommit,
     WriterName,
 )
-from airflow_kafka_eos.manifest import AttemptRef, TopicInfo
-from airflow_kafka_eos.naming import check_length
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
+from airflow_kafka_eos.naming import AnyId, AttemptRef, check_length
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+    from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+    from airflow_kafka_eos.manifest import TopicInfo
 
 _REQUIRED = (
     "load.name",
@@ -81,20 +80,62 @@ _NOT_SECRET = ("sasl.mechanism", "sasl.mechanisms", "sasl.kerberos.service.name"
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """One write: what, where to, as which attempt. ``kafka`` has no secret."""
+    """One write: what, where to, as which attempt. Has no secret.
+
+    :param topics: all topics that rows may go to; a single one is the default topic too.
+    :param transaction_timeout_ms: the hold time of the transactions.
+    :param deadline_ms: milliseconds since the epoch; no transaction is begun after it.
+    :param kafka: librdkafka's settings that are no secret.
+    :raises ConfigurationError: naming the option that is wrong.
+    """
 
     attempt: AttemptRef
-    topics: tuple[str, ...]
-    default_topic: str | None
-    kafka: tuple[tuple[str, str], ...]
     manifest_dir: str
+    topics: tuple[str, ...]
     transaction_timeout_ms: int
     deadline_ms: int
+    default_topic: str | None = None
+    kafka: tuple[tuple[str, str], ...] = ()
     claim: str | None = None
     scope: TransactionScope = TransactionScope.TASK
     tasks: int | None = None
     two_phase_commit: TwoPhaseCommit = TwoPhaseCommit.AUTO
     writer: WriterName = WriterName.AUTO
+
+    def __post_init__(self) -> None:
+        check_length(self.attempt.load, self.attempt.ledger_id)
+        if not self.topics:
+            raise _wrong("topic", "is missing, and topics too", "Name the topic, or all topics that rows may go to")
+        if not all(isinstance(name, str) and name.strip() and "," not in name for name in self.topics):
+            raise _wrong("topics", f"is {list(self.topics)!r}", "Name one or more topics")
+        if len(self.topics) == 1:
+            object.__setattr__(self, "default_topic", self.topics[0])
+        if not isinstance(self.manifest_dir, str) or not self.manifest_dir.strip():
+            raise _wrong("manifest.dir", f"is {self.manifest_dir!r}", "Set it to a folder")
+        for key, number in (
+            ("load.attempt", self.attempt.attempt),
+            ("transaction.timeout.ms", self.transaction_timeout_ms),
+            ("deadline.ms", self.deadline_ms),
+            ("transaction.tasks", 1 if self.tasks is None else self.tasks),
+        ):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise _wrong(key, f"is {number!r}", "Set it to a whole number from 1 on")
+        if self.transaction_timeout_ms >= TWO_PHASE_TIMEOUT_MS:  # what a coordinator shows for "none"
+            raise _wrong(
+                "transaction.timeout.ms",
+                f"is {self.transaction_timeout_ms}",
+                f"Hold transactions for less than {TWO_PHASE_TIMEOUT_MS} ms (24 days); two-phase commit has no limit",
+            )
+        for name, kind, key in (
+            ("scope", TransactionScope, "transaction.scope"),
+            ("two_phase_commit", TwoPhaseCommit, "transaction.two.phase.commit"),
+            ("writer", WriterName, "writer"),
+        ):
+            object.__setattr__(self, name, kind.read(_of(key), getattr(self, name)))
+        if self.attempt.repairs and self.scope is TransactionScope.LOAD:
+            raise _wrong(
+                "transaction.scope", "is 'load', and it has repairs", "Prepare single Spark partitions in scope task"
+            )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -104,48 +145,75 @@ class WriteOptions:
         """
         given = {key.lower(): value for key, value in options.items()}
         kafka = {key[len(_KAFKA) :]: value for key, value in given.items() if key.startswith(_KAFKA)}
-        _refuse_unknown([key for key in given if not key.startswith(_KAFKA) and key not in _KNOWN])
-        _refuse_secrets(kafka)
+        _check_known([key for key in given if not key.startswith(_KAFKA) and key not in _KNOWN])
+        _check_no_secrets(kafka)
         for key in _REQUIRED:
             if not given.get(key):
                 raise _wrong(key, "is missing", "Set it; the packaged application does so by itself")
         load = LoadIdentity(
             given.get("load.namespace") or DEFAULT_NAMESPACE, given["load.name"], given["load.key"]
         )
-        check_length(load, given["ledger.id"])
+        slot = given.get("load.slot")
+        if slot and not _is_whole(slot):
+            raise _wrong("load.slot", f"is {slot!r}", "Set it to the slot that the ledger has leased, or leave it out")
         topics = [t.strip() for t in given.get("topics", "").split(",") if t.strip()]
-        default = given.get("topic", "").strip() or (topics[0] if len(topics) == 1 else None)
+        default = given.get("topic", "").strip() or None
         if default is not None and default not in topics:
             topics.append(default)
-        if not topics:
-            raise _wrong(
-                "topic", "is missing, and topics too", "Name the topic, or all topics that rows may go to"
-            )
         return cls(
             attempt=AttemptRef(
-                load, given["ledger.id"], _positive(given, "load.attempt"), _slot(given), _repairs(given)
+                load,
+                given["ledger.id"],
+                _number(given, "load.attempt"),
+                int(slot) if slot else None,
+                _repairs(given.get("load.repairs", "")),
             ),
+            manifest_dir=given["manifest.dir"],
             topics=tuple(topics),
+            transaction_timeout_ms=_number(given, "transaction.timeout.ms"),
+            deadline_ms=_number(given, "deadline.ms"),
             default_topic=default,
             kafka=tuple(sorted(kafka.items())),
-            manifest_dir=given["manifest.dir"],
-            transaction_timeout_ms=_timeout(given),
-            deadline_ms=_positive(given, "deadline.ms"),
             claim=given.get("load.claim") or None,
-            scope=TransactionScope.read(_of("transaction.scope"), given.get("transaction.scope", "task")),
-            tasks=_positive(given, "transaction.tasks") if given.get("transaction.tasks") else None,
-            two_phase_commit=TwoPhaseCommit.read(
-                _of("transaction.two.phase.commit"), given.get("transaction.two.phase.commit", "auto")
-            ),
-            writer=WriterName.read(_of("writer"), given.get("writer", "auto")),
+            scope=given.get("transaction.scope", TransactionScope.TASK),  # type: ignore[arg-type]  # texts are read
+            tasks=_number(given, "transaction.tasks") if given.get("transaction.tasks") else None,
+            two_phase_commit=given.get("transaction.two.phase.commit", TwoPhaseCommit.AUTO),  # type: ignore[arg-type]
+            writer=given.get("writer", WriterName.AUTO),  # type: ignore[arg-type]
         )
 
-    def settings(self, secret: str | None) -> KafkaSettings:
-        """The Kafka settings: those of the environment, and the options above them.
+    def to_texts(self) -> dict[str, str]:
+        """As :meth:`parse` reads them; an option that is not set is left out."""
+        ref = self.attempt
+        given: dict[str, object] = {
+            "topic": self.default_topic,
+            "topics": ",".join(self.topics),
+            "load.namespace": ref.load.namespace,
+            "load.name": ref.load.name,
+            "load.key": ref.load.key,
+            "load.attempt": ref.attempt,
+            "load.slot": ref.slot,
+            "load.repairs": ",".join(f"{partition}={number}" for partition, number in ref.repairs) or None,
+            "load.claim": self.claim,
+            "ledger.id": ref.ledger_id,
+            "manifest.dir": self.manifest_dir,
+            "transaction.timeout.ms": self.transaction_timeout_ms,
+            "deadline.ms": self.deadline_ms,
+            "transaction.scope": self.scope.value,
+            "transaction.tasks": self.tasks,
+            "transaction.two.phase.commit": self.two_phase_commit.value,
+            "writer": self.writer.value,
+        }
+        texts = {key: str(value) for key, value in given.items() if value is not None}
+        return texts | {f"{_KAFKA}{key}": value for key, value in self.kafka}
 
-        :param secret: the content of the environment variable, None when it is not set.
-        :raises ConfigurationError: see ``KafkaSettings``; also when there are no settings at all.
+    def settings(self, environ: Mapping[str, str]) -> KafkaSettings:
+        """The Kafka settings: those of the driver's environment, and the options above them.
+
+        :raises ConfigurationError: see ``KafkaSettings`` and ``handed_over``; also when there are no settings at all.
         """
+        from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+
+        secret = handed_over(environ, SETTINGS_VARIABLE)
         base = dict(KafkaSettings.from_json(secret).for_librdkafka()) if secret else {}
         if not base and not self.kafka:
             raise ConfigurationError(
@@ -153,6 +221,17 @@ class WriteOptions:
                 remedy=f"Set {SETTINGS_VARIABLE} to a JSON object of librdkafka's keys, or kafka.bootstrap.servers",
             )
         return KafkaSettings.from_mapping(base | dict(self.kafka))
+
+    def target(self, transactional_id: AnyId, limits: Mapping[str, TopicLimits], **more: Any) -> WriteTarget:
+        """What a writer is told of the load.
+
+        :param more: further fields of ``WriteTarget``.
+        """
+        from airflow_kafka_eos.kafka.producer.interface import WriteTarget
+
+        return WriteTarget(
+            transactional_id, limits, self.default_topic, self.transaction_timeout_ms, self.deadline_ms, **more
+        )
 
 
 def _of(key: str) -> str:
@@ -163,24 +242,15 @@ def _wrong(key: str, problem: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(f"{_of(key)} {problem}", remedy=remedy)
 
 
-def _timeout(given: Mapping[str, str]) -> int:
-    found = _positive(given, "transaction.timeout.ms")
-    if found >= TWO_PHASE_TIMEOUT_MS:  # what a coordinator shows for "none"; Kafka has no longer one either
-        raise _wrong("transaction.timeout.ms", f"is {found}", f"Set it to less than {TWO_PHASE_TIMEOUT_MS}")
-    return found
-
-
-def _refuse_unknown(keys: list[str]) -> None:
-    for key in sorted(keys):
+def _check_known(unknown: list[str]) -> None:
+    for key in sorted(unknown):
         near = nearest(key, [*_KNOWN, "kafka.bootstrap.servers"])
         raise _wrong(
-            key,
-            "is unknown",
-            f"Did you mean {near}" if near else f"Known are {', '.join(_KNOWN)}, kafka.*",
+            key, "is unknown", f"Did you mean {near}" if near else f"Known are {', '.join(_KNOWN)}, kafka.*"
         )
 
 
-def _refuse_secrets(kafka: Mapping[str, str]) -> None:
+def _check_no_secrets(kafka: Mapping[str, str]) -> None:
     for key in sorted(kafka):
         if key not in _NOT_SECRET and (key.startswith("sasl.") or any(word in key for word in _SECRET_WORDS)):
             raise _wrong(
@@ -190,15 +260,17 @@ def _refuse_secrets(kafka: Mapping[str, str]) -> None:
             )
 
 
-def _slot(given: Mapping[str, str]) -> int | None:
-    text = given.get("load.slot", "")
-    if text and not (text.isascii() and text.isdigit()):
-        raise _wrong("load.slot", f"is {text!r}", "Set it to the slot that the ledger has leased, or leave it out")
-    return int(text) if text else None
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
-def _repairs(given: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
-    text = given.get("load.repairs", "")
+def _number(given: Mapping[str, str], key: str) -> int:
+    if not _is_whole(given[key]):
+        raise _wrong(key, f"is {given[key]!r}", "Set it to a whole number from 1 on")
+    return int(given[key])
+
+
+def _repairs(text: str) -> tuple[tuple[int, int], ...]:
     found = re.findall(r"(?:^|,)([0-9]{1,9})=([0-9]{1,9})(?=,|$)", text, re.ASCII)
     if len(found) != (text.count(",") + 1 if text else 0):
         raise _wrong(
@@ -207,13 +279,6 @@ def _repairs(given: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
             "Set it to <Spark partition>=<repair>, separated by commas, as the packaged application does",
         )
     return tuple((int(partition), int(number)) for partition, number in found)
-
-
-def _positive(given: Mapping[str, str], key: str) -> int:
-    text = given[key]
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise _wrong(key, f"is {text!r}", "Set it to a whole number from 1 on")
-    return int(text)
 
 
 _HEADERS = "array<struct<key:string,value:binary>>"

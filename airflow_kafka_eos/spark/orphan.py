@@ -1,18 +1,13 @@
-"""End the Spark application when the Airflow task that submitted it is gone.
+"""A Spark application that writes for nothing ends by itself: its Airflow task is gone, or its attempt is superseded.
 
 A task process that dies by SIGKILL leaves its spark-submit behind, which goes on writing for an attempt that a retry
 has given up long since. The broker fences what it writes, and cleanup finds it; but cleanup's quiet period is short
 only because such a zombie does not live long.
 
-A driver whose attempt is over stops by itself: what it writes can never become visible.
-
 The ledger lets one attempt of a load be decided, the newest (rule: one-decision-per-load). Whoever opens the next one
-leaves a note for the driver of the last one where both look anyway, beside its claim
-(:class:`.manifest_store.ManifestStore`). The driver has no ledger to ask, and needs none: in cluster mode it could not
-reach it.
-
-Without a note the driver goes on, and so it does where it cannot look: what it writes is refused by ledger and broker
-in any case. Stopping early saves the cluster's time, and its readers' once it is open no more.
+leaves a note for the driver of the last one where both look anyway, beside its claim (:mod:`.manifest_store`). The
+driver has no ledger to ask, and needs none: in cluster mode it could not reach it. Where it cannot look it goes on: by
+ledger and broker what it writes is refused in any case. Stopping early saves the cluster's time, and its readers'.
 """
 
 from __future__ import annotations
@@ -34,11 +29,19 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.manifest import AttemptRef
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
+_log = logging.getLogger(__name__)
 
 #: The environment variable with :func:`identity_of` the submitting process.
 PARENT_VARIABLE = "AIRFLOW_KAFKA_EOS_PARENT"
 EXIT_CODE = 75
 POLL_SECONDS = 0.5
+#: Between two looks: one small read of a file or an object each.
+POLL_S = 10.0
+#: The author's code may catch what a cancelled Spark job raises and begin another: it is cancelled again.
+_AGAIN_S = 1.0
+#: Or it waits for something that is not Spark: then the process ends, as it does when its task is gone.
+_LAST_S = 60.0
+SUPERSEDED_EXIT_CODE = 1
 
 
 def identity_of(pid: int) -> str:
@@ -89,17 +92,6 @@ def _started(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] == "Z" else fields[19]
-
-
-_log = logging.getLogger(__name__)
-
-#: Between two looks: one small read of a file or an object each.
-POLL_S = 10.0
-#: The author's code may catch what a cancelled Spark job raises and begin another: it is cancelled again.
-_AGAIN_S = 1.0
-#: Or it waits for something that is not Spark: then the process ends, as it does when its task is gone (.orphan).
-_LAST_S = 60.0
-SUPERSEDED_EXIT_CODE = 1
 
 
 class StopWhenSuperseded:
@@ -180,6 +172,5 @@ def superseded(ref: AttemptRef, by: str) -> SupersededError:
         f"the attempt was given up while its Spark application wrote it: {by}. Nothing of it can become visible, so "
         "the application has ended",
         remedy="Let the newest attempt go on. `airflow-kafka-eos loads show` shows both",
-        load=str(ref.load),
-        attempt=ref.attempt,
+        **ref.ids,
     )

@@ -69,8 +69,7 @@ def choose(
     raise UndecidableError(
         f"{MOST_TRIES} ids of Spark partition {spark_partition} are in use since the slot was leased",
         remedy="Clear prepare: it opens a new attempt",
-        load=str(ref.load),
-        attempt=ref.attempt,
+        **ref.ids,
     )
 
 

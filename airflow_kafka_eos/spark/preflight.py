@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.admin import preflight
@@ -19,7 +18,7 @@ from airflow_kafka_eos.kafka.admin.preflight import (
 )
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.options import (
     OnlyLibrdkafkaError,
     ProducerOptions,
@@ -72,7 +71,9 @@ def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: 
         for name, info in topics.items()
     }
     if writer is WriterName.CONFLUENT:
-        _check_confluent(settings, options, limits)
+        from airflow_kafka_eos.kafka.producer.confluent import check_configuration
+
+        check_configuration(settings, options.target(options.attempt.common_id(IdRole.PROBE), limits))
     return Checked(
         topics=dict(topics),
         limits=limits,
@@ -132,23 +133,8 @@ def _never_dropped(options: WriteOptions, why: OnlyLibrdkafkaError) -> Configura
         f"{why.message}",
         remedy="Change that setting; or say that the load goes without two-phase commit, by two_phase_commit='off', or "
         "by writer='confluent': then the broker aborts what is not decided within hold_time",
-        load=str(ref.load),
-        attempt=ref.attempt,
+        **ref.ids,
     )
-
-
-def _check_confluent(settings: KafkaSettings, options: WriteOptions, limits: Mapping[str, TopicLimits]) -> None:
-    from airflow_kafka_eos.kafka.producer.confluent import check_configuration
-
-    ref = options.attempt
-    target = WriteTarget(
-        transactional_id=ref.common_id(IdRole.PROBE),
-        topics=limits,
-        default_topic=options.default_topic,
-        transaction_timeout_ms=options.transaction_timeout_ms,
-        deadline_ms=options.deadline_ms,
-    )
-    check_configuration(settings, target)
 
 
 def _is_granted(

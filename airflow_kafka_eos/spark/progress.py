@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.accumulators import AccumulatorParam
 
+from airflow_kafka_eos.amounts import duration_text, size_text
+
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
@@ -80,29 +82,10 @@ def line(tasks: Tasks, written: Written, seconds: float) -> str:
         if tasks.failed:
             doing += f", {tasks.failed} failed"
         doing += f", {tasks.running or 'none'} running"
-    amount = f"{written.records:,} records, {size(written.bytes)}" if written.tasks else "nothing written yet"
+    amount = f"{written.records:,} records, {size_text(written.bytes)}" if written.tasks else "nothing written yet"
     stages = ", ".join(map(str, tasks.stages))
     where = f"stage{'s' if len(tasks.stages) > 1 else ''} {stages}, " if stages else ""
-    return f"{doing}, {amount} ({where}{duration(seconds)})"
-
-
-def size(count: int) -> str:
-    """Bytes as people say them: ``240 MB``, of a thousand each."""
-    amount = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if amount < 999.5 or unit == "GB":
-            break
-        amount /= 1000
-    return f"{amount:,.0f} {unit}" if unit == "bytes" or amount >= 10 else f"{amount:,.1f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """``5 s``, ``2 min 5 s``, ``1 h 2 min``."""
-    whole = int(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+    return f"{doing}, {amount} ({where}{duration_text(seconds)})"
 
 
 def pause_s(seconds: float) -> float:

@@ -1,9 +1,7 @@
-"""What an executor's Python must have installed: libraries with machine code, which no archive brings along.
+"""The Python of Spark's processes: what must be installed there, what an archive brings, and how it starts quickly.
 
-The archive for ``--py-files``: what executors need of this package, and kafka-python. Libraries with machine code
-cannot be imported from an archive: this module says which must be there.
-
-The Python that Spark's processes on this host are started with: it takes the installed pyspark, not that of a zip.
+Executors need this package and kafka-python, which an archive for ``--py-files`` can bring, and libraries with machine
+code, which none can.
 
 Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` in front of every Python process's path, and of what it imports from a
 zip Python keeps no byte code: 0.4 s of a core in each of the six processes that a small write starts (PySpark 4.2.0,
@@ -12,7 +10,6 @@ bench/AIRFLOW.md). Where Spark is the one that pip has installed, the same files
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shlex
@@ -47,14 +44,35 @@ NEEDED = {
         "xxhash": "xxhash",
     },
 }
+PACKAGES = ("airflow_kafka_eos", "kafka")
+#: What no Spark driver or executor imports.
+_LEFT_OUT = ("airflow_kafka_eos/sandbox", "kafka/benchmarks", "kafka/cli")
+_COMPILED = (".pyc", ".pyo")
+#: The oldest time that a zip file can name: the same sources make the same archive.
+_TIME = (1980, 1, 1, 0, 0, 0)
+_SCRIPT = """\
+#!/bin/sh
+# without the zips of {home}, whose content is installed
+kept=
+IFS=:
+set -f
+for part in $PYTHONPATH; do
+    case $part in
+        {home}/python/lib/*.zip) ;;
+        *) kept=$kept${{kept:+:}}$part ;;
+    esac
+done
+export PYTHONPATH="$kept"
+exec {python} "$@"
+"""
 
 
-def refuse_missing_libraries(writer: WriterName) -> None:
+def check_libraries(writer: WriterName) -> None:
     """Before a row is read: all that is missing at once, and where.
 
     :raises ConfigurationError: naming each library, the host and its Python.
     """
-    missing = [project for module, project in NEEDED[writer].items() if importlib.util.find_spec(module) is None]
+    missing = [project for module, project in NEEDED[writer].items() if find_spec(module) is None]
     if missing:
         raise ConfigurationError(
             f"the Python of this Spark executor lacks {', '.join(missing)} "
@@ -62,14 +80,6 @@ def refuse_missing_libraries(writer: WriterName) -> None:
             "them, and an archive of Python files cannot bring them",
             remedy=f"pip install {' '.join(missing)} on every executor, or ship a whole environment (docs/spark.md)",
         )
-
-
-PACKAGES = ("airflow_kafka_eos", "kafka")
-#: What no Spark driver or executor imports.
-_LEFT_OUT = ("airflow_kafka_eos/sandbox", "kafka/benchmarks", "kafka/cli")
-_COMPILED = (".pyc", ".pyo")
-#: The oldest time that a zip file can name: the same sources make the same archive.
-_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def write_archive(path: Path) -> int:
@@ -102,7 +112,7 @@ def write_archive(path: Path) -> int:
 
 
 def _files(package: str) -> list[tuple[str, Path]]:
-    found = importlib.util.find_spec(package)
+    found = find_spec(package)
     folder = Path(found.origin).parent if found is not None and found.origin else Path()
     if not folder.is_dir() or folder == Path():
         raise ConfigurationError(f"the package {package} is not in a folder here", remedy="Install it with pip")
@@ -114,23 +124,6 @@ def _files(package: str) -> list[tuple[str, Path]]:
         and file.suffix not in _COMPILED
         and not any(name == left or name.startswith(f"{left}/") for left in _LEFT_OUT)
     ]
-
-
-_SCRIPT = """\
-#!/bin/sh
-# without the zips of {home}, whose content is installed
-kept=
-IFS=:
-set -f
-for part in $PYTHONPATH; do
-    case $part in
-        {home}/python/lib/*.zip) ;;
-        *) kept=$kept${{kept:+:}}$part ;;
-    esac
-done
-export PYTHONPATH="$kept"
-exec {python} "$@"
-"""
 
 
 @contextmanager

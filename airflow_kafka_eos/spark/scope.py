@@ -6,9 +6,7 @@ tell apart, what its first run has written. ``df.write`` needs a DataFrame that 
 
     own_partitions(df, options).write.format("kafka_eos").options(**options).mode("append").save()
 
-The packaged application does this by itself.
-
-Scope ``load``: which Spark task owns which Kafka partition, and the check that it gets no other's. No I/O.
+The packaged application does this by itself. Each task checks that it gets no other's rows.
 """
 
 from __future__ import annotations
@@ -24,22 +22,22 @@ import pyarrow.compute as pc
 
 from airflow_kafka_eos.errors import RecordError, TopicError
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import UnplacedRow, place
-from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.producer.record_errors import unknown_partition, unknown_topic
 from airflow_kafka_eos.naming import IdRole
-from airflow_kafka_eos.spark.driver_secrets import handed_over
-from airflow_kafka_eos.spark.no_retries import refuse_second_runs
+from airflow_kafka_eos.spark.no_retries import check_spark_settings
 from airflow_kafka_eos.spark.options import WriteOptions, check_schema
 from airflow_kafka_eos.spark.preflight import partitions_of
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-
 FUNCTION = "airflow_kafka_eos.spark.scope.own_partitions"
+_PLACE = "kafka_eos place"
+#: In the metadata of the column ``partition``: the topics' partitions that the rows were arranged for.
+_ARRANGED = "kafka_eos.partitions"
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,69 @@ class Owners:
         return ((firsts[codes] + partitions) % self.tasks).astype(np.int32)
 
 
+def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) -> DataFrame:
+    """Fill the column ``partition`` as the writer would, and move each row to the task that owns its Kafka partition.
+
+    :param frame: what is to be written.
+    :param options: those of ``df.write.format("kafka_eos")``.
+    :returns: the same rows, in ``transaction.tasks`` Spark partitions. Rows of one Spark partition keep their order.
+    :raises ConfigurationError: options or columns are wrong, a topic is missing, or Spark may run a stage twice.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    parsed = options if isinstance(options, WriteOptions) else WriteOptions.parse(options)
+    check_schema(frame.schema, has_default_topic=parsed.default_topic is not None)
+    session = frame.sparkSession
+    # what the scheduler goes by are the context's settings; tasks will see the session's
+    running = session.sparkContext.getConf()
+    check_spark_settings(lambda key: running.get(key, None))
+    check_spark_settings(lambda key: session.conf.get(key, None))
+    settings = parsed.settings(os.environ)
+    counts = partitions_of(settings, parsed)
+    owners = Owners.of(counts, parsed.tasks)
+    names = [n for n in frame.columns if n in ("topic", "key", "partition")]
+    # a column there must be, to tell how many rows there are
+    columns = [F.col(n) for n in names] or [F.monotonically_increasing_id()]
+    place = arrow_udf(  # type: ignore[call-overload]  # its stubs know no type hints
+        _placing(names, owners, parsed, ProducerOptions.from_settings(settings).partitioner),
+        "struct<partition:int,owner:int>",
+    ).asNondeterministic()
+    partition = F.col(f"`{_PLACE}`.partition").alias("partition", metadata={_ARRANGED: counts})
+    others = [F.col(n) for n in frame.columns if n != "partition"]
+    return (
+        frame.withColumn(_PLACE, place(*columns))
+        .select(*others, partition, F.col(f"`{_PLACE}`.owner").alias(_PLACE))
+        .repartitionById(owners.tasks, F.col(f"`{_PLACE}`"))
+        .drop(_PLACE)
+    )
+
+
+def _placing(
+    names: list[str], owners: Owners, options: WriteOptions, partitioner: str
+) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
+    def one(columns: tuple[pa.Array, ...], start: int) -> pa.Array:
+        batch = pa.RecordBatch.from_arrays(list(columns), names=names or ["any"])
+        codes, partitions = placed(batch, owners, options, partitioner, start)
+        found = [pa.array(partitions), pa.array(owners.owners(codes, partitions))]
+        return pa.StructArray.from_arrays(found, names=["partition", "owner"])
+
+    def every(batches: Iterator[Any]) -> Iterator[pa.Array]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        # rows without a key are spread in runs: each task, and each batch, begins elsewhere
+        start = 0 if context is None else context.partitionId()
+        for columns in batches:
+            yield one(columns if isinstance(columns, tuple) else (columns,), start)
+            start += 1
+
+    # Spark reads from these that it is an iterator of one column, or of several
+    columns = Iterator[pa.Array] if len(names) <= 1 else Iterator[tuple[pa.Array, ...]]
+    every.__annotations__ = {"batches": columns, "return": Iterator[pa.Array]}
+    return every
+
+
 def placed(
     batch: pa.RecordBatch, owners: Owners, options: WriteOptions, partitioner: str, start: int = 0
 ) -> tuple[Any, Any]:
@@ -79,20 +140,30 @@ def placed(
     try:
         return place(batch, owners.partitions, options.default_topic, partitioner, start=start)
     except UnplacedRow as e:
-        ref = options.attempt
-        target = WriteTarget(
-            ref.common_id(IdRole.LOAD),
-            {name: TopicLimits(count, 0) for name, count in owners.partitions.items()},
-            options.default_topic,
-            options.transaction_timeout_ms,
-            options.deadline_ms,
-        )
+        limits = {name: TopicLimits(count, 0) for name, count in owners.partitions.items()}
+        target = options.target(options.attempt.common_id(IdRole.LOAD), limits)
         if e.partition is None:
             raise unknown_topic(e.topic, target) from None
         raise unknown_partition(e.topic or "", e.partition, target) from None
 
 
-def refuse_foreign_rows(batch: pa.RecordBatch, task: int, owners: Owners, options: WriteOptions) -> None:
+def check_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> None:
+    """Refuse rows that were arranged while a topic had fewer partitions: their keys would be in the wrong ones.
+
+    :param schema: of the DataFrame that is written; nothing is known of one that has lost the metadata of its columns.
+    :param partitions: by topic, as they are now.
+    :raises TopicError: naming both.
+    """
+    arranged = next((f.metadata.get(_ARRANGED) for f in schema.fields if f.name == "partition"), None)
+    if arranged is not None and arranged != dict(partitions):
+        raise TopicError(
+            f"the rows were arranged for topics with these partitions: {arranged}; now they have {dict(partitions)}",
+            remedy="Clear prepare; or arrange the DataFrame with own_partitions(df, options) again, and write it then",
+            **options.attempt.ids,
+        )
+
+
+def check_own_rows(batch: pa.RecordBatch, task: int, owners: Owners, options: WriteOptions) -> None:
     """Refuse a batch that another task's rows are in.
 
     :param task: the Spark partition.
@@ -121,90 +192,3 @@ def refuse_foreign_rows(batch: pa.RecordBatch, task: int, owners: Owners, option
             "is another task's: in scope load each Kafka partition is written by one",
             remedy=remedy,
         )
-
-
-_PLACE = "kafka_eos place"
-#: In the metadata of the column ``partition``: the topics' partitions that the rows were arranged for.
-_ARRANGED = "kafka_eos.partitions"
-
-
-def own_partitions(frame: DataFrame, options: Mapping[str, str]) -> DataFrame:
-    """Fill the column ``partition`` as the writer would, and move each row to the task that owns its Kafka partition.
-
-    :param frame: what is to be written.
-    :param options: those of ``df.write.format("kafka_eos")``.
-    :returns: the same rows, in ``transaction.tasks`` Spark partitions. Rows of one Spark partition keep their order.
-    :raises ConfigurationError: options or columns are wrong, a topic is missing, or Spark may run a stage twice.
-    """
-    from pyspark.sql import functions as F
-    from pyspark.sql.pandas.functions import arrow_udf
-
-    parsed = WriteOptions.parse(options)
-    check_schema(frame.schema, has_default_topic=parsed.default_topic is not None)
-    session = frame.sparkSession
-    # what the scheduler goes by are the context's settings; tasks will see the session's
-    running = session.sparkContext.getConf()
-    refuse_second_runs(lambda key: running.get(key, None))
-    refuse_second_runs(lambda key: session.conf.get(key, None))
-    settings = parsed.settings(handed_over(os.environ, SETTINGS_VARIABLE))
-    counts = partitions_of(settings, parsed)
-    owners = Owners.of(counts, parsed.tasks)
-    names = [n for n in frame.columns if n in ("topic", "key", "partition")]
-    # a column there must be, to tell how many rows there are
-    columns = [F.col(n) for n in names] or [F.monotonically_increasing_id()]
-    place = arrow_udf(  # type: ignore[call-overload]  # its stubs know no type hints
-        _placing(names, owners, parsed, ProducerOptions.from_settings(settings).partitioner),
-        "struct<partition:int,owner:int>",
-    ).asNondeterministic()
-    partition = F.col(f"`{_PLACE}`.partition").alias("partition", metadata={_ARRANGED: counts})
-    others = [F.col(n) for n in frame.columns if n != "partition"]
-    return (
-        frame.withColumn(_PLACE, place(*columns))
-        .select(*others, partition, F.col(f"`{_PLACE}`.owner").alias(_PLACE))
-        .repartitionById(owners.tasks, F.col(f"`{_PLACE}`"))
-        .drop(_PLACE)
-    )
-
-
-def refuse_other_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> None:
-    """Refuse rows that were arranged while a topic had fewer partitions: their keys would be in the wrong ones.
-
-    :param schema: of the DataFrame that is written; nothing is known of one that has lost the metadata of its columns.
-    :param partitions: by topic, as they are now.
-    :raises TopicError: naming both.
-    """
-    arranged = next((f.metadata.get(_ARRANGED) for f in schema.fields if f.name == "partition"), None)
-    if arranged is not None and arranged != dict(partitions):
-        raise TopicError(
-            f"the rows were arranged for topics with these partitions: {arranged}; now they have {dict(partitions)}",
-            remedy="Clear prepare; or arrange the DataFrame with own_partitions(df, options) again, and write it then",
-            load=str(options.attempt.load),
-            attempt=options.attempt.attempt,
-        )
-
-
-def _placing(
-    names: list[str], owners: Owners, options: WriteOptions, partitioner: str
-) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
-    import pyarrow as pa
-
-    def one(columns: tuple[pa.Array, ...], start: int) -> pa.Array:
-        batch = pa.RecordBatch.from_arrays(list(columns), names=names or ["any"])
-        codes, partitions = placed(batch, owners, options, partitioner, start)
-        found = [pa.array(partitions), pa.array(owners.owners(codes, partitions))]
-        return pa.StructArray.from_arrays(found, names=["partition", "owner"])
-
-    def every(batches: Iterator[Any]) -> Iterator[pa.Array]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        # rows without a key are spread in runs: each task, and each batch, begins elsewhere
-        start = 0 if context is None else context.partitionId()
-        for columns in batches:
-            yield one(columns if isinstance(columns, tuple) else (columns,), start)
-            start += 1
-
-    # Spark reads from these that it is an iterator of one column, or of several
-    columns = Iterator[pa.Array] if len(names) <= 1 else Iterator[tuple[pa.Array, ...]]
-    every.__annotations__ = {"batches": columns, "return": Iterator[pa.Array]}
-    return every

@@ -1,12 +1,8 @@
 """Where a store keeps its texts: what it asks of a place, and which place a ``manifest_dir`` names.
 
-A name is a path below the place, with ``/`` between its parts.
-
-A folder of a file system that is mounted here. A text has its name only when all of it is on the disk.
-
-A folder of an object store, by fsspec. One conditional request creates an object whole, or finds one (ADR 0019).
-
-S3 calls it ``If-None-Match: *``, Google ``ifGenerationMatch=0``, Azure ``If-None-Match: *``; fsspec calls all of them
+A name is a path below the place, with ``/`` between its parts. In a folder that is mounted here, a text has its name
+only when all of it is on the disk. In an object store one conditional request creates an object whole, or finds one
+(ADR 19): S3 and Azure call it ``If-None-Match: *``, Google ``ifGenerationMatch=0``; fsspec calls all of them
 ``pipe_file(mode="create")``. Each of these stores shows an object to everybody as soon as it has said that it is there.
 """
 
@@ -24,9 +20,84 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, StorageU
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+#: Object stores that create an object only where there is none, in one request that is whole or nothing (ADR 0019).
+OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
+_INSTALL = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
+_AZURE = "adlfs"
+_REMEDY = "Give the Spark driver and Airflow a login that may read and create objects there (docs/spark.md)"
+#: Errors of the stores' libraries that another try would meet too; all of them have classes of their own.
+_LASTING = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ClientAuthenticationError")
+
+
+class Place(Protocol):
+    """A folder or a bucket."""
+
+    #: as ``manifest_dir`` names it
+    base: str
+
+    def path(self, name: str) -> str:
+        """Where a text is or will be, for people."""
+
+    def create(self, name: str, text: str) -> bool:
+        """Create a text whole or not at all; False where another one is there already. It is durable on return.
+
+        :raises ConfigurationError: it cannot be written, now or ever.
+        :raises StorageUnavailableError: it could not be written now, or it is unknown whether it was.
+        """
+
+    def read(self, name: str) -> str | None:
+        """A text as it is now, never from a cache; None where there is none.
+
+        :raises ConfigurationError, StorageUnavailableError: as :meth:`create`.
+        """
+
+    def check_creates_only(self, name: str) -> None:
+        """Make sure that nothing is ever replaced here (rule: one-application-per-attempt).
+
+        :param name: of a text that this leaves behind.
+        :raises ConfigurationError: the place replaces what is there.
+        """
+
+
+def open_place(base: str, filesystem: AbstractFileSystem | None = None) -> Place:
+    """The place that ``manifest_dir`` names.
+
+    :param filesystem: for an object store, with logins of its own; default: fsspec's, with what is configured here.
+    :raises ConfigurationError: it is neither an absolute local path nor in an object store that we know.
+    """
+    scheme, separator, rest = base.partition("://")
+    scheme = scheme.lower()
+    if not separator:
+        return LocalPlace(base)
+    if scheme == "file" and rest.partition("/")[0] in ("", "localhost"):
+        return LocalPlace(unquote(urlsplit(base).path))
+    shown = f"manifest_dir '{scheme}://…'"  # what follows may be a password, and be split anywhere
+    if scheme not in OBJECT_STORES:
+        raise ConfigurationError(
+            f"{shown} is neither a local path nor in an object store that creates an object only where there is none",
+            remedy="Use an absolute path that the Spark driver and Airflow share, or one of "
+            + ", ".join(f"{scheme}://" for scheme in OBJECT_STORES),
+        )
+    # by hand: urlsplit ends a login at its first slash, and takes the rest for a path
+    bucket, _, folder = rest.partition("/")
+    if scheme in ("abfs", "abfss"):  # container@account is no login
+        bucket = bucket.replace("@", "", 1)
+    if ":" in bucket or "@" in bucket + folder:
+        raise ConfigurationError(
+            f"{shown} names a login or an Airflow connection, and Spark drivers have none: there is an @ in it, or a "
+            ": in the bucket",
+            remedy="Give the driver a login by its environment (docs/spark.md) and leave it out here",
+        )
+    if not bucket or "?" in rest or "#" in rest:
+        raise ConfigurationError(
+            f"{shown} has {'no bucket' if not bucket else 'a ? or a #'}",
+            remedy=f"Use {scheme}://bucket/folder",
+        )
+    return ObjectPlace(base, filesystem)
+
 
 class LocalPlace:
-    """A :class:`~airflow_kafka_eos.spark.storage.Place` in a folder.
+    """A :class:`Place` in a folder.
 
     :param base: an absolute path.
     :raises ConfigurationError: it is not absolute.
@@ -79,7 +150,7 @@ class LocalPlace:
                 remedy="Give Airflow's user the right to read manifest_dir",
             ) from e
 
-    def refuse_replacing(self, name: str) -> None:
+    def check_creates_only(self, name: str) -> None:
         """Nothing to ask for: ``link`` never replaces, and says so itself where a file system has none."""
 
 
@@ -99,15 +170,8 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-_INSTALL = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
-_AZURE = "adlfs"
-_REMEDY = "Give the Spark driver and Airflow a login that may read and create objects there (docs/spark.md)"
-#: Errors of the stores' libraries that another try would meet too; all of them have classes of their own.
-_LASTING = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ClientAuthenticationError")
-
-
 class ObjectPlace:
-    """A :class:`~airflow_kafka_eos.spark.storage.Place` in an object store.
+    """A :class:`Place` in an object store.
 
     :param base: ``s3://bucket/folder`` and the like, without a login.
     :param filesystem: fsspec's; default: one with the logins that this process has.
@@ -156,7 +220,7 @@ class ObjectPlace:
             raise self._error("read", name, e) from e
         return content.decode()
 
-    def refuse_replacing(self, name: str) -> None:
+    def check_creates_only(self, name: str) -> None:
         """Create an object twice: stores that speak a protocol without its conditions take the second one too."""
         first, second = uuid.uuid4().hex, uuid.uuid4().hex
         probe = f"{name}.{first}"
@@ -185,78 +249,3 @@ def _filesystem(scheme: str) -> Any:
             f"manifest_dir is in {scheme}://, and there is no library for it here ({e})",
             remedy=f"Install {_INSTALL.get(scheme, _AZURE)} where the Spark driver and Airflow's tasks run",
         ) from e
-
-
-#: Object stores that create an object only where there is none, in one request that is whole or nothing (ADR 0019).
-OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
-
-
-class Place(Protocol):
-    """A folder or a bucket."""
-
-    #: as ``manifest_dir`` names it
-    base: str
-
-    def path(self, name: str) -> str:
-        """Where a text is or will be, for people."""
-
-    def create(self, name: str, text: str) -> bool:
-        """Create a text whole or not at all; False where another one is there already. It is durable on return.
-
-        :raises ConfigurationError: it cannot be written, now or ever.
-        :raises StorageUnavailableError: it could not be written now, or it is unknown whether it was.
-        """
-
-    def read(self, name: str) -> str | None:
-        """A text as it is now, never from a cache; None where there is none.
-
-        :raises ConfigurationError, StorageUnavailableError: as :meth:`create`.
-        """
-
-    def refuse_replacing(self, name: str) -> None:
-        """Make sure that nothing is ever replaced here (rule: one-application-per-attempt).
-
-        :param name: of a text that this leaves behind.
-        :raises ConfigurationError: the place replaces what is there.
-        """
-
-
-def open_place(base: str, filesystem: AbstractFileSystem | None = None) -> Place:
-    """The place that ``manifest_dir`` names.
-
-    :param filesystem: for an object store, with logins of its own; default: fsspec's, with what is configured here.
-    :raises ConfigurationError: it is neither an absolute local path nor in an object store that we know.
-    """
-    from airflow_kafka_eos.spark.storage import LocalPlace
-
-    scheme, separator, rest = base.partition("://")
-    scheme = scheme.lower()
-    if not separator:
-        return LocalPlace(base)
-    if scheme == "file" and rest.partition("/")[0] in ("", "localhost"):
-        return LocalPlace(unquote(urlsplit(base).path))
-    shown = f"manifest_dir '{scheme}://…'"  # what follows may be a password, and be split anywhere
-    if scheme not in OBJECT_STORES:
-        raise ConfigurationError(
-            f"{shown} is neither a local path nor in an object store that creates an object only where there is none",
-            remedy="Use an absolute path that the Spark driver and Airflow share, or one of "
-            + ", ".join(f"{scheme}://" for scheme in OBJECT_STORES),
-        )
-    # by hand: urlsplit ends a login at its first slash, and takes the rest for a path
-    bucket, _, folder = rest.partition("/")
-    if scheme in ("abfs", "abfss"):  # container@account is no login
-        bucket = bucket.replace("@", "", 1)
-    if ":" in bucket or "@" in bucket + folder:
-        raise ConfigurationError(
-            f"{shown} names a login or an Airflow connection, and Spark drivers have none: there is an @ in it, or a "
-            ": in the bucket",
-            remedy="Give the driver a login by its environment (docs/spark.md) and leave it out here",
-        )
-    if not bucket or "?" in rest or "#" in rest:
-        raise ConfigurationError(
-            f"{shown} has {'no bucket' if not bucket else 'a ? or a #'}",
-            remedy=f"Use {scheme}://bucket/folder",
-        )
-    from airflow_kafka_eos.spark.storage import ObjectPlace
-
-    return ObjectPlace(base, filesystem)

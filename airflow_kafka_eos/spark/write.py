@@ -2,15 +2,13 @@
 
 Spark 4.2 finds, plans, commits and aborts a write to a Python data source in processes of their own on the driver: a
 core's second per write (bench/AIRFLOW.md). Between them it runs a mapInArrow over the tasks, and that is what is left
-here, where nothing but time hangs on it (docs/adr/0020).
-
-How much Spark hands to a Python task at a time. No I/O.
+here, where nothing but time hangs on it (docs/adr/0020). Writer and manifest are those of :mod:`.datasource`.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
@@ -18,7 +16,13 @@ from pyspark.accumulators import AccumulatorParam
 
 from airflow_kafka_eos.errors import ManifestError
 from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
-from airflow_kafka_eos.spark.datasource import KafkaEosDataSource, KafkaEosWriter, PreparedPartition
+from airflow_kafka_eos.spark.datasource import (
+    KafkaEosDataSource,
+    KafkaEosWriter,
+    PreparedPartition,
+    make_writer,
+)
+from airflow_kafka_eos.spark.options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +32,12 @@ if TYPE_CHECKING:
 
     from airflow_kafka_eos.spark.progress import Written
 
-
+#: Bounded by bytes: wide rows fit into memory, and of narrow ones many travel at a time. Spark's own 10,000 rows are
+#: 1 GB of rows of 100 KB. Four to eight MB were the fastest for rows of 140 bytes and of 1 KiB (docs/benchmarks.md).
+ARROW_BATCHES = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+}
 #: Bytes of a pickled writer, secrets and all. What is larger than a megabyte Spark hands to executors by way of files
 #: (spark.broadcast.UDFCompressionThreshold): the writer of a slot with thousands of ids, for one.
 _IN_MEMORY = 500_000
@@ -46,8 +55,8 @@ class _Reports(AccumulatorParam[list[PreparedPartition]]):
         return value1
 
 
-def write(frame: DataFrame, options: Mapping[str, str], written: Accumulator[Written] | None = None) -> None:
-    """``frame.write.format("kafka_eos").options(**options).mode("append").save()``, in fewer processes where it can be.
+def write(frame: DataFrame, options: WriteOptions, written: Accumulator[Written] | None = None) -> None:
+    """``frame.write.format("kafka_eos").options(…).mode("append").save()``, in fewer processes where it can be.
 
     Of each Spark partition one task attempt counts, the one whose result Spark takes, as with its commit coordinator;
     an attempt whose result it does not take has no say any more, and cleanup finds its transaction.
@@ -57,13 +66,13 @@ def write(frame: DataFrame, options: Mapping[str, str], written: Accumulator[Wri
     :raises KafkaEosError: what :class:`KafkaEosDataSource` and its writer raise.
     """
     if _is_plain(frame):
-        writer = KafkaEosDataSource(dict(options)).writer(frame.schema, overwrite=False)
+        writer = make_writer(frame.schema, options)
         writer.written = written
         if len(cloudpickle.dumps(writer)) <= _IN_MEMORY:  # type: ignore[no-untyped-call]
             _map(frame, writer)
             return
     frame.sparkSession.dataSource.register(_counting(written))
-    frame.write.format(KafkaEosDataSource.name()).options(**options).mode("append").save()
+    frame.write.format(KafkaEosDataSource.name()).options(**options.to_texts()).mode("append").save()
 
 
 def _counting(written: Accumulator[Written] | None) -> type[KafkaEosDataSource]:
@@ -112,7 +121,7 @@ def _map(frame: DataFrame, writer: KafkaEosWriter) -> None:
 
     try:
         taken = [pickle.loads(row.report) for row in frame.mapInArrow(kafka_eos, "report binary").collect()]
-        refuse_missing(reports.value, taken, writer.options.attempt)
+        check_complete(reports.value, taken, writer.options.attempt)
         # a DataFrame without partitions has no task: the data source gets an empty one
         writer.commit(taken or [PreparedPartition(ManifestEntry(0, None, ()))])
     except BaseException:
@@ -120,7 +129,7 @@ def _map(frame: DataFrame, writer: KafkaEosWriter) -> None:
         raise
 
 
-def refuse_missing(
+def check_complete(
     reported: Collection[PreparedPartition], taken: Collection[PreparedPartition], ref: AttemptRef
 ) -> None:
     """Spark's two ways of handing over what its tasks say must agree: no manifest may lack a partition. No I/O.
@@ -139,14 +148,5 @@ def refuse_missing(
         raise ManifestError(
             f"Spark partitions {missing} were written, and Spark's result of the write lacks them",
             remedy="Clear prepare: it opens a new attempt; look for a plugin that changes Spark's plans",
-            load=str(ref.load),
-            attempt=ref.attempt,
+            **ref.ids,
         )
-
-
-#: Bounded by bytes: wide rows fit into memory, and of narrow ones many travel at a time. Spark's own 10,000 rows are
-#: 1 GB of rows of 100 KB. Four to eight MB were the fastest for rows of 140 bytes and of 1 KiB (docs/benchmarks.md).
-ARROW_BATCHES = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-}

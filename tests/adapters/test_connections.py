@@ -12,8 +12,8 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url, registry_settings
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.operators.submitting import environment
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 from airflow_kafka_eos.triggers.polling import CleanupTrigger, LoadedTrigger
 
 SECRET = "hunter2"

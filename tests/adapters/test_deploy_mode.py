@@ -16,9 +16,8 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.operators.submitting import Deployment
-from airflow_kafka_eos.spark.driver_secrets import handed_over
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
 SECRET = "hunter2-never-shown"
 SECRET_KEY = f"spark.kubernetes.driver.secretKeyRef.{SETTINGS_VARIABLE}"

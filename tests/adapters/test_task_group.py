@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.hooks.kafka_eos import _refuse_embedded_ledger_of_many_hosts
+from airflow_kafka_eos.hooks.kafka_eos import _check_one_host
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
@@ -100,8 +100,8 @@ def test_how_it_is_written_reaches_the_application() -> None:
     assert load.prepare.transaction_naming == "pooling"
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0" * 10, 1, slot=3)
     spec = ApplicationSpec.from_json(load.prepare._spec(ManifestStore("/m"), 77)(ref))
-    assert (spec.attempt, spec.deadline_ms) == (ref, 77)
-    assert (spec.scope, spec.two_phase_commit, spec.writer) == ("load", "required", "arrow")
+    assert (spec.options.attempt, spec.options.deadline_ms) == (ref, 77)
+    assert (spec.options.scope, spec.options.two_phase_commit, spec.options.writer) == ("load", "required", "arrow")
 
 
 def test_a_dual_write_reaches_decide() -> None:
@@ -224,12 +224,12 @@ def test_a_dagrun_timeout_is_warned_of() -> None:
 def test_the_embedded_ledger_is_refused_where_tasks_run_on_several_hosts(executor: str) -> None:
     """Two hosts would have two ledgers, and a committed load would be loaded again from the other."""
     with pytest.raises(ConfigurationError, match="ledger_conn_id"):
-        _refuse_embedded_ledger_of_many_hosts(executor)
+        _check_one_host(executor)
 
 
 @pytest.mark.parametrize("executor", ["LocalExecutor", "airflow.executors.local_executor.LocalExecutor"])
 def test_the_embedded_ledger_is_fine_on_one_host(executor: str) -> None:
-    _refuse_embedded_ledger_of_many_hosts(executor)
+    _check_one_host(executor)
 
 
 def test_cleanup_fails_when_its_ledger_does_not_know_the_load(tmp_path: Path) -> None:

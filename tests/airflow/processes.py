@@ -13,7 +13,7 @@ import psutil
 
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
-from airflow_kafka_eos.sandbox.process import WATCH
+from airflow_kafka_eos.sandbox.keeping import WATCH
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 GONE_SECONDS = 10.0
@@ -89,6 +89,6 @@ def submit_of(airflow: LocalAirflow, ref: AttemptRef) -> psutil.Process:
             line = process.cmdline()
             if not any("SparkSubmit" in part for part in line) or "--spec" not in line:
                 continue
-            if ApplicationSpec.from_json(line[line.index("--spec") + 1]).attempt == ref:
+            if ApplicationSpec.from_json(line[line.index("--spec") + 1]).options.attempt == ref:
                 return process
     raise AssertionError(f"no spark-submit of {ref}")

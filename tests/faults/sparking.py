@@ -31,15 +31,14 @@ from pyspark.sql.types import (
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
-from airflow_kafka_eos.load import TransactionScope
+from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, WriterName
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.spark.application import write_options
 from airflow_kafka_eos.spark.datasource import KafkaEosDataSource, KafkaEosWriter
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.no_retries import ONE_RUN
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.scope import Owners, placed
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
 from tests.faults.facts import Value
 from tests.faults.plan import Ended, Order, Plan
 from tests.faults.scenario import LONG_HOLD_MS, Keeps, Role
@@ -67,7 +66,7 @@ def driver(plan: Plan, order: Order, timeline: Timeline) -> Any:
     store.claim(ref, claimant)
     options = _options(plan, order, ref, claimant)
     os.environ[SETTINGS_VARIABLE] = KafkaSettings.from_mapping({"bootstrap.servers": plan.servers}).to_json()
-    writer = KafkaEosDataSource(options).writer(_schema(plan, order), False)
+    writer = KafkaEosDataSource(options.to_texts()).writer(_schema(plan, order), False)
     carried = Path(order.folder) / f"writer-{uuid.uuid4().hex}"
     carried.write_bytes(pickle.dumps(writer))
     tasks = _tasks(plan, order)
@@ -206,21 +205,17 @@ def _ref(plan: Plan, order: Order) -> AttemptRef:
     return AttemptRef(plan.identity(order.load), details["ledger_id"], details["attempt"], details["slot"])
 
 
-def _options(plan: Plan, order: Order, ref: AttemptRef, claimant: str) -> dict[str, str]:
+def _options(plan: Plan, order: Order, ref: AttemptRef, claimant: str) -> WriteOptions:
     scenario = plan.scenario
-    spec = ApplicationSpec(
+    return WriteOptions(
         attempt=ref,
         manifest_dir=plan.manifests,
         topics=plan.topics[order.load],
-        job="jobs/orders.py",
         transaction_timeout_ms=scenario.hold_ms if ref.attempt == 1 else LONG_HOLD_MS,
         deadline_ms=order.details["deadline_ms"],
-        scope=scenario.scope,
-        two_phase_commit="required" if scenario.two_phase else "off",
-        writer=scenario.writer,
+        claim=claimant,
+        scope=TransactionScope(scenario.scope),
+        tasks=_tasks(plan, order) if scenario.scope == TransactionScope.LOAD.value else None,
+        two_phase_commit=TwoPhaseCommit.REQUIRED if scenario.two_phase else TwoPhaseCommit.OFF,
+        writer=WriterName(scenario.writer),
     )
-    options = write_options(spec, claimant)
-    if scenario.scope == TransactionScope.LOAD.value:
-        options["transaction.tasks"] = str(_tasks(plan, order))
-    WriteOptions.parse(options)
-    return options

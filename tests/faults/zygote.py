@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from airflow_kafka_eos.sandbox.process import WATCH
+from airflow_kafka_eos.sandbox.keeping import WATCH
 from tests.faults.plan import Ended, Order
 from tests.faults.striking import die_of_sigterm, end_strikes, obey_sigterm
 

@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
+from airflow_kafka_eos.sandbox.jars import QUICK_JVM
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.sandbox.process import QUICK_JVM
 from tests.secured import PASSWORD, add_listeners
 
 CLIENT_ID, CLIENT_SECRET = "loads", "cl1ent+secret:/%"

@@ -18,7 +18,7 @@ import httpx
 import psutil
 
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
-from airflow_kafka_eos.sandbox.process import WATCH
+from airflow_kafka_eos.sandbox.keeping import WATCH
 from tests.airflow.processes import of_session
 from tests.kafka.open_transactions import wait_until
 

@@ -24,8 +24,8 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.evidence import evidence
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from airflow_kafka_eos.sandbox.broker import TRANSACTION_LOG_PARTITIONS
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.sandbox.process import TRANSACTION_LOG_PARTITIONS
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
     CoordinatorState,

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
-from airflow_kafka_eos.sandbox import process as probe
+from airflow_kafka_eos.sandbox import broker as probe
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 
 SECONDS = 30.0

@@ -22,9 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
-from airflow_kafka_eos.sandbox.jars import cache_root, find_java
-from airflow_kafka_eos.sandbox.kafka import _free_ports
-from airflow_kafka_eos.sandbox.process import QUICK_JVM, BrokerProcess, log_tail
+from airflow_kafka_eos.sandbox.broker import BrokerProcess
+from airflow_kafka_eos.sandbox.jars import QUICK_JVM, cache_root, find_java
+from airflow_kafka_eos.sandbox.keeping import free_ports, log_tail
 
 VERSION = "3.0.9"
 API = "/apis/ccompat/v7"
@@ -73,7 +73,7 @@ def running_registry(folder: Path) -> Iterator[str]:
     """
     app = distribution()
     (jar,) = app.glob("*-runner.jar")
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     command = [find_java(), "-Xmx384m", *QUICK_JVM, f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={port}"]
     log = folder / "registry.log"
     process = BrokerProcess(SimpleNamespace(log=log), [*command, "-jar", str(jar)])  # type: ignore[arg-type]

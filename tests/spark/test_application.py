@@ -14,10 +14,12 @@ import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import ConfigurationError, RecordError
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import cause, own_error, printed_error
 from airflow_kafka_eos.spark.formats.settings import ValueFormat
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.spark.writing import visible
 
 SECRET = "hunter2-never-shown"
@@ -53,7 +55,9 @@ def spec(ref, tmp_path):
     job.write_text(JOB)
     deadline = int(time.time() * 1000) + 120_000
     return ApplicationSpec(
-        ref, str(tmp_path / "m"), ("t",), 60_000, deadline, job=str(job), job_args={"rows": 10}
+        WriteOptions(ref, str(tmp_path / "m"), ("t",), 60_000, deadline),
+        job=str(job),
+        job_args={"rows": 10},
     )
 
 
@@ -64,7 +68,7 @@ def submit(spec, servers, environment, *conf):
     done = subprocess.run(
         [*command, str(APPLICATION), "--spec", spec.to_json()],
         env=os.environ | environment | {SETTINGS_VARIABLE: json.dumps(settings)},
-        cwd=os.path.dirname(spec.manifest_dir),
+        cwd=os.path.dirname(spec.options.manifest_dir),
         capture_output=True,
         text=True,
         timeout=240,
@@ -75,7 +79,7 @@ def submit(spec, servers, environment, *conf):
 @pytest.mark.broker
 @pytest.mark.spark
 def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, spark_env, tmp_path, ref):
-    spec = replace(spec, topics=(topic(2),))
+    spec = replace(spec, options=replace(spec.options, topics=(topic(2),)))
     events = tmp_path / "events"
     events.mkdir()
     conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={events.as_uri()}",
@@ -83,7 +87,7 @@ def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, 
             "--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=777")  # fmt: skip
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_env, *conf)
     assert code == 0, err
-    manifest = ManifestStore(spec.manifest_dir).read(ref)
+    manifest = ManifestStore(spec.options.manifest_dir).read(ref)
     assert manifest.records == 10
     assert "prepared 10 records in 2 transactions" in out
     logged = "".join(p.read_text() for p in events.rglob("*") if p.is_file())
@@ -92,7 +96,7 @@ def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, 
     # wide rows fit into memory whatever their number; what the author says about it counts
     assert '"spark.sql.execution.arrow.maxBytesPerBatch":"4m"' in logged
     assert '"spark.sql.execution.arrow.maxRecordsPerBatch":"777"' in logged
-    for place in (logged, out, err, Path(ManifestStore(spec.manifest_dir).path(ref)).read_text()):
+    for place in (logged, out, err, Path(ManifestStore(spec.options.manifest_dir).path(ref)).read_text()):
         assert SECRET not in place
 
 
@@ -102,19 +106,20 @@ def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(spec, k
     # the value first, then its place: scope load goes by the columns that are left
     job = Path(spec.job)
     job.write_text("def load(spark): return spark.range(0, 4, 1, 2).selectExpr('cast(id as string) key', 'id', '1 b')")
-    spec = replace(spec, topics=(topic(2),), value_format=ValueFormat("json"), scope="load", job_args={})
+    options = replace(spec.options, topics=(topic(2),), scope="load")
+    spec = replace(spec, options=options, value_format=ValueFormat("json"), job_args={})
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_env)
     assert code == 0, out + err
-    manifest = ManifestStore(spec.manifest_dir).read(ref)
+    manifest = ManifestStore(spec.options.manifest_dir).read(ref)
     assert len(manifest.transactions) == 1
-    read = visible(kafka, spec.topics[0], 2, 4, isolation="read_uncommitted")
+    read = visible(kafka, spec.options.topics[0], 2, 4, isolation="read_uncommitted")
     assert sorted(read) == [(b"%d" % i, b'{"id":%d,"b":1}' % i) for i in range(4)]
 
 
 @pytest.mark.spark
 def test_our_error_is_the_last_line(spec, spark_env):
     # and a driver that may not write need not start Spark (rule: one-application-per-attempt)
-    ManifestStore(spec.manifest_dir).claim(spec.attempt, "driver one")
+    ManifestStore(spec.options.manifest_dir).claim(spec.options.attempt, "driver one")
     code, out, err = submit(spec, "127.0.0.1:1", spark_env)
     assert code == 1, err
     # spark-submit sends what its Python driver prints, errors too, to its own stdout

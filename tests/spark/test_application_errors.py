@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,11 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.secured import PASSWORD, free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -104,11 +105,10 @@ def ref_of(case):
     return AttemptRef(LoadIdentity("tests", "bad input", case), LEDGER, 1)
 
 
-def a_spec(case, folder, **changes):
-    base = ApplicationSpec(
-        ref_of(case), str(folder / "m"), ("t",), 60_000, int(time.time() * 1000) + 240_000, sql="select 'v' value"
-    )
-    return replace(base, **changes)
+def a_spec(case, folder, topic="t", sql="select 'v' value", job=None):
+    deadline = int(time.time() * 1000) + 240_000
+    options = WriteOptions(ref_of(case), str(folder / "m"), (topic,), 60_000, deadline)
+    return ApplicationSpec(options, sql=sql, job=job)
 
 
 def environment(folder, settings):
@@ -145,7 +145,7 @@ def said(kafka, topic_name, jobs, away, tmp_path_factory):
             folder,
             sql=given.get("sql"),
             job=job and job.replace("JOBS", str(jobs)),
-            topics=(given.get("topics", topic_name),),
+            topic=given.get("topics", topic_name),
         )
         specs[case] = spec.to_json()
     (folder / "specs.json").write_text(json.dumps(specs))

@@ -12,7 +12,7 @@ from airflow_kafka_eos.cli import main, terminal
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import WriterName
 from airflow_kafka_eos.spark.errortext import own_error
-from airflow_kafka_eos.spark.python_env import NEEDED, refuse_missing_libraries, write_archive
+from airflow_kafka_eos.spark.python_env import NEEDED, check_libraries, write_archive
 from tests.spark.bare_python import python_without
 
 #: What a task attempt imports, from the archive alone, where nothing of it is installed.
@@ -24,9 +24,9 @@ from airflow_kafka_eos.kafka.admin import coordinator
 from airflow_kafka_eos.kafka.producer import writers as describing
 from airflow_kafka_eos.kafka.client import wire
 from airflow_kafka_eos.kafka.producer import writers
-from airflow_kafka_eos.spark.python_env import refuse_missing_libraries
+from airflow_kafka_eos.spark.python_env import check_libraries
 from airflow_kafka_eos.load import WriterName
-refuse_missing_libraries(WriterName.ARROW)
+check_libraries(WriterName.ARROW)
 assert all(m.__file__.startswith(sys.argv[1]) for m in (found, kafka, wire)), (found.__file__, kafka.__file__)
 """
 
@@ -61,12 +61,12 @@ def test_where_it_cannot_be_written_is_named(tmp_path: Path, name: str, says: st
 
 @pytest.mark.parametrize("writer", [WriterName.ARROW, WriterName.CONFLUENT])
 def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch, writer: WriterName) -> None:
-    refuse_missing_libraries(writer)
+    check_libraries(writer)
     for module in list(NEEDED[writer])[-2:]:
         monkeypatch.setitem(NEEDED[writer], f"no_such_{module}", NEEDED[writer].pop(module))
     lacking = ", ".join(list(NEEDED[writer].values())[-2:])
     with pytest.raises(ConfigurationError, match=f"lacks {lacking} .*pip install"):
-        refuse_missing_libraries(writer)
+        check_libraries(writer)
 
 
 def test_executors_without_the_package_are_named() -> None:

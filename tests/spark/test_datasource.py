@@ -173,7 +173,7 @@ def test_overwrite_is_refused(spark, topic, options):
 def test_a_broker_that_is_not_there_is_said_so(options):
     given = WriteOptions.parse(options(kafka_bootstrap_servers="127.0.0.1:1", topic="t"))
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
-        check_cluster(given.settings(None), given, timeout_s=1)
+        check_cluster(given.settings({}), given, timeout_s=1)
 
 
 def test_the_same_attempt_is_written_once(spark, topic, options, write, failure):

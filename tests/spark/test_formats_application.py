@@ -11,6 +11,7 @@ from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings, ValueFormat
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.spark.formats_registry import Gate, running_registry
 from tests.spark.test_application import spark_env, submit
@@ -31,10 +32,10 @@ def gate(tmp_path):
 @pytest.fixture
 def spec(ref, tmp_path, topic):
     return ApplicationSpec(
-        ref, str(tmp_path / "m"), (topic(1),), 60_000, int(time.time() * 1000) + 120_000,
+        WriteOptions(ref, str(tmp_path / "m"), (topic(1),), 60_000, int(time.time() * 1000) + 120_000),
         sql="select cast(id as string) key, id, 'x' note from range(0, 10, 1, 2)",
         value_format=ValueFormat("confluent-avro"),
-    )  # fmt: skip
+    )
 
 
 def test_the_registry_is_asked_with_the_login_of_the_environment(spec, ref, gate, kafka, spark_env, tmp_path):
@@ -45,7 +46,7 @@ def test_the_registry_is_asked_with_the_login_of_the_environment(spec, ref, gate
     right = RegistrySettings.from_mapping({"url": gate.url, "basic.auth.user.info": f"user:{SECRET}"})
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_env | {REGISTRY_VARIABLE: right.to_json()}, *conf)
     assert code == 0, err
-    assert ManifestStore(spec.manifest_dir).read(ref).records == 10
+    assert ManifestStore(spec.options.manifest_dir).read(ref).records == 10
     logs = [path for path in events.rglob("*") if path.is_file()]
     assert logs
     assert not any(SECRET in text for text in (out, err, *(path.read_text() for path in logs)))
@@ -61,4 +62,4 @@ def test_a_refusing_registry_ends_it_before_anything_is_written(spec, ref, gate,
     kind, said = printed_error(out)
     assert kind is AccessError and "HTTP 401" in said
     assert SECRET not in out + err
-    assert still_open() == [] and not ManifestStore(spec.manifest_dir).is_written(ref)
+    assert still_open() == [] and not ManifestStore(spec.options.manifest_dir).is_written(ref)

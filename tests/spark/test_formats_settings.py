@@ -25,7 +25,6 @@ def test_every_format_travels_as_json(name):
     made = ValueFormat.of({"format": name, "registration": "latest"})
     assert ValueFormat.of(json.loads(json.dumps(made.to_mapping()))) == made
     assert ValueFormat.of(made) is made and ValueFormat.of(name).name == name
-    assert made.needs_registry is name.startswith("confluent-")
 
 
 @pytest.mark.parametrize(

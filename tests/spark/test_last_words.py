@@ -7,16 +7,18 @@ from pathlib import Path
 
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import THIS_PROCESS, leave
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 REF = AttemptRef(LoadIdentity("tests", "words", "k"), "00000000cc", 1)
 ENVIRON = {SETTINGS_VARIABLE: json.dumps({"bootstrap.servers": "b:1", "sasl.password": "hunter2-horse"})}
 
 
 def spec(folder: Path) -> str:
-    return ApplicationSpec(REF, str(folder), ("t",), 60_000, 1, sql="select 1").to_json()
+    return ApplicationSpec(WriteOptions(REF, str(folder), ("t",), 60_000, 1), sql="select 1").to_json()
 
 
 def test_it_has_no_secret(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.errortext import printed_error
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.spark.bare_python import python_without
 from tests.spark.conftest import spark_environment
@@ -28,7 +29,8 @@ def test_a_library_with_machine_code_that_executors_lack_is_named(
     bare = python_without(tmp_path / "venv", "crc32c", "lz4")
     deadline = int(time.time() * 1000) + 600_000
     spec = ApplicationSpec(
-        ref, str(tmp_path / "m"), (topic(),), 60_000, deadline, sql="select 'v' value from range(2)"
+        WriteOptions(ref, str(tmp_path / "m"), (topic(),), 60_000, deadline),
+        sql="select 'v' value from range(2)",
     )
     conf = ("--conf", f"spark.pyspark.python={bare}", "--conf", f"spark.pyspark.driver.python={sys.executable}",
             "--conf", "spark.ui.enabled=false")  # fmt: skip

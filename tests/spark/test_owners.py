@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import ConfigurationError, RecordError, UndecidableError
-from airflow_kafka_eos.spark.no_retries import ONE_RUN, refuse_second_attempt, refuse_second_runs
+from airflow_kafka_eos.spark.no_retries import ONE_RUN, check_first_attempt, check_spark_settings
 from airflow_kafka_eos.spark.options import WriteOptions
-from airflow_kafka_eos.spark.scope import Owners, refuse_foreign_rows
+from airflow_kafka_eos.spark.scope import Owners, check_own_rows
 
 GIVEN = {
     "topic": "one", "topics": "one,two", "load.name": "l", "load.key": "k", "load.attempt": "1",
@@ -41,11 +41,11 @@ def test_every_kafka_partition_has_one_owner_and_no_owner_is_idle(topics, tasks)
 
 
 def test_an_owner_takes_its_own_rows():
-    refuse_foreign_rows(batch(partition=([1, 1], pa.int32())), 1, Owners.of(TOPICS, None), OPTIONS)
+    check_own_rows(batch(partition=([1, 1], pa.int32())), 1, Owners.of(TOPICS, None), OPTIONS)
     two = batch(topic=(["two", "two"],), partition=([1, 1], pa.int32()))
-    refuse_foreign_rows(two, 4, Owners.of(TOPICS, None), OPTIONS)
+    check_own_rows(two, 4, Owners.of(TOPICS, None), OPTIONS)
     mixed = batch(topic=(["one", "two"],), partition=([1, 0], pa.int32()))
-    refuse_foreign_rows(mixed, 1, Owners.of(TOPICS, 2), OPTIONS)
+    check_own_rows(mixed, 1, Owners.of(TOPICS, 2), OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_owner_takes_its_own_rows():
 )
 def test_an_owner_refuses_other_rows_and_names_the_function_to_call(columns, says):
     with pytest.raises(RecordError, match=says) as caught:
-        refuse_foreign_rows(batch(**columns), 1, Owners.of(TOPICS, None), OPTIONS)
+        check_own_rows(batch(**columns), 1, Owners.of(TOPICS, None), OPTIONS)
     assert "airflow_kafka_eos.spark.scope.own_partitions" in caught.value.remedy
 
 
@@ -72,12 +72,12 @@ def test_an_owner_refuses_other_rows_and_names_the_function_to_call(columns, say
 )
 def test_a_place_that_is_not_there_is_named(columns, says):
     with pytest.raises(RecordError, match=says):
-        refuse_foreign_rows(batch(**columns), 1, Owners.of(TOPICS, None), OPTIONS)
+        check_own_rows(batch(**columns), 1, Owners.of(TOPICS, None), OPTIONS)
 
 
 def test_spark_must_run_nothing_twice():
-    refuse_second_runs(ONE_RUN.get)
-    refuse_second_runs({**ONE_RUN, "spark.speculation": None}.get)
+    check_spark_settings(ONE_RUN.get)
+    check_spark_settings({**ONE_RUN, "spark.speculation": None}.get)
     for key, value in (
         ("spark.stage.maxConsecutiveAttempts", None),
         ("spark.stage.maxConsecutiveAttempts", "2"),
@@ -86,12 +86,12 @@ def test_spark_must_run_nothing_twice():
         ("spark.speculation", "TRUE"),
     ):
         with pytest.raises(ConfigurationError, match=key):
-            refuse_second_runs({**ONE_RUN, key: value}.get)
+            check_spark_settings({**ONE_RUN, key: value}.get)
 
 
 def test_a_second_run_of_a_task_is_refused_in_scope_load_only():
-    refuse_second_attempt(0, OPTIONS, 3)
-    refuse_second_attempt(2, WriteOptions.parse(GIVEN | {"transaction.scope": "task"}), 3)
+    check_first_attempt(0, OPTIONS, 3)
+    check_first_attempt(2, WriteOptions.parse(GIVEN | {"transaction.scope": "task"}), 3)
     with pytest.raises(UndecidableError, match="Spark has run task 3 before") as caught:
-        refuse_second_attempt(1, OPTIONS, 3)
+        check_first_attempt(1, OPTIONS, 3)
     assert caught.value.attempt == 1

@@ -16,6 +16,7 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import IdRole, PooledId, name_prefix
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.no_retries import ran_once
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.spark.conftest import spark_environment
@@ -47,10 +48,10 @@ def test_the_application_writes_scope_load_with_the_id_of_its_slot(kafka, topic,
     name, whole = topic(2), str(ref.common_id(IdRole.LOAD))
     before = coordinator.init_producer_id(whole, 60_000)
     spec = ApplicationSpec(
-        ref, str(tmp_path), (name,), 60_000, int(time.time() * 1000) + 300_000, scope="load",
+        WriteOptions(ref, str(tmp_path), (name,), 60_000, int(time.time() * 1000) + 300_000, scope="load"),
         sql="select cast(id as string) key, concat('v', id) value from range(0, 100, 1, 2)",
-    )  # fmt: skip
-    store = ManifestStore(spec.manifest_dir)
+    )
+    store = ManifestStore(spec.options.manifest_dir)
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_environment(), *QUIET)
     assert code == 0, out + err
     manifest = store.read(ref)

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_kafka_eos.spark import progress
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.progress import Progress, Tasks, Written, counter, line, pause_s, tasks_of
 from airflow_kafka_eos.spark.write import write
 
@@ -50,7 +51,7 @@ def test_a_line_counts_what_the_tasks_that_are_done_have_written(
     ManifestStore(str(tmp_path)).claim(ref, "me")
     written = counter(spark.sparkContext)
     with Progress(spark.sparkContext, written, str(ref), say):
-        write(frame, options(topic=topic(2), load_claim="me"), written)
+        write(frame, WriteOptions.parse(options(topic=topic(2), load_claim="me")), written)
     assert gate.exists(), lines
     told = next(text for text in lines if wanted in text)
     assert told.startswith(f"load {ref}: 2 of 4 tasks done, 2 running, 50 records, 350 bytes (stage"), told
@@ -71,7 +72,7 @@ def stage(number: int, done: int, total: int, running: int, failed: int = 0) -> 
         ([stage(4, 3, 12, 2)], Written(3, 1_204_000, 240_400_000), 80,
          "3 of 12 tasks done, 2 running, 1,204,000 records, 240 MB (stage 4, 1 min 20 s)"),
         ([stage(2, 5, 8, 0, 1)], Written(), 9.9,
-         "5 of 8 tasks done, 1 failed, none running, nothing written yet (stage 2, 9 s)"),
+         "5 of 8 tasks done, 1 failed, none running, nothing written yet (stage 2, 9.9 s)"),
         ([stage(3, 1, 4, 1), None, stage(1, 1, 2, 1)], Written(), 3725,
          "2 of 6 tasks done, 2 running, nothing written yet (stages 1, 3, 1 h 2 min)"),
         ([], Written(1, 0, 0), 30, "no Spark stage is at work, 0 records, 0 bytes (30 s)"),
@@ -84,15 +85,6 @@ def test_a_line_in_words(tasks: list[SimpleNamespace], written: Written, seconds
 
 def test_what_spark_has_forgotten_is_no_stage() -> None:
     assert tasks_of([None]) == Tasks()
-
-
-@pytest.mark.parametrize(
-    ("count", "says"),
-    [(0, "0 bytes"), (999, "999 bytes"), (9_949, "9.9 kB"), (999_499, "999 kB"), (999_500, "1.0 MB"),
-     (3_200_000_000_000, "3,200 GB")],
-)  # fmt: skip
-def test_bytes_in_words(count: int, says: str) -> None:
-    assert progress.size(count) == says
 
 
 def test_the_pace_is_calm() -> None:

@@ -19,6 +19,7 @@ from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.spark.conftest import spark_environment
 from tests.spark.test_application import submit
@@ -53,28 +54,28 @@ frame.mapInArrow(never_ending, frame.schema).write.format("kafka_eos").options(*
 @pytest.fixture
 def spec(ref, tmp_path):
     return ApplicationSpec(
-        ref, str(tmp_path / "m"), ("t",), 60_000, int(time.time() * 1000) + 120_000,
-        sql="select cast(id as string) key, concat('v', id) value from range(0, 100, 1, 3)", scope="load",
-    )  # fmt: skip
+        WriteOptions(ref, str(tmp_path / "m"), ("t",), 60_000, int(time.time() * 1000) + 120_000, scope="load"),
+        sql="select cast(id as string) key, concat('v', id) value from range(0, 100, 1, 3)",
+    )
 
 
 def test_the_application_arranges_the_rows_and_tells_spark_to_run_nothing_twice(
     spec, kafka, topic, ref, settings, still_open
 ):
-    spec = replace(spec, topics=(topic(3),))
+    spec = replace(spec, options=replace(spec.options, topics=(topic(3),)))
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_environment(), *QUIET)
     assert code == 0, out + err
     assert "prepared 100 records in 1 transaction (scope load, two-phase commit, writer arrow), 3 Spark" in out
-    manifest = ManifestStore(spec.manifest_dir).read(ref)
+    manifest = ManifestStore(spec.options.manifest_dir).read(ref)
     assert still_open() == [t.transactional_id for t in manifest.transactions]
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
         coordinator.end(manifest.transactions[0], Verdict.COMMIT)
-    assert sorted(visible(kafka, spec.topics[0], 3, 100)) == sorted((b"%d" % i, b"v%d" % i) for i in range(100))
+    assert sorted(visible(kafka, spec.options.topics[0], 3, 100)) == sorted((b"%d" % i, b"v%d" % i) for i in range(100))
 
 
 def test_speculation_is_refused(spec, kafka, topic, still_open):
-    spec = replace(spec, topics=(topic(1),))
+    spec = replace(spec, options=replace(spec.options, topics=(topic(1),)))
     code, out, err = submit(
         spec, kafka.bootstrap_servers, spark_environment(), *QUIET, "--conf", "spark.speculation=true"
     )

@@ -26,8 +26,10 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import prepared, reference
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.acls import Right, allow_exactly
 from tests.protocol.world import World
 from tests.secured import SCRAM_PASSWORD, Secured, free_port
@@ -88,11 +90,12 @@ def test_a_load_passes_with_the_least_rights_and_shows_no_password(grants: Secur
         world = World(session, grants.loader(), TOPIC, load)
         ref = reference(session, world.open_attempt())
         spec = ApplicationSpec(
-            ref, str(tmp_path / "m"), (TOPIC,), 60_000, int(time.time() * 1000) + 120_000,
-            job=str(tmp_path / "job.py"), job_args={"marks": str(tmp_path)},
-        )  # fmt: skip
+            WriteOptions(ref, str(tmp_path / "m"), (TOPIC,), 60_000, int(time.time() * 1000) + 120_000),
+            job=str(tmp_path / "job.py"),
+            job_args={"marks": str(tmp_path)},
+        )
         shown, output = run(spec, grants, tmp_path)
-        manifest = ManifestStore(spec.manifest_dir).read(ref)
+        manifest = ManifestStore(spec.options.manifest_dir).read(ref)
         prepared(session, manifest)
         world.decide(manifest)
         world.commit()
@@ -105,7 +108,7 @@ def test_a_load_passes_with_the_least_rights_and_shows_no_password(grants: Secur
     assert "DEBUG" in output
     files = {str(p): p.read_bytes().decode(errors="replace") for p in tmp_path.rglob("*") if p.is_file()}
     assert str(tmp_path / "ledger.db") in files
-    assert len([name for name in files if name.startswith(spec.manifest_dir)]) > 1
+    assert len([name for name in files if name.startswith(spec.options.manifest_dir)]) > 1
     for place, text in {**shown, "output": output, **files}.items():
         assert SCRAM_PASSWORD not in text, place
 

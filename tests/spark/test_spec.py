@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.spark.application import write_options
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.formats.settings import ValueFormat
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
@@ -35,15 +35,13 @@ _AGAIN = st.builds(
     _LOAD,
     _REPAIRS,
 )
-_SPEC = st.builds(
-    ApplicationSpec,
+_OPTIONS = st.builds(
+    WriteOptions,
     _REF,
     st.just("/manifests"),
     st.lists(_TOPIC, min_size=1, max_size=3, unique=True).map(tuple),
     st.integers(1, 2**31 - 2),
     st.integers(1, 2**52),
-    job=st.just("orders.py:load"),
-    job_args=st.dictionaries(st.text(), _JSON, max_size=3),
     scope=st.sampled_from(["task", "load"]),
     two_phase_commit=st.sampled_from(["auto", "required", "off"]),
     writer=st.sampled_from(["auto", "arrow", "confluent"]),
@@ -61,20 +59,32 @@ GIVEN = {
 }
 
 
-_SPEC_AGAIN = st.builds(replace, _SPEC, attempt=_AGAIN, scope=st.just("task"))
+_OPTIONS_AGAIN = st.builds(replace, _OPTIONS, attempt=_AGAIN, scope=st.just("task"))
+_SPEC = st.builds(
+    ApplicationSpec,
+    _OPTIONS | _OPTIONS_AGAIN,
+    job=st.just("orders.py:load"),
+    job_args=st.dictionaries(st.text(), _JSON, max_size=3),
+)
 
 
-@given(_SPEC | _SPEC_AGAIN)
+@given(_SPEC)
 def test_a_specification_reads_back_as_it_was(spec):
     assert ApplicationSpec.from_json(spec.to_json()) == spec
 
 
-@given(_SPEC | _SPEC_AGAIN)
-def test_the_data_source_reads_what_the_application_says(spec):
-    options = WriteOptions.parse(write_options(spec, "me"))
-    assert (options.attempt, options.topics, options.claim) == (spec.attempt, spec.topics, "me")
-    assert options.default_topic == (spec.topics[0] if len(spec.topics) == 1 else None)
-    assert (options.scope, options.two_phase_commit, options.writer) == (spec.scope, spec.two_phase_commit, spec.writer)
+@given(
+    st.builds(
+        replace,
+        _OPTIONS | _OPTIONS_AGAIN,
+        claim=st.none() | st.just("me"),
+        tasks=st.none() | st.integers(1, 99),
+        kafka=st.sampled_from([(), (("acks", "all"), ("bootstrap.servers", "127.0.0.1:1"))]),
+    )
+)
+def test_the_data_source_reads_what_the_application_says(options):
+    assert WriteOptions.parse(options.to_texts()) == options
+    assert options.default_topic == (options.topics[0] if len(options.topics) == 1 else None)
 
 
 @pytest.mark.parametrize(
@@ -82,31 +92,48 @@ def test_the_data_source_reads_what_the_application_says(spec):
     [
         ({"sql": "select 1"}, "job and sql"),
         ({"job": None}, "job and sql"),
-        ({"topics": []}, "topics"),
-        ({"topics": "orders"}, "topics"),
-        ({"deadline_ms": 0}, "deadline_ms"),
-        ({"transaction_timeout_ms": "5"}, "transaction_timeout_ms"),
-        ({"manifest_dir": ""}, "manifest_dir"),
+        ({"job": " "}, "job is ' '"),
+        ({"job_args": []}, "job_args"),
         ({"unknown": 1}, "unknown"),
         ({"schema_version": 1}, "schema_version"),
-        ({"scope": "loads"}, "Did you mean load"),
-        ({"two_phase_commit": "requierd"}, "Did you mean required"),
-        ({"two_phase_commit": True}, "two_phase_commit is True"),
-        ({"writer": "arow"}, "Did you mean arrow"),
-        ({"transaction_timeout_ms": 2**31 - 1}, "transaction_timeout_ms is 2147483647"),
-        ({"attempt": {}}, "load"),
+        ({"options": {}}, "load.name"),
+        ({"options": None}, "misshapen"),
     ],
 )
 def test_a_wrong_field_is_named(change, named):
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
-    spec = ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py")
+    spec = ApplicationSpec(WriteOptions(ref, "/m", ("t",), 1, 1), job="j.py")
     with pytest.raises(ConfigurationError, match=named):
         ApplicationSpec.from_json(json.dumps(json.loads(spec.to_json()) | change))
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"topics": ()}, "topics"),
+        ({"topics": ("a,b",)}, "topics"),
+        ({"deadline_ms": 0}, "deadline.ms"),
+        ({"transaction_timeout_ms": "5"}, "transaction.timeout.ms"),
+        ({"transaction_timeout_ms": True}, "transaction.timeout.ms"),
+        ({"manifest_dir": ""}, "manifest.dir"),
+        ({"scope": "loads"}, "Did you mean load"),
+        ({"two_phase_commit": "requierd"}, "Did you mean required"),
+        ({"two_phase_commit": True}, "two.phase.commit of kafka_eos is True"),
+        ({"writer": "arow"}, "Did you mean arrow"),
+        ({"transaction_timeout_ms": 2**31 - 1}, "transaction.timeout.ms of kafka_eos is 2147483647"),
+    ],
+)
+def test_a_wrong_option_is_named(change, named):
+    options = WriteOptions(AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1), "/m", ("t",), 1, 1)
+    with pytest.raises(ConfigurationError, match=named):
+        replace(options, **change)
+
+
 def test_an_unknown_value_format_is_refused_with_the_near_match():
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
-    text = ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py", value_format=ValueFormat("json")).to_json()
+    text = ApplicationSpec(
+        WriteOptions(ref, "/m", ("t",), 1, 1), job="j.py", value_format=ValueFormat("json")
+    ).to_json()
     assert ApplicationSpec.from_json(text).value_format == ValueFormat("json")
     with pytest.raises(ConfigurationError, match="Did you mean json"):
         ApplicationSpec.from_json(text.replace('"name": "json"', '"name": "jsn"'))
@@ -115,7 +142,7 @@ def test_an_unknown_value_format_is_refused_with_the_near_match():
 def test_job_arguments_that_are_not_json_are_refused():
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
     with pytest.raises(ConfigurationError, match="job_args"):
-        ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py", job_args={"x": object()}).to_json()
+        ApplicationSpec(WriteOptions(ref, "/m", ("t",), 1, 1), job="j.py", job_args={"x": object()}).to_json()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +196,9 @@ def test_a_word_that_is_none_is_named_with_the_nearest_one(key, value, says):
         WriteOptions.parse(GIVEN | {key: value})
 
 
-@pytest.mark.parametrize("key", ["load.attempt", "transaction.timeout.ms", "deadline.ms", "transaction.tasks"])
+@pytest.mark.parametrize(
+    "key", ["load.attempt", "transaction.timeout.ms", "deadline.ms", "transaction.tasks"]
+)
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "²"])
 def test_a_number_that_is_none_is_named(key, value):
     with pytest.raises(ConfigurationError, match=key):
@@ -179,7 +208,7 @@ def test_a_number_that_is_none_is_named(key, value):
 def test_settings_come_from_the_environment_and_options_win():
     options = WriteOptions.parse(GIVEN)
     secret = '{"bootstrap.servers": "127.0.0.1:2", "sasl.password": "hunter2"}'
-    settings = options.settings(secret)
+    settings = options.settings({SETTINGS_VARIABLE: secret})
     assert settings.for_librdkafka() == {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "hunter2"}
     assert "hunter2" not in repr(options) + repr(settings)
 
@@ -187,10 +216,12 @@ def test_settings_come_from_the_environment_and_options_win():
 def test_no_settings_at_all_says_where_to_put_them():
     options = WriteOptions.parse({k: v for k, v in GIVEN.items() if not k.startswith("kafka.")})
     with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA is not set"):
-        options.settings(None)
+        options.settings({})
 
 
-@pytest.mark.parametrize("text", ["3", "3=", "=5", "3=5,", ",3=5", "3=5;4=6", "3=5 ,4=6", "-3=5", "3=5,3=6", "3=5,4=5"])
+@pytest.mark.parametrize(
+    "text", ["3", "3=", "=5", "3=5,", ",3=5", "3=5;4=6", "3=5 ,4=6", "-3=5", "3=5,3=6", "3=5,4=5"]
+)
 def test_repairs_that_do_not_fit_are_refused(text):
     with pytest.raises(ConfigurationError):
         WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": text})
@@ -201,5 +232,5 @@ def test_repairs_are_numbered_by_the_lowest_and_have_no_slot_and_no_shared_trans
         with pytest.raises(ConfigurationError, match="do not fit"):
             WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=5,4=6"} | change)
     ref = WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=6,4=5"}).attempt
-    with pytest.raises(ConfigurationError, match="scope is 'load', and it has repairs"):
-        ApplicationSpec(ref, "/m", ("t",), 1, 1, sql="select 1", scope="load")
+    with pytest.raises(ConfigurationError, match=r"transaction\.scope of kafka_eos is 'load', and it has repairs"):
+        WriteOptions(ref, "/m", ("t",), 1, 1, scope="load")

@@ -16,10 +16,12 @@ import pytest
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import RecordError, SupersededError
 from airflow_kafka_eos.spark import orphan
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.spark.conftest import spark_environment
 
 APPLICATION = Path(package.__file__).with_name("application.py")
@@ -43,7 +45,7 @@ def test_a_superseded_driver_stops_and_says_by_whom(kafka, topic, ref, tmp_path:
     job.write_text(ENDLESS)
     store = ManifestStore(str(tmp_path / "m"))
     deadline = int(time.time() * 1000) + 600_000
-    spec = ApplicationSpec(ref, store.base, (topic(2),), 60_000, deadline, job=str(job))
+    spec = ApplicationSpec(WriteOptions(ref, store.base, (topic(2),), 60_000, deadline), job=str(job))
     settings = {"bootstrap.servers": kafka.bootstrap_servers}
     driver = subprocess.Popen(
         [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]",

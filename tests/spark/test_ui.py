@@ -15,8 +15,10 @@ import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE, ApplicationSpec
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.secured import free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -49,9 +51,10 @@ def test_the_ui_of_a_running_application_shows_no_secret(kafka, topic, ref, tmp_
     (tmp_path / "job.py").write_text(JOB)
     port = free_port()
     spec = ApplicationSpec(
-        ref, str(tmp_path / "m"), (topic(1),), 60_000, int(time.time() * 1000) + 120_000,
-        job=str(tmp_path / "job.py"), job_args={"marks": str(tmp_path)},
-    )  # fmt: skip
+        WriteOptions(ref, str(tmp_path / "m"), (topic(1),), 60_000, int(time.time() * 1000) + 120_000),
+        job=str(tmp_path / "job.py"),
+        job_args={"marks": str(tmp_path)},
+    )
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "sasl.username": USER, "sasl.password": SECRET}
     environment = {"PYTHONPATH": str(APPLICATION.parents[2]), "PYSPARK_PYTHON": sys.executable}
     submitted = subprocess.Popen(
@@ -83,7 +86,7 @@ def test_the_ui_of_a_running_application_shows_no_secret(kafka, topic, ref, tmp_
         finally:
             submitted.kill()
     assert submitted.returncode == 0, out
-    assert ManifestStore(spec.manifest_dir).read(ref).records == 1
+    assert ManifestStore(spec.options.manifest_dir).read(ref).records == 1
     # these are the places where options, arguments and environment would show
     assert "application.py" in shown["/environment"]
     assert "kafka_eos(" in shown["/sql?details=true&planDescription=true"]

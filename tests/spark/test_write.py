@@ -13,6 +13,7 @@ from airflow_kafka_eos.spark import write as ours
 from airflow_kafka_eos.spark.datasource import PreparedPartition
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from tests.spark.writing import write
 
 ROWS = "select cast(id as string) key, 'v' value from range(0, 30, 1, 3)"
 REF = AttemptRef(LoadIdentity("n", "l", "k"), "00000000bb", 7)
@@ -25,16 +26,16 @@ def prepared(partition: int, producer_id: int) -> PreparedPartition:
 
 def test_a_partition_that_was_written_and_is_not_in_the_result_is_refused() -> None:
     every = [prepared(n, n) for n in range(3)]
-    ours.refuse_missing(every, every, REF)
+    ours.check_complete(every, every, REF)
     # an update of an accumulator may be lost, a result may not
-    ours.refuse_missing([], every, REF)
+    ours.check_complete([], every, REF)
     with pytest.raises(ManifestError, match=r"Spark partitions \[2\] were written") as caught:
-        ours.refuse_missing(every, every[:2], REF)
+        ours.check_complete(every, every[:2], REF)
     assert (caught.value.load, caught.value.attempt) == ("n/l/k", 7)
     with pytest.raises(ManifestError, match=r"\[1\]"):
-        ours.refuse_missing(every, [every[0], prepared(1, 99), every[2]], REF)
+        ours.check_complete(every, [every[0], prepared(1, 99), every[2]], REF)
     with pytest.raises(ManifestError):
-        ours.refuse_missing(every, [], REF)
+        ours.check_complete(every, [], REF)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_what_the_author_has_arranged_is_written_by_the_data_source(
     """Adaptive execution keeps a repartition at the root of a write's plan, and may drop it below a mapInArrow."""
     store = ManifestStore(str(tmp_path))
     store.claim(ref, "me")
-    ours.write(ARRANGED[how](spark), options(topic=topic(1), load_claim="me"))
+    write(ARRANGED[how](spark), options(topic=topic(1), load_claim="me"))
     assert (way, store.read(ref).records) == ([], 30)
 
 
@@ -85,6 +86,6 @@ def test_all_else_is_mapped_where_pandas_is_there_and_the_secrets_stay_in_memory
         monkeypatch.setattr(ours, "_IN_MEMORY", 100)
     store = ManifestStore(str(tmp_path))
     store.claim(ref, "me")
-    ours.write(spark.sql(ROWS), options(topic=topic(1), load_claim="me"))
+    write(spark.sql(ROWS), options(topic=topic(1), load_claim="me"))
     assert way == (["mapInArrow"] if why == "plain" else [])
     assert store.read(ref).records == 30

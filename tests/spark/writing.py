@@ -8,8 +8,13 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
 
+from airflow_kafka_eos.spark import write as ours
 from airflow_kafka_eos.spark.errortext import own_error
-from airflow_kafka_eos.spark.write import write
+from airflow_kafka_eos.spark.options import WriteOptions
+
+
+def write(frame, options):
+    ours.write(frame, WriteOptions.parse(options))
 
 
 def by_data_source(frame, options, mode="append"):

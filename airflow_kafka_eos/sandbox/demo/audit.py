@@ -11,7 +11,7 @@ import json
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import date, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,6 @@ from pathlib import Path
 from airflow_kafka_eos.errors import SandboxError, ToolMissingError
 
 FIRST_DAY = date(2013, 1, 1)
-LAST_DAY = date(2013, 12, 31)
 
 
 @dataclass(frozen=True)
@@ -193,22 +192,9 @@ def row_numbers(values: Iterable[bytes]) -> Counter[int]:
 
 
 def table(figures: Sequence[Figures]) -> str:
-    """The demo's closing table."""
+    """The demo's closing table: the figures in their order."""
     head = ("load", "source", "attempts", "decision", "visible", "missing", "duplicate", "open")
-    rows = [
-        (
-            f.load,
-            f.source_records,
-            f.attempts,
-            f.decision,
-            f.visible_records,
-            f.missing,
-            f.duplicates,
-            f.open_transactions,
-        )
-        for f in figures
-    ]
-    cells = [[str(c) for c in row] for row in [head, *rows]]
+    cells = [[str(c) for c in row] for row in [head, *map(astuple, figures)]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = [
         "  ".join(

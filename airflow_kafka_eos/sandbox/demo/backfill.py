@@ -182,7 +182,7 @@ def task_of(any_attempt: AttemptRef) -> tuple[AttemptRef, psutil.Process] | None
             arguments = process.cmdline()
             if not any("SparkSubmit" in a for a in arguments) or "--spec" not in arguments:
                 continue
-            ref = ApplicationSpec.from_json(arguments[arguments.index("--spec") + 1]).attempt
+            ref = ApplicationSpec.from_json(arguments[arguments.index("--spec") + 1]).options.attempt
             task = process.parent()
         except (psutil.Error, IndexError):
             continue

@@ -1,20 +1,15 @@
-"""How a struct of Spark's is written as an Avro schema says: every field matched by name, every type checked. Pure.
+"""Values as Avro: the schema that follows from the columns, how a struct fits a registered one, and the encoder.
 
-Runs on the driver, before anything is written. Nothing is dropped, invented or rounded: a column without a field, a
-field without a column, and a type that would lose something are refused.
+The schema is as Spark's own ``to_avro`` has it: timestamps in microseconds, decimals as bytes, nullable as a union with
+null, whose default is null, so that a registry in mode BACKWARD takes a new nullable column.
 
-The Avro schema that follows from Spark types. Pure.
+On the driver, before anything is written, every column is matched with the schema's field of its name. Nothing is
+dropped, invented or rounded: what has no partner, and a type that would lose something, is refused.
 
-As Spark's own ``to_avro`` has it: timestamps in microseconds, decimals as bytes, nullable as a union with null.
-Nullable fields have the default null, so that a registry in mode BACKWARD takes a new nullable column.
-
-Avro values within Spark: one Arrow UDF over the struct of the value's columns.
-
-Avro's binary encoding for whole Arrow columns at once: no row becomes a Python object. No I/O.
-
-Each Avro type becomes parts: binary columns of one entry per row, joined once at the end. A part is empty where its
-row has nothing to say (its record, array or union branch is null). Specification: Avro 1.12, "Binary Encoding".
-fastavro makes the same bytes row by row, and is the oracle in tests/spark/test_formats_encode.py.
+The encoder takes whole Arrow columns in an Arrow UDF; no row becomes a Python object (docs/adr/0026). Each Avro type
+becomes parts: binary columns of one entry per row, joined once at the end. A part is empty where its row has nothing to
+say (its record, array or union branch is null). Specification: Avro 1.12, "Binary Encoding". fastavro makes the same
+bytes row by row, and is the oracle in tests/spark/test_formats_encode.py.
 """
 
 from __future__ import annotations
@@ -38,7 +33,65 @@ from airflow_kafka_eos.kafka.producer.arrow.binary import binary, data_of, from_
 from airflow_kafka_eos.spark.formats.registry import RegisteredSchema
 from airflow_kafka_eos.spark.formats.settings import is_name
 
+Mask = npt.NDArray[np.bool_]
+Parts = list[pa.BinaryArray]
+_EMPTY = pa.scalar(b"", pa.binary())
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType)
+_ATOMS: dict[type[t.DataType], Any] = {
+    t.StringType: "string",
+    t.BinaryType: "bytes",
+    t.BooleanType: "boolean",
+    t.ByteType: "int",
+    t.ShortType: "int",
+    t.IntegerType: "int",
+    t.LongType: "long",
+    t.FloatType: "float",
+    t.DoubleType: "double",
+    t.DateType: {"type": "int", "logicalType": "date"},
+    t.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+    t.TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def avro_schema(fields: t.StructType, record_name: str) -> str:
+    """The schema as JSON text, the same text for the same columns.
+
+    :param fields: as checked by :func:`.shaping.record`.
+    :raises ConfigurationError: a field's name is none for Avro.
+    """
+    return json.dumps(_record_schema(fields, record_name, ""))
+
+
+def _record_schema(fields: t.StructType, name: str, path: str) -> dict[str, Any]:
+    made = []
+    for field in fields.fields:
+        where = f"{path}{field.name}"
+        if not is_name(field.name):
+            raise ConfigurationError(
+                f"column {where!r} has a name that Avro does not allow (letters, digits and _, no digit first)",
+                remedy="Rename it with .alias(...), or use value_format confluent-json",
+            )
+        kind = _of(field.dataType, f"{name}.{field.name}", f"{where}.")
+        made.append({"name": field.name} | _nullable(kind, field.nullable))
+    return {"type": "record", "name": name, "fields": made}
+
+
+def _nullable(kind: Any, nullable: bool) -> dict[str, Any]:
+    return {"type": ["null", kind], "default": None} if nullable else {"type": kind}
+
+
+def _of(kind: t.DataType, name: str, path: str) -> Any:
+    if isinstance(kind, t.StructType):
+        return _record_schema(kind, name, path)  # its path is its name, as in Spark: no name twice
+    if isinstance(kind, t.ArrayType):
+        items = _of(kind.elementType, name, path)
+        return {"type": "array", "items": ["null", items] if kind.containsNull else items}
+    if isinstance(kind, t.MapType):
+        values = _of(kind.valueType, name, path)
+        return {"type": "map", "values": ["null", values] if kind.valueContainsNull else values}
+    if isinstance(kind, t.DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    return next(schema for base, schema in _ATOMS.items() if isinstance(kind, base))
 
 
 @dataclass(frozen=True)
@@ -61,6 +114,32 @@ class Node:
     index: int = 0
     size: int = 0
     symbols: tuple[str, ...] = ()
+
+
+#: By topic: how the struct is written, and the bytes before each record.
+Plans = Mapping[str, tuple[Node, bytes]]
+
+
+def plans(fields: t.StructType, schemas: Mapping[str, RegisteredSchema]) -> Plans:
+    """How the struct is written for each topic.
+
+    :raises SchemaRefusedError: the columns do not fit a topic's schema.
+    """
+    return {topic: (_plan(fields, topic, schema), schema.prefix) for topic, schema in schemas.items()}
+
+
+def _plan(fields: t.StructType, topic: str, schema: RegisteredSchema) -> Node:
+    from fastavro.schema import SchemaParseException, UnknownType, expand_schema
+
+    try:
+        return plan(fields, expand_schema(json.loads(schema.text)))
+    except (SchemaParseException, UnknownType, ValueError, KeyError) as e:
+        raise SchemaRefusedError(
+            f"the schema {schema.id} for topic {topic!r} is none that fastavro can read ({type(e).__name__}: {e})",
+            remedy="Correct it in the registry",
+        ) from e
+    except SchemaRefusedError as e:
+        raise SchemaRefusedError(f"topic {topic!r}, schema id {schema.id}: {e.message}", remedy=e.remedy) from None
 
 
 def plan(fields: t.StructType, schema: Any) -> Node:
@@ -179,66 +258,51 @@ def _say(schema: Any) -> str:
     return _say(schema["type"]) if isinstance(schema["type"], (dict, list)) else str(schema["type"])
 
 
-_ATOMS: dict[type[t.DataType], Any] = {
-    t.StringType: "string",
-    t.BinaryType: "bytes",
-    t.BooleanType: "boolean",
-    t.ByteType: "int",
-    t.ShortType: "int",
-    t.IntegerType: "int",
-    t.LongType: "long",
-    t.FloatType: "float",
-    t.DoubleType: "double",
-    t.DateType: {"type": "int", "logicalType": "date"},
-    t.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
-    t.TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
-}
+def avro_value(value: Column, topic: Column, by_topic: Plans) -> Column:
+    """The column of encoded values.
 
-
-def avro_schema(fields: t.StructType, record_name: str) -> str:
-    """The schema as JSON text, the same text for the same columns.
-
-    :param fields: as checked by :func:`.shaping.record`.
-    :raises ConfigurationError: a field's name is none for Avro.
+    :param value: the struct. :param topic: each row's topic, used where there are several.
     """
-    return json.dumps(_record_schema(fields, record_name, ""))
+    if len(set(by_topic.values())) == 1:
+        ((node, prefix),) = set(by_topic.values())
+
+        def one(column: pa.Array) -> pa.Array:
+            return encode(column, node, prefix)
+
+        return _udf(one, value)
+
+    def many(column: pa.Array, topics: pa.Array) -> pa.Array:
+        return encode_by_topic(column, topics, by_topic)
+
+    return _udf(many, value, topic)
 
 
-def _record_schema(fields: t.StructType, name: str, path: str) -> dict[str, Any]:
-    made = []
-    for field in fields.fields:
-        where = f"{path}{field.name}"
-        if not is_name(field.name):
-            raise ConfigurationError(
-                f"column {where!r} has a name that Avro does not allow (letters, digits and _, no digit first)",
-                remedy="Rename it with .alias(...), or use value_format confluent-json",
+def _udf(function: Callable[..., Any], *columns: Column) -> Column:
+    # PySpark wants type hints, and its own type hints want a function type instead
+    made: Column = arrow_udf(function, t.BinaryType())(*columns)  # type: ignore[call-overload]
+    return made
+
+
+def encode_by_topic(column: pa.StructArray, topics: pa.StringArray, by_topic: Plans) -> pa.BinaryArray:
+    """Encode each row by its topic's plan.
+
+    :param topics: as long as ``column``.
+    :raises RecordError: a topic has no plan; see :func:`encode` too.
+    """
+    made, order = [], []
+    for name in pc.unique(topics).to_pylist():
+        if name not in by_topic:
+            raise RecordError(
+                f"a row asks for topic {name!r}, which is not among the load's topics: {', '.join(sorted(by_topic))}",
+                remedy="Add it to the load's topics, or correct the topic column",
             )
-        kind = _of(field.dataType, f"{name}.{field.name}", f"{where}.")
-        made.append({"name": field.name} | _nullable(kind, field.nullable))
-    return {"type": "record", "name": name, "fields": made}
-
-
-def _nullable(kind: Any, nullable: bool) -> dict[str, Any]:
-    return {"type": ["null", kind], "default": None} if nullable else {"type": kind}
-
-
-def _of(kind: t.DataType, name: str, path: str) -> Any:
-    if isinstance(kind, t.StructType):
-        return _record_schema(kind, name, path)  # its path is its name, as in Spark: no name twice
-    if isinstance(kind, t.ArrayType):
-        items = _of(kind.elementType, name, path)
-        return {"type": "array", "items": ["null", items] if kind.containsNull else items}
-    if isinstance(kind, t.MapType):
-        values = _of(kind.valueType, name, path)
-        return {"type": "map", "values": ["null", values] if kind.valueContainsNull else values}
-    if isinstance(kind, t.DecimalType):
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    return next(schema for base, schema in _ATOMS.items() if isinstance(kind, base))
-
-
-Mask = npt.NDArray[np.bool_]
-Parts = list[pa.BinaryArray]
-_EMPTY = pa.scalar(b"", pa.binary())
+        node, prefix = by_topic[name]
+        rows = pc.indices_nonzero(pc.equal(topics, name))
+        made.append(encode(column.take(rows), node, prefix))
+        order.append(rows)
+    if len(made) < 2:
+        return made[0] if made else pa.array([], pa.binary())
+    return pa.concat_arrays(made).take(pc.sort_indices(pa.concat_arrays(order)))
 
 
 def encode(column: pa.StructArray, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
@@ -460,81 +524,3 @@ def _offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     found = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=found[1:])
     return found
-
-
-#: By topic: how the struct is written, and the bytes before each record.
-Plans = Mapping[str, tuple[Node, bytes]]
-
-
-def plans(fields: t.StructType, schemas: Mapping[str, RegisteredSchema]) -> Plans:
-    """How the struct is written for each topic.
-
-    :raises SchemaRefusedError: the columns do not fit a topic's schema.
-    """
-    return {topic: (_plan(fields, topic, schema), schema.prefix) for topic, schema in schemas.items()}
-
-
-def _plan(fields: t.StructType, topic: str, schema: RegisteredSchema) -> Node:
-    from fastavro.schema import SchemaParseException, UnknownType, expand_schema
-
-    try:
-        return plan(fields, expand_schema(json.loads(schema.text)))
-    except (SchemaParseException, UnknownType, ValueError, KeyError) as e:
-        raise SchemaRefusedError(
-            f"the schema {schema.id} for topic {topic!r} is none that fastavro can read ({type(e).__name__}: {e})",
-            remedy="Correct it in the registry",
-        ) from e
-    except SchemaRefusedError as e:
-        raise SchemaRefusedError(f"topic {topic!r}, schema id {schema.id}: {e.message}", remedy=e.remedy) from None
-
-
-def avro_value(value: Column, topic: Column, by_topic: Plans) -> Column:
-    """The column of encoded values.
-
-    :param value: the struct. :param topic: each row's topic, used where there are several.
-    """
-    if len(set(by_topic.values())) == 1:
-        ((node, prefix),) = set(by_topic.values())
-
-        def one(column: pa.Array) -> pa.Array:
-            return encode(column, node, prefix)
-
-        return _udf(one, value)
-
-    def many(column: pa.Array, topics: pa.Array) -> pa.Array:
-        return encode_by_topic(column, topics, by_topic)
-
-    return _udf(many, value, topic)
-
-
-def _udf(function: Callable[..., Any], *columns: Column) -> Column:
-    # PySpark wants type hints, and its own type hints want a function type instead
-    made: Column = arrow_udf(function, t.BinaryType())(*columns)  # type: ignore[call-overload]
-    return made
-
-
-def encode_by_topic(column: pa.StructArray, topics: pa.StringArray, by_topic: Plans) -> pa.BinaryArray:
-    """Encode each row by its topic's plan.
-
-    :param topics: as long as ``column``.
-    :raises RecordError: a topic has no plan; see :func:`encode` too.
-    """
-    made, order = [], []
-    for name in pc.unique(topics).to_pylist():
-        if name not in by_topic:
-            raise RecordError(unknown_topic(name, by_topic), remedy=UNKNOWN_TOPIC_REMEDY)
-        node, prefix = by_topic[name]
-        rows = pc.indices_nonzero(pc.equal(topics, name))
-        made.append(encode(column.take(rows), node, prefix))
-        order.append(rows)
-    if len(made) < 2:
-        return made[0] if made else pa.array([], pa.binary())
-    return pa.concat_arrays(made).take(pc.sort_indices(pa.concat_arrays(order)))
-
-
-UNKNOWN_TOPIC_REMEDY = "Add it to the load's topics, or correct the topic column"
-
-
-def unknown_topic(name: str | None, topics: Mapping[str, Any]) -> str:
-    """What is wrong with a row of a foreign topic."""
-    return f"a row asks for topic {name!r}, which is not among the load's topics: {', '.join(sorted(topics))}"

@@ -1,9 +1,7 @@
-"""JSON values within Spark, made by the JVM alone.
+"""Values as JSON objects, made by the JVM alone, and the JSON Schema (draft 7) of them.
 
-The JSON Schema (draft 7) of what Spark's ``to_json`` makes of a struct. Pure.
-
-Closed objects, and only what can never be null is required: so a registry in mode BACKWARD takes a new nullable
-column, as it does for Avro.
+The schema has closed objects, and requires only what can never be null: so a registry in mode BACKWARD takes a new
+nullable column, as it does for Avro.
 """
 
 from __future__ import annotations
@@ -29,6 +27,21 @@ _OPTIONS = {
 }
 #: What ``errortext`` finds again in Spark's Java exception.
 _RECORD_ERROR = "airflow_kafka_eos.errors.RecordError: "
+_ATOMS: dict[type[t.DataType], dict[str, Any]] = {
+    t.StringType: {"type": "string"},
+    t.BinaryType: {"type": "string", "contentEncoding": "base64"},
+    t.BooleanType: {"type": "boolean"},
+    t.ByteType: {"type": "integer"},
+    t.ShortType: {"type": "integer"},
+    t.IntegerType: {"type": "integer"},
+    t.LongType: {"type": "integer"},
+    t.FloatType: {"type": "number"},
+    t.DoubleType: {"type": "number"},
+    t.DecimalType: {"type": "number"},
+    t.DateType: {"type": "string", "format": "date"},
+    t.TimestampType: {"type": "string", "format": "date-time"},
+    t.TimestampNTZType: {"type": "string"},
+}
 
 
 def json_text(value: Column, fields: t.StructType) -> Column:
@@ -84,23 +97,6 @@ def _within(kind: t.DataType, values: Column) -> Column | None:
         return found
 
     return f.coalesce(f.exists(values, test), f.lit(False))
-
-
-_ATOMS: dict[type[t.DataType], dict[str, Any]] = {
-    t.StringType: {"type": "string"},
-    t.BinaryType: {"type": "string", "contentEncoding": "base64"},
-    t.BooleanType: {"type": "boolean"},
-    t.ByteType: {"type": "integer"},
-    t.ShortType: {"type": "integer"},
-    t.IntegerType: {"type": "integer"},
-    t.LongType: {"type": "integer"},
-    t.FloatType: {"type": "number"},
-    t.DoubleType: {"type": "number"},
-    t.DecimalType: {"type": "number"},
-    t.DateType: {"type": "string", "format": "date"},
-    t.TimestampType: {"type": "string", "format": "date-time"},
-    t.TimestampNTZType: {"type": "string"},
-}
 
 
 def json_schema(fields: t.StructType, record_name: str) -> str:

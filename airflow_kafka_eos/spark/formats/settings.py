@@ -16,28 +16,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.kafka.client.settings import json_object
 from airflow_kafka_eos.spark.driver_secrets import handed_over
 
-# for type checkers and completion; tests hold them together with the tuples below
 FormatText = Literal["raw", "string", "json", "confluent-avro", "confluent-json"]
+#: Confluent's ``auto.register.schemas=true``; ``auto.register.schemas=false``; ``use.latest.version=true``.
 RegistrationText = Literal["register", "lookup", "latest"]
+#: Confluent's TopicNameStrategy, RecordNameStrategy, TopicRecordNameStrategy.
 StrategyText = Literal["topic-name", "record-name", "topic-record-name"]
 
 #: The environment variable of the Spark driver with the registry's settings and their secrets
 #: (``RegistrySettings.to_json``).
 REGISTRY_VARIABLE = "AIRFLOW_KAFKA_EOS_REGISTRY"
 
-FORMATS = ("raw", "string", "json", "confluent-avro", "confluent-json")
-WITH_REGISTRY = ("confluent-avro", "confluent-json")
-#: Confluent's ``auto.register.schemas=true``; ``auto.register.schemas=false``; ``use.latest.version=true``.
-REGISTRATIONS = ("register", "lookup", "latest")
-#: Confluent's TopicNameStrategy, RecordNameStrategy, TopicRecordNameStrategy.
-STRATEGIES = ("topic-name", "record-name", "topic-record-name")
+FORMATS: tuple[FormatText, ...] = get_args(FormatText)
+REGISTRATIONS: tuple[RegistrationText, ...] = get_args(RegistrationText)
+STRATEGIES: tuple[StrategyText, ...] = get_args(StrategyText)
 DEFAULT_RECORD_NAME = "airflow_kafka_eos.Value"
 
 #: What confluent-kafka's SchemaRegistryClient takes, and how each is read.
@@ -122,11 +120,6 @@ class ValueFormat:
     def to_mapping(self) -> dict[str, str]:
         """As :meth:`of` reads it; JSON values."""
         return asdict(self)
-
-    @property
-    def needs_registry(self) -> bool:
-        """True for Confluent's wire format."""
-        return self.name in WITH_REGISTRY
 
     def subject(self, topic: str, record_name: str) -> str:
         """The subject under which the schema of a topic's values is kept."""

@@ -1,6 +1,6 @@
-"""The one entry: a DataFrame of any columns becomes one that the data source ``kafka_eos`` takes.
+"""A DataFrame of any columns becomes one that the data source ``kafka_eos`` takes.
 
-Which columns make a record's value, and which types they may have. Pure: types in, types out.
+Here is which columns make a record's value, and which types they may have.
 """
 
 from __future__ import annotations
@@ -37,6 +37,95 @@ _ATOMS = (
     t.TimestampNTZType,
 )
 _NOT_TEXT = (t.StructType, t.ArrayType, t.MapType, t.BinaryType, t.NullType)
+
+
+def shape(
+    frame: DataFrame,
+    value_format: ValueFormat | Mapping[str, Any] | str,
+    *,
+    topics: Sequence[str],
+    default_topic: str | None = None,
+    registry: RegistrySettings | None = None,
+) -> DataFrame:
+    """Make the column ``value``; key, headers, topic, partition and timestamp keep their meaning.
+
+    All checks, and all talk with the registry, happen here on the driver, before a row is read.
+
+    :param topics: all topics that rows may go to. Without a topic column, only ``default_topic`` gets a schema.
+    :param registry: needed for the formats ``confluent-*``.
+    :raises ConfigurationError: an unknown format, no column left for the value, a type that the format cannot carry,
+        a key, topic or header column of a wrong type, no registry settings.
+    :raises KafkaEosError: see :func:`.registry.resolve`.
+    """
+    made = ValueFormat.of(value_format)
+    if made.name == "raw":
+        return frame
+    from pyspark.sql import functions as f
+
+    found = text_column(frame.schema) if made.name == "string" else record(frame.schema, made.name)
+    _check_beside(frame.schema, default_topic)
+    if isinstance(found, str):
+        value = f.col(_quoted(found)).cast("string")
+    else:
+        value = _record_value(found, made, _targets(frame, topics, default_topic), registry)
+    beside = [f.col(name) for name in frame.columns if name in BESIDE_VALUE]
+    return frame.select(*beside, value.alias("value"))
+
+
+def _record_value(
+    found: Record,
+    made: ValueFormat,
+    targets: tuple[Column, Sequence[str]],
+    registry: RegistrySettings | None,
+) -> Column:
+    from pyspark.sql import functions as f
+
+    from airflow_kafka_eos.spark.formats.json import json_schema, json_text, with_prefix
+
+    fields = found.fields
+    whole = f.col(found.whole) if found.whole else f.struct(*(f.col(_quoted(name)) for name in fields.names))
+    if made.name == "json":
+        return json_text(whole, fields)
+    if registry is None:
+        raise ConfigurationError(
+            f"value_format {made.name!r} needs a schema registry, and there are no settings for one",
+            remedy=f"Name its Airflow connection (registry_conn_id), or set {REGISTRY_VARIABLE} for the Spark driver",
+        )
+    from airflow_kafka_eos.spark.formats.registry import resolve
+
+    topic, names = targets
+    if made.name == "confluent-json":
+        schemas = resolve(registry, made, "JSON", json_schema(fields, made.record_name), names)
+        return with_prefix(json_text(whole, fields), topic, schemas)
+    from airflow_kafka_eos.spark.formats.avro import avro_schema, avro_value, plans
+
+    schemas = resolve(registry, made, "AVRO", avro_schema(fields, made.record_name), names)
+    return avro_value(whole, topic, plans(fields, schemas))
+
+
+def _targets(frame: DataFrame, topics: Sequence[str], default: str | None) -> tuple[Column, Sequence[str]]:
+    """Each row's topic, and all that there can be."""
+    from pyspark.sql import functions as f
+
+    if "topic" not in frame.columns:
+        return f.lit(default), [default] if default is not None else []
+    names = list(dict.fromkeys([*topics, *([default] if default is not None else [])]))
+    return f.coalesce(f.col("topic"), f.lit(default)) if default is not None else f.col("topic"), names
+
+
+def _check_beside(schema: t.StructType, default_topic: str | None) -> None:
+    # before a schema is registered for a DataFrame that the data source then refuses
+    from airflow_kafka_eos.spark.options import check_schema
+
+    beside = [field for field in schema.fields if field.name in BESIDE_VALUE]
+    check_schema(
+        t.StructType([*beside, t.StructField("value", t.BinaryType())]),
+        has_default_topic=default_topic is not None,
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True)
@@ -81,7 +170,7 @@ def record(schema: t.StructType, value_format: str) -> Record:
         found = Record(rest[0].dataType, "value")
     else:
         found = Record(t.StructType(rest), None)
-    _refuse_twins(found.fields, "")
+    _check_no_twins(found.fields, "")
     for path, kind in _atoms(found.fields, ""):
         if not isinstance(kind, _ATOMS):
             raise ConfigurationError(
@@ -102,7 +191,7 @@ def _rest(schema: t.StructType, value_format: str) -> list[t.StructField]:
     return rest
 
 
-def _refuse_twins(fields: t.StructType, within: str) -> None:
+def _check_no_twins(fields: t.StructType, within: str) -> None:
     # Spark finds columns by name without regard to case
     seen: dict[str, str] = {}
     for field in fields.fields:
@@ -113,7 +202,7 @@ def _refuse_twins(fields: t.StructType, within: str) -> None:
                 remedy="Rename or drop one of them",
             )
         if isinstance(field.dataType, t.StructType):
-            _refuse_twins(field.dataType, f"{within}{field.name}.")
+            _check_no_twins(field.dataType, f"{within}{field.name}.")
 
 
 def _atoms(kind: t.DataType, path: str) -> Iterator[tuple[str, t.DataType]]:
@@ -130,109 +219,3 @@ def _atoms(kind: t.DataType, path: str) -> Iterator[tuple[str, t.DataType]]:
         yield from _atoms(kind.valueType, f"{path}{{}}")
     else:
         yield path, kind
-
-
-def shape(
-    frame: DataFrame,
-    value_format: ValueFormat | Mapping[str, Any] | str,
-    *,
-    topics: Sequence[str],
-    default_topic: str | None = None,
-    registry: RegistrySettings | None = None,
-) -> DataFrame:
-    """Make the column ``value``; key, headers, topic, partition and timestamp keep their meaning.
-
-    All checks, and all talk with the registry, happen here on the driver, before a row is read.
-
-    :param topics: all topics that rows may go to. Without a topic column, only ``default_topic`` gets a schema.
-    :param registry: needed for the formats ``confluent-*``.
-    :raises ConfigurationError: an unknown format, no column left for the value, a type that the format cannot carry,
-        a key, topic or header column of a wrong type, no registry settings.
-    :raises KafkaEosError: see :func:`.registry.resolve`.
-    """
-    made = ValueFormat.of(value_format)
-    if made.name == "raw":
-        return frame
-    from pyspark.sql import functions as f
-
-    from airflow_kafka_eos.spark.formats.shaping import BESIDE_VALUE, record, text_column
-
-    if made.name == "string":
-        name = text_column(frame.schema)
-        _check_beside(frame.schema, default_topic)
-        value = f.col(_quoted(name)).cast("string")
-    else:
-        fields = record(frame.schema, made.name)
-        _check_beside(frame.schema, default_topic)
-        whole = (
-            f.col(fields.whole)
-            if fields.whole
-            else f.struct(*(f.col(_quoted(name)) for name in fields.fields.names))
-        )
-        value = _record_value(frame, made, fields.fields, whole, _targets(frame, topics, default_topic), registry)
-    beside = [f.col(name) for name in frame.columns if name in BESIDE_VALUE]
-    return frame.select(*beside, value.alias("value"))
-
-
-def _record_value(
-    frame: DataFrame,
-    made: ValueFormat,
-    fields: t.StructType,
-    whole: Column,
-    targets: tuple[Column, Sequence[str]],
-    registry: RegistrySettings | None,
-) -> Column:
-    from airflow_kafka_eos.spark.formats.json import json_text, with_prefix
-
-    if made.name == "json":
-        return json_text(whole, fields)
-    from airflow_kafka_eos.spark.formats.registry import resolve
-
-    topic, names = targets
-    settings = _given(registry, made)
-    if made.name == "confluent-json":
-        from airflow_kafka_eos.spark.formats.json import json_schema
-
-        schemas = resolve(settings, made, "JSON", json_schema(fields, made.record_name), names)
-        return with_prefix(json_text(whole, fields), topic, schemas)
-    from airflow_kafka_eos.spark.formats.avro import avro_schema, avro_value, plans
-
-    schemas = resolve(settings, made, "AVRO", avro_schema(fields, made.record_name), names)
-    return avro_value(whole, topic, plans(fields, schemas))
-
-
-def _targets(frame: DataFrame, topics: Sequence[str], default: str | None) -> tuple[Column, Sequence[str]]:
-    """Each row's topic, and all that there can be."""
-    from pyspark.sql import functions as f
-
-    if "topic" not in frame.columns:
-        return f.lit(default), [default] if default is not None else []
-    names = list(dict.fromkeys([*topics, *([default] if default is not None else [])]))
-    return f.coalesce(f.col("topic"), f.lit(default)) if default is not None else f.col("topic"), names
-
-
-def _given(registry: RegistrySettings | None, made: ValueFormat) -> RegistrySettings:
-    if registry is None:
-        raise ConfigurationError(
-            f"value_format {made.name!r} needs a schema registry, and there are no settings for one",
-            remedy=f"Name its Airflow connection (registry_conn_id), or set {REGISTRY_VARIABLE} for the Spark driver",
-        )
-    return registry
-
-
-def _check_beside(schema: t.StructType, default_topic: str | None) -> None:
-    # before a schema is registered for a DataFrame that the data source then refuses
-    from pyspark.sql import types as t
-
-    from airflow_kafka_eos.spark.formats.shaping import BESIDE_VALUE
-    from airflow_kafka_eos.spark.options import check_schema
-
-    beside = [field for field in schema.fields if field.name in BESIDE_VALUE]
-    check_schema(
-        t.StructType([*beside, t.StructField("value", t.BinaryType())]),
-        has_default_topic=default_topic is not None,
-    )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

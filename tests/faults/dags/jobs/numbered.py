@@ -9,7 +9,7 @@ from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 def load(spark, key, records, key_count, tasks):
     # an author's job has no business with attempts; the campaign's checkers have
-    attempt = ApplicationSpec.from_json(sys.argv[sys.argv.index("--spec") + 1]).attempt.attempt
+    attempt = ApplicationSpec.from_json(sys.argv[sys.argv.index("--spec") + 1]).options.attempt.attempt
     # one key is in one Spark task only: between two tasks there is no order
     of_key = f"concat('k', spark_partition_id(), '-', id % {int(key_count)})"
     return spark.range(0, int(records), 1, int(tasks)).selectExpr(
