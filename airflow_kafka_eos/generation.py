@@ -42,7 +42,7 @@ def first_key(key: str) -> str:
     return _RESERVED.sub("", key)
 
 
-def refuse_reserved(load: LoadIdentity) -> None:
+def check_not_reserved(load: LoadIdentity) -> None:
     """An author's key that looks like a reload would be taken for one.
 
     :raises ConfigurationError: naming the key.

@@ -106,12 +106,12 @@ def _abort(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         name = named if isinstance(named, str) else id_at(session.partitions.wire, named, arguments.start_offset)
         attempt = _attempt(session, name)
-        _refuse_decided(session, attempt, name)
+        _check_not_decided(session, attempt, name)
         confirm(arguments, f"Abort attempt {attempt.number} of load {attempt.load}, and end all that it has open?")
         session.ledger.make_undecidable(
             attempt.load, up_to=attempt.number, decided_by=person(), reason=arguments.reason
         )
-        _refuse_decided(session, attempt, name)  # decided while we asked
+        _check_not_decided(session, attempt, name)  # decided while we asked
         (swept,) = clean(
             session,
             {attempt.load: attempt.number},
@@ -141,9 +141,9 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
 
 def _attempt(session: Session, name: str) -> AttemptRow:
     """Whose it is now; refuses what is not ours, or not of this cluster."""
-    from airflow_kafka_eos.protocol.guards.ownership import present_holder, refuse_elsewhere, refuse_foreign
+    from airflow_kafka_eos.protocol.guards.ownership import check_cluster, check_ours, present_holder
 
-    refuse_foreign(session, name)
+    check_ours(session, name)
     seen = session.coordinator.describe([name]).get(name)
     attempt = present_holder(session, name, seen)
     if attempt is None:
@@ -153,7 +153,7 @@ def _attempt(session: Session, name: str) -> AttemptRow:
             "you have looked at the topic",
             transactional_id=name,
         )
-    refuse_elsewhere(session, [attempt])
+    check_cluster(session, [attempt])
     return attempt
 
 
@@ -166,7 +166,7 @@ def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
     return any(row.transaction.transactional_id == name for row in rows)
 
 
-def _refuse_decided(session: Session, attempt: AttemptRow, name: str) -> None:
+def _check_not_decided(session: Session, attempt: AttemptRow, name: str) -> None:
     if _is_decided(session, attempt, name):
         raise UndecidableError(
             "the transaction is decided to be committed: it is only ever rolled forward",

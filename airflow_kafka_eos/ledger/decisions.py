@@ -35,7 +35,10 @@ from airflow_kafka_eos.transaction import DONE, FINAL, Outcome
 def record_outcomes(
     connection: Connection, load: LoadIdentity, number: int, outcomes: Mapping[str, Outcome]
 ) -> dict[str, Outcome]:
-    """Note outcomes by transactional id, but for those that are final. What is recorded then, for the ids asked for."""
+    """Record what the log showed, by transactional id; what is recorded then. What the markers said is final.
+
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
     _, attempt_id, _ = _committing(connection, load, number)
     recorded = _outcomes(connection, attempt_id)
     unknown = sorted(set(outcomes) - set(recorded))
@@ -74,7 +77,12 @@ def record_outcomes(
 
 
 def record_committed(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
-    """The load is COMMITTED; only when every transaction is, or its replacement (rule: committed-is-verified)."""
+    """The load is COMMITTED and its attempt closed. Empties its part of ``kafka_transaction_state``.
+
+    :raises NotFinishedError: a transaction's outcome is open or not recorded (rule: committed-is-verified).
+    :raises InDoubtError: a transaction is aborted or in doubt.
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
     locked, attempt_id, attempt = _committing(connection, load, number)
     recorded = _outcomes(connection, attempt_id)
     missing = sorted(i for i, outcome in recorded.items() if outcome not in DONE)
@@ -103,13 +111,15 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
 
 
 def record_repairing(
-    connection: Connection, load: LoadIdentity, number: int, reason: str, newer: bool = False
+    connection: Connection, load: LoadIdentity, number: int, reason: str, *, newer: bool = False
 ) -> bool:
-    """Transactions of it are lost, and the others tell one story: it is to be repaired.
+    """The load is REPAIRING: transactions of it are lost, none is in doubt. False: it is COMMITTED, and stays so.
 
-    Nothing changes when it is, unless the reason is a newer one. IN_DOUBT stays, with its reason: cleanup looks too,
-    and only who opens a repair takes the load back from a person. False, and nothing changes, when somebody else has
-    repaired all of it since the look: COMMITTED is final.
+    IN_DOUBT stays with its reason: cleanup looks too, and only :func:`.repairs.open_repair` takes the load back from
+    the person who is asked.
+
+    :param newer: take the reason also when it is REPAIRING already.
+    :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
     """
     locked, _, _ = _committing(connection, load, number)
     state = locked.row.state
@@ -123,8 +133,13 @@ def record_repairing(
     return True
 
 
-def record_given_up(connection: Connection, load: LoadIdentity, by: str, reason: str) -> None:
-    """A person leaves a decided load as it is; the first one's word stays."""
+def record_given_up(connection: Connection, load: LoadIdentity, *, by: str, reason: str) -> None:
+    """A person leaves a decided, unfinished load as it is: GIVEN_UP. Nothing happens the second time.
+
+    Empties its part of ``kafka_transaction_state``, and makes its repairs undecidable.
+
+    :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
+    """
     locked = must_lock(connection, load)
     if locked.row.state is LoadState.GIVEN_UP:
         return
@@ -137,9 +152,11 @@ def record_given_up(connection: Connection, load: LoadIdentity, by: str, reason:
 
 
 def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, reason: str) -> bool:
-    """Stop for a person (rule: doubt-stops-for-a-person). Saying it again changes the reason only.
+    """The load is IN_DOUBT: a person decides (rule: doubt-stops-for-a-person). Saying it again changes the reason.
 
     False: it is COMMITTED, so every marker was seen since the look that left a doubt, and nothing changes.
+
+    :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
     """
     locked, _, _ = _committing(connection, load, number)
     if locked.row.state is LoadState.COMMITTED:
@@ -189,9 +206,23 @@ _NOTED = frozenset({LoadState.PREPARING, LoadState.PREPARED, LoadState.COMMITTIN
 
 
 def note_failure(
-    connection: Connection, load: LoadIdentity, by: str, reason: str, number: int | None, sweeping: bool
+    connection: Connection,
+    load: LoadIdentity,
+    *,
+    by: str,
+    reason: str,
+    number: int | None = None,
+    sweeping: bool = False,
 ) -> bool:
-    """Note it; False, and nothing changed, where the load has gone on without whoever failed."""
+    """Note why a step has failed, in the load's ``reason``, until the load goes on. Decides nothing.
+
+    With the abort of its newest attempt it becomes part of that decision's reason.
+
+    :param by: who has failed: whoever answers for the newest attempt; a failure of others says nothing of it.
+    :param number: the attempt that it failed with; None: whichever is the newest.
+    :param sweeping: it was to end what an aborted attempt has open.
+    :returns: False, and nothing is noted, where the load has gone on without it.
+    """
     locked = lock(connection, load)
     if locked is None or locked.newest is None:
         return False
@@ -222,9 +253,17 @@ def decide_commit(
     not_after: float | None,
     also: Also | None,
 ) -> AttemptRow:
-    """Decide to commit the newest attempt, prepared with this manifest and undecided; with KIP-939's mapping.
+    """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
-    :param sha256: the manifest's; computed before the lock is taken.
+    :param sha256: of the very manifest that was marked prepared; one that was swapped since then is never decided.
+        Computed before the lock is taken.
+    :param not_after: epoch seconds; past them, with the load's row locked, nothing is decided.
+    :param also: runs in the same database transaction, last, and once for a decision that stands (it may run
+        again after a rollback). What it raises undoes the decision and is passed on; only lost connections
+        and locks are tried again.
+    :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
+        attempt is decided.
+    :raises NotFinishedError: the lock came after ``not_after``; decide anew.
     """
     locked = must_lock(connection, ref.load)
     attempt = locked.attempt(ref.attempt)
@@ -238,7 +277,7 @@ def decide_commit(
         problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
     if problem:
         raise _undecidable(ref, problem)
-    _refuse_too_late(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
+    _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
     taken = False
     try:
         decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
@@ -253,12 +292,12 @@ def decide_commit(
     move(connection, locked, LoadState.COMMITTING, reason="")
     if also is not None:
         also(connection)
-        _refuse_too_late(ref, not_after, "the end of the author's SQL")
+        _check_in_time(ref, not_after, "the end of the author's SQL")
     return decided
 
 
 def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reason: str) -> bool:
-    """Decide to abort; False, and nothing changed, when it is decided to be committed."""
+    """False, and nothing changed, when it is decided to be committed."""
     locked = must_lock(connection, ref.load)
     attempt = locked.attempt(ref.attempt)
     if attempt.is_undecided:
@@ -270,11 +309,13 @@ def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reaso
 
 
 def make_undecidable(
-    connection: Connection, load: LoadIdentity, up_to: int, decided_by: str, reason: str
+    connection: Connection, load: LoadIdentity, *, up_to: int, decided_by: str, reason: str
 ) -> list[AttemptRow]:
-    """Abort every undecided attempt up to a number, none beyond it; all as they are then.
+    """Abort every undecided attempt up to a number, none beyond it; all up to there as they are then.
 
     Rules: decide-before-kafka, up-to-its-own-attempt.
+
+    None for a load that the ledger does not know.
     """
     locked = lock(connection, load)
     if locked is None:
@@ -319,7 +360,7 @@ def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
     return ""
 
 
-def _refuse_too_late(ref: AttemptRef, not_after: float | None, what: str) -> None:
+def _check_in_time(ref: AttemptRef, not_after: float | None, what: str) -> None:
     if not_after is not None and time.time() > not_after:
         raise NotFinishedError(
             f"{what} came so late that the transactions may have too little time left: nothing is decided",

@@ -8,7 +8,7 @@ Functions take a connection.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -113,15 +113,16 @@ def load_row(connection: Connection, load: LoadIdentity) -> LoadRow | None:
     return None if found is None else _load_row(found)
 
 
-def load_rows(connection: Connection, namespace: str | None, name: str | None) -> list[LoadRow]:
+def load_rows(connection: Connection, namespace: str | None = None, name: str | None = None) -> list[LoadRow]:
+    """Oldest first."""
     query = _of(select(t.loads), namespace, name).order_by(t.loads.c.id)
     return [_load_row(row) for row in connection.execute(query)]
 
 
 def overview(
-    connection: Connection, namespace: str | None, name: str | None
+    connection: Connection, namespace: str | None = None, name: str | None = None
 ) -> list[tuple[LoadRow, AttemptRow | None]]:
-    """Each load with its newest attempt: two queries, however many there are."""
+    """Each load with its newest attempt, oldest first: two queries, however many there are."""
     loads = connection.execute(_of(select(t.loads), namespace, name).order_by(t.loads.c.id)).all()
     identities = {row.id: LoadIdentity(row.namespace, row.name, row.load_key) for row in loads}
     query = _attempts_of_all(namespace, name).where(t.attempts.c.number == t.loads.c.newest_attempt)
@@ -169,10 +170,10 @@ def with_same_arguments(connection: Connection, load: LoadIdentity, arguments_sh
     return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
 
 
-def holders(
-    connection: Connection, states: Iterable[PreparedTxnState]
+def prepared_as(
+    connection: Connection, states: Collection[PreparedTxnState]
 ) -> list[tuple[AttemptRow, TransactionRow]]:
-    """The prepared transactions of these states, each with its attempt."""
+    """The prepared transactions of these producer ids and epochs, each with its attempt; in no order."""
     columns = [c for c in t.transactions.c if c.name not in ("attempt_id", "records", "bytes")]
     wanted = sorted({str(state) for state in states})
     found = []
@@ -191,6 +192,7 @@ def holders(
 
 
 def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]:
+    """Oldest first."""
     return [attempt for _, attempt in _attempts(connection, load, None)]
 
 
@@ -199,6 +201,11 @@ def attempt_row(connection: Connection, load: LoadIdentity, number: int) -> Atte
 
 
 def transaction_rows(connection: Connection, load: LoadIdentity, number: int) -> list[TransactionRow]:
+    """Of an attempt that was prepared, by Spark partition; none for any other.
+
+    Undecided and aborted attempts have them too: look at the attempt's ``verdict``, or ask
+    :func:`is_decided_commit`, before ending one.
+    """
     query = (
         select(t.transactions)
         .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
@@ -390,7 +397,7 @@ NOTHING = Waiting()
 
 
 def waiting(connection: Connection, namespace: str) -> Waiting:
-    """Look at a namespace's unfinished attempts."""
+    """Decisions that are not verified, and prepared two-phase transactions that are not decided."""
     unverified, undecided = [], []
     for row in unfinished(connection, namespace):
         if row.verdict is Verdict.COMMIT and row.decided_at is not None:

@@ -56,9 +56,9 @@ def read_revision(connection: Connection) -> str | None:
 
 
 def _refuse(revision: str | None, shown: str) -> NoReturn:
-    from airflow_kafka_eos.ledger.migrate import refuse_newer
+    from airflow_kafka_eos.ledger.migrate import check_revision_known
 
-    refuse_newer(revision)
+    check_revision_known(revision)
     what = "has not been created yet" if revision is None else f"is at revision {revision}, not {REVISION}"
     raise LedgerNotReadyError(
         f"the ledger {shown} {what}", remedy="Run `airflow-kafka-eos ledger upgrade` once, then try again"

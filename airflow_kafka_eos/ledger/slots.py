@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.rows import RETIRED, SlotRow
+from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
@@ -69,7 +69,7 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_i
         "quarantined_until": None,
     }
     while True:  # each round that is lost, somebody else has won
-        refuse_doubt(connection, load)
+        check_no_doubt(connection, load)
         row = connection.execute(
             select(c.id, c.number).where(_is(load.namespace, load.name), free).order_by(c.number).limit(1)
         ).one_or_none()
@@ -93,11 +93,11 @@ def _is_elsewhere(cluster_id: str | None) -> ColumnElement[bool]:
     return select(of.id).where(of.id == t.slots.c.attempt_id, of.cluster_id != cluster_id).exists()
 
 
-def note_checked(connection: Connection, namespace: str, name: str, number: int, attempt: int) -> None:
+def note_checked(connection: Connection, holder: AttemptRow) -> None:
     """Its ids show nothing that the ledger does not know: from here on what opens there is its holder's."""
-    c = t.slots.c
-    ours = and_(_is(namespace, name), c.number == number, c.released_at.is_(None))
-    holds = select(t.attempts.c.id).where(t.attempts.c.id == c.attempt_id, t.attempts.c.number == attempt).exists()
+    c, of = t.slots.c, t.attempts.c
+    ours = and_(_is(holder.load.namespace, holder.load.name), c.number == holder.slot, c.released_at.is_(None))
+    holds = select(of.id).where(of.id == c.attempt_id, of.number == holder.number).exists()
     connection.execute(update(t.slots).where(ours, holds).values(checked_at=text_of(clock(connection))))
 
 
@@ -150,7 +150,7 @@ def settle(connection: Connection, namespace: str, name: str, number: int) -> bo
     return connection.execute(update(t.slots).where(doubtful).values(values)).rowcount == 1
 
 
-def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
+def check_no_doubt(connection: Connection, load: LoadIdentity) -> None:
     """:raises InDoubtError: a slot of the load's name is in doubt."""
     c = t.slots.c
     found = connection.execute(
@@ -165,8 +165,8 @@ def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
         )
 
 
-def slot_rows(connection: Connection, namespace: str | None, name: str | None) -> list[SlotRow]:
-    """By namespace, name and number."""
+def slot_rows(connection: Connection, namespace: str | None = None, name: str | None = None) -> list[SlotRow]:
+    """By namespace, load name and number."""
     c = t.slots.c
     query = _query().order_by(c.namespace, c.load_name, c.number)
     if namespace is not None:

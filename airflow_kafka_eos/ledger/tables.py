@@ -220,8 +220,8 @@ kafka_transaction_state = Table(
     Column("prepared_transaction_state", _varchar(255), nullable=False),
 )
 
-#: Turns with what only one task at a time may make in Airflow (docs/adr/0022). A row stays, and is taken again.
-turns = Table(
+#: Leases of what only one task at a time may make in Airflow (docs/adr/0022). A row stays, and is taken again.
+leases = Table(
     "kafka_eos_turns",
     metadata,
     # a digest: what it names may be longer than an index takes

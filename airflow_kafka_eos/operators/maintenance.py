@@ -233,7 +233,7 @@ class SweepLeftoversOperator(BaseOperator):
         passing: list[str],
         is_stopped: Callable[[AttemptRow], bool],
     ) -> None:
-        from airflow_kafka_eos.protocol.cleanup.namespace import clean, find, hidden_strangers, strangers
+        from airflow_kafka_eos.protocol.cleanup.namespace import clean, find, other_ledgers_hidden, strangers
 
         loads = session.ledger.loads(session.namespace)
         in_doubt = {r.load for r in loads if r.state is LoadState.IN_DOUBT}
@@ -293,7 +293,7 @@ class SweepLeftoversOperator(BaseOperator):
             f"{name} is open for more than {self.abandoned_after}, and of another ledger (a deployment that is gone?)"
             for name in found["strangers"]
         ]
-        found["hidden"] = [str(why) for why in (left.hidden, hidden_strangers(session)) if why is not None]
+        found["hidden"] = [str(why) for why in (left.hidden, other_ledgers_hidden(session)) if why is not None]
         for text in found["hidden"]:
             self.log.warning("THIS MAY NOT BE ALL: %s", text)
         count(session.namespace, "swept_transactions", sum(len(s.aborted) for s in swept))
@@ -315,7 +315,7 @@ class SweepLeftoversOperator(BaseOperator):
         numbers = {
             "in_doubt_loads": len(found["in_doubt"]),
             "unknown_transactions": len(found["unknown"]),
-            "stranger_transactions": len(found["strangers"]),
+            "other_ledgers_transactions": len(found["strangers"]),
             "problems": len(found["problems"]),
         }
         # sent first: what needs a person is known, whatever measuring meets

@@ -230,7 +230,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         from airflow_kafka_eos.operators.submitting import tell_superseded
         from airflow_kafka_eos.protocol.guards.id_caps import Caps
         from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
-        from airflow_kafka_eos.protocol.stages.begin import prepared, reference, submit
+        from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference, submit
         from airflow_kafka_eos.spark.spec import SETTINGS_VARIABLE
 
         with no_retry_of_terminal_errors():
@@ -296,7 +296,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 "manifest": str(store.path(ref)),
             }
             with resolved.session(self.namespace) as session:
-                prepared(session, manifest, writers_left=store.writers_left(manifest))
+                record_prepared(session, manifest, writers_left=store.writers_left(manifest))
                 verdict = decide_at_once(self, context, session, manifest, result | warned)
             made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"
             step.done(ref.load, f"prepared {made}; {_DECIDED[verdict]}", warns=verdict is Verdict.ABORT)
@@ -311,7 +311,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         run_spark: Callable[[str, AttemptRef], None],
     ) -> dict[str, Any]:
         """Write the lost Spark partitions once more: they enter the decision, or nothing of them stays open."""
-        from airflow_kafka_eos.protocol.repair.reprepare import give_back, let_in
+        from airflow_kafka_eos.protocol.repair.reprepare import abandon_all, adopt_all
 
         partitions = [part.spark_partition for part in again.parts]
         self.log.warning("%s: preparing Spark partitions %s again", again.ref, partitions)
@@ -332,12 +332,12 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             # the ledger first, then Kafka; without a manifest nobody can decide it
             try:
                 with resolved.session(self.namespace) as session:
-                    give_back(session, again, str(redact(reason_of(e, resolved.secrets))))
+                    abandon_all(session, again, str(redact(reason_of(e, resolved.secrets))))
             except KafkaEosError as left:
                 self.log.warning("what %s has open is left to cleanup: %s", again.ref, left)
             raise
         with resolved.session(self.namespace) as session:
-            let_in(session, again, manifest)
+            adopt_all(session, again, manifest)
         return {"prepared_again": partitions, "records": manifest.records, "manifest": store.path(again.ref)}
 
     def _warned(self, session: Session, row: AttemptRow, asked: str | None, owner: str) -> dict[str, str]:

@@ -362,7 +362,7 @@ def _decided(ledger: Ledger, described: Iterable[TransactionDescription]) -> set
     """Of these, what a decision names and no repair has replaced."""
     return {
         row.transaction
-        for attempt, row in ledger.holders(d.state for d in described)
+        for attempt, row in ledger.prepared_as({d.state for d in described})
         if attempt.verdict is Verdict.COMMIT and row.outcome is not Outcome.SUPERSEDED
     }
 

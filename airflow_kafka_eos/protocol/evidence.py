@@ -16,7 +16,7 @@ from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, Sought, may_be_gone
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.hanging.finished import over
+from airflow_kafka_eos.protocol.guards.coordinators import finished
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import COMPACTED, Marker, TopicPartition
 
@@ -94,10 +94,10 @@ def missing_for_good(
     :raises TransientError: a broker does not answer.
     """
     known = {t.transaction.transactional_id: t for t in rows}
-    is_over = over(session, known)
-    if not is_over:
+    is_finished = finished(session, known)
+    if not is_finished:
         return {}
-    late = [known[name] for name in is_over]
+    late = [known[name] for name in is_finished]
     stable = session.partitions.last_stable_offsets(w.topic_partition for t in late for w in t.writes)
     found, _ = evidence_of(session, late)
     gone = {}

@@ -110,7 +110,7 @@ class CleanupLoadSensor(PollingLoadSensor):
             owner=owner,
             up_to=self._up_to,
             quiet_s=self.quiet_period.total_seconds(),
-            places=() if self._poll is None else self._poll.places,
+            partitions=() if self._poll is None else self._poll.partitions,
             aborted=() if self._poll is None else self._poll.aborted,
         )
 

@@ -112,7 +112,7 @@ class LedgerMachine(RuleBasedStateMachine):
             name = rows[partition].transaction.transactional_id
             now: list[Outcome] = []
             done = self.attempt_to(
-                lambda: now.append(self.ledger.record_outcome(load, number, name, outcome))
+                lambda: now.append(self.ledger.record_outcomes(load, number, {name: outcome})[name])
             )
             assert done is self.is_committed(load, number)
             expected = rows[partition].outcome if rows[partition].outcome in FINAL else outcome

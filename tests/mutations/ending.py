@@ -174,7 +174,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "one-listing",
         "one listing without an open id does not end a cleanup: a coordinator that moves hides its ids",
         _PROTOCOL + "cleanup/poll.py",
-        "        if quiet < quiet_s or self._looks < looks or not probes:",
+        "        if quiet < quiet_s or self._looks < looks or not guesses:",
         "        if self._looks < 1:",
         ("tests/protocol/test_sweeping.py::test_one_empty_listing_does_not_end_cleanup",),
     ),
@@ -183,7 +183,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "unprobed-end",
         "no look ends a cleanup that has not asked by name for what nobody has reported",
         _PROTOCOL + "cleanup/poll.py",
-        "self._looks < looks or not probes:",
+        "self._looks < looks or not guesses:",
         "self._looks < looks:",
         (
             "tests/protocol/test_probing.py::"

@@ -6,7 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _PROTOCOL = "airflow_kafka_eos/protocol/"
 _FORGOTTEN = _PROTOCOL + "hanging/lost_markers.py"
-_OVER = _PROTOCOL + "hanging/finished.py"
+_OVER = _PROTOCOL + "guards/coordinators.py"
 _HANGING = _PROTOCOL + "hanging/find.py"
 _POLLING = _PROTOCOL + "cleanup/poll.py"
 _EDGES = "tests/protocol/test_forgotten_edges.py::"
@@ -121,7 +121,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "reported-partitions-not-asked",
         "among them those that the ledger has",
         _PROTOCOL + "cleanup/sweep.py",
-        "                report.places.update(w.topic_partition for w in t.writes)\n",
+        "                report.partitions.update(w.topic_partition for w in t.writes)\n",
         "                pass\n",
         (_SWEPT,),
     ),
@@ -130,7 +130,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "shown-partitions-not-asked",
         "and those that the coordinator showed of what nobody has reported",
         _PROTOCOL + "cleanup/sweep.py",
-        "            lingering.append(identity)\n            report.places |= found.partitions\n",
+        "            lingering.append(identity)\n            report.partitions |= found.partitions\n",
         "            lingering.append(identity)\n",
         (_REAL + "test_cleanup_ends_what_hangs_behind_its_own_abort",),
     ),
@@ -169,7 +169,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "one-broker-believed-by-find",
         "nor does it hang",
         _HANGING,
-        " or (name in listed and is_over(seen))",
+        " or (name in listed and is_finished(seen))",
         "",
         (_EDGES + "test_one_broker_that_knows_no_such_id_is_not_believed",),
     ),
@@ -178,7 +178,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "moving-coordinator-believed",
         "nothing is over while a coordinator moves or is away",
         _OVER,
-        "    if before is None or before != session.coordinator.places():\n        return {}\n",
+        "    if watch.has_moved():\n        return {}\n",
         "",
         (_EDGES + "test_nothing_is_over_while_a_coordinator_moves",),
     ),
@@ -211,19 +211,19 @@ OF_FORGETTING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "forgotten-markers",
-        "places-lost-with-an-error",
+        "partitions-lost-with-an-error",
         "where something was aborted is remembered though the broker did not answer",
         _POLLING,
-        "            self._places |= report.places\n",
-        "            self._places |= report.places if report.left_alone else set()\n",
+        "            self._partitions |= report.partitions\n",
+        "            self._partitions |= report.partitions if report.left_alone else set()\n",
         (_EDGES + "test_what_was_aborted_is_remembered_though_the_broker_never_answered",),
     ),
     Mutation(
         "forgotten-markers",
-        "places-lost-by-deferring",
+        "partitions-lost-by-deferring",
         "and handed over to the trigger",
         "airflow_kafka_eos/triggers/polling.py",
-        "            places=self.places,\n",
+        "            partitions=self.partitions,\n",
         "",
         (_EDGES + "test_what_was_aborted_is_handed_over_to_the_trigger",),
     ),

@@ -17,7 +17,7 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.transaction import OPEN_STATES, CoordinatorState
 
 #: Partition of ``__transaction_state``, its leader, the leader's epoch.
-Places = frozenset[tuple[int, int, int]]
+CoordinatorEpochs = frozenset[tuple[int, int, int]]
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -96,7 +96,7 @@ def of_producers(wire: Wire, producer_ids: Iterable[int]) -> list[Listed]:
     return found
 
 
-def places(wire: Wire) -> Places | None:
+def epochs(wire: Wire) -> CoordinatorEpochs | None:
     """Where the transaction coordinators are; None while one is away.
 
     Where DESCRIBE on ``__transaction_state`` is missing, the brokers that are alive must do.
@@ -112,7 +112,7 @@ def places(wire: Wire) -> Places | None:
     return frozenset((p.partition_index, p.leader_id, p.leader_epoch) for p in topic.partitions)
 
 
-def are_seen(found: Places) -> bool:
+def are_seen(found: CoordinatorEpochs) -> bool:
     """Whether these are the coordinators themselves: then one that is away would show."""
     return all(partition >= 0 for partition, _, _ in found)
 

@@ -20,7 +20,12 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import namespace_prefix, parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP
-from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, is_elsewhere, is_ours
+from airflow_kafka_eos.protocol.guards.ownership import (
+    hidden_by_acls,
+    holders_of,
+    is_of_other_cluster,
+    is_ours,
+)
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction
 
@@ -81,7 +86,7 @@ def find(
     # asked behind the listing: an attempt that was opened since then must not look like an old one
     unfinished = session.ledger.unfinished(session.namespace)
     now = datetime.now().astimezone()
-    elsewhere = [row for row in unfinished if is_elsewhere(session, row)]
+    elsewhere = [row for row in unfinished if is_of_other_cluster(session, row)]
     young = [row for row in unfinished if row.is_undecided and now - last_sign(row) < abandoned_after]
     stopped = tuple(row for row in young if row not in elsewhere and is_stopped(row))
     loads = choose(unfinished, holders.values(), now, abandoned_after, elsewhere, stopped)
@@ -227,6 +232,6 @@ def strangers(session: Session, *, longer_than: timedelta) -> list[str]:
     ]
 
 
-def hidden_strangers(session: Session) -> AccessError | None:
+def other_ledgers_hidden(session: Session) -> AccessError | None:
     """Why other ledgers' transactions in the namespace may not be among them; None where they may be described."""
     return why_ledgers_hidden(session.coordinator, session.namespace)

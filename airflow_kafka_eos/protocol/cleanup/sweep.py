@@ -39,8 +39,9 @@ from airflow_kafka_eos.naming import (
     prefix,
     slot_prefix,
 )
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_unknown_attempts, refuse_unknown_commits
+from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_attempts_known, check_commits_known
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
@@ -61,7 +62,7 @@ PARTITIONS = 256
 TRIES = 4
 
 
-def probe(describe: Describe, ref: AttemptRef) -> set[str]:
+def describe_guesses(describe: Describe, ref: AttemptRef) -> set[str]:
     """The ids of an attempt that coordinators know, of those that can be guessed.
 
     :param describe: what coordinators show of ids; those that none knows are left out.
@@ -95,7 +96,7 @@ def _more(describe: Describe, ref: AttemptRef, found: set[str]) -> set[str]:
 log = logging.getLogger(__name__)
 
 
-def began_anew(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
+def zombie_reopened(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
     """Whether the open transaction that was described is another one than the committed one of the same identity.
 
     So it is when the ledger has the commit's markers on record (rule: zombie-behind-the-commit), and every partition's
@@ -140,7 +141,7 @@ class SweepReport:
     #: decided, open, and of a load that was given up: only a person ends them
     given_up: list[str] = field(default_factory=list)
     #: where aborted transactions had records: of those that attempts have reported, and of those that were open
-    places: set[TopicPartition] = field(default_factory=set)
+    partitions: set[TopicPartition] = field(default_factory=set)
     #: warnings that were given before: whoever waits looks again and again
     told: set[str] = field(default_factory=set)
     #: no coordinator moved, or was away, while the listing was made: it hid nothing
@@ -200,7 +201,7 @@ def sweep(
     *,
     up_to: int,
     by: str,
-    probes: bool = True,
+    guesses: bool = True,
     report: SweepReport | None = None,
     reason: str = CLEANUP,
 ) -> SweepReport:
@@ -211,7 +212,7 @@ def sweep(
     identity is decided, and only then exactly the described identity is ended by EndTxn. A decided load is rolled
     forward instead.
 
-    :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
+    :param guesses: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
     :param report: to be filled, so that what a pass has seen outlives an error; None: a new one.
     :param reason: why undecided attempts are aborted, for the ledger.
     :raises OtherClusterError: one of these attempts was written to another cluster, and is not closed: nothing is done.
@@ -219,16 +220,16 @@ def sweep(
         aborted; or a decided transaction is lost.
     """
     report = SweepReport() if report is None else report
-    refuse_elsewhere(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
+    check_cluster(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
     if not rows:
         return report
-    refuse_elsewhere(session, rows)  # submitted meanwhile
+    check_cluster(session, rows)  # submitted meanwhile
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
     failed = _end_repairs(session, load, rows, by, report) or failed
-    lingering = _lingering(session, load, rows, up_to, report, probes)
+    lingering = _lingering(session, load, rows, up_to, report, guesses)
     if any(PooledId.parse(t.transactional_id) for t in lingering):
-        refuse_unknown_commits(session, load)  # a slot may have had holders since that the ledger has forgotten
+        check_commits_known(session, load)  # a slot may have had holders since that the ledger has forgotten
     failed = _abort(session, lingering, report) or failed
     log.log(
         # a look that ends nothing comes every second while somebody waits, and says itself what for
@@ -277,7 +278,7 @@ def _end_repairs(
         return None
     try:
         session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
-        report.aborted += end_abandoned(session, load, closed_too=True, places=report.places)
+        report.aborted += end_abandoned(session, load, closed_too=True, partitions=report.partitions)
     except KafkaEosError as e:
         return e
     return None
@@ -315,7 +316,7 @@ def needs_quiet_period(rows: list[AttemptRow]) -> bool:
 
 
 def _open_transactions(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport, probes: bool
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport, guesses: bool
 ) -> dict[str, TransactionDescription]:
     # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing
     # (rule: listing-only-adds); what an attempt closed as swept or committed had open was seen to end: a zombie of its
@@ -325,18 +326,18 @@ def _open_transactions(
         for t in session.ledger.transactions(load, row.number):
             known.append(t.transaction.transactional_id)
             if row.verdict is Verdict.ABORT:
-                report.places.update(w.topic_partition for w in t.writes)
-    before = session.coordinator.places()
+                report.partitions.update(w.topic_partition for w in t.writes)
+    watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     pooled = _pooled(session, load, rows)
-    report.is_complete = before is not None and before == session.coordinator.places()
-    refuse_unknown_attempts(session, load, listed)
+    report.is_complete = not watch.has_moved()
+    check_attempts_known(session, load, listed)
     leased = any(row.slot is not None for row in rows)
 
     def describe(ids: Iterable[str]) -> dict[str, TransactionDescription]:
         return describe_listed(session.coordinator, load, session.ledger.ledger_id, ids, pooled=leased)
 
-    guessed = _guessed(session, rows, describe) if probes else set()
+    guessed = _guessed(session, rows, describe) if guesses else set()
     described = describe(sorted({*known, *listed, *pooled, *guessed}))
     return {name: d for name, d in described.items() if d.is_open}
 
@@ -345,7 +346,7 @@ def _guessed(session: Session, rows: list[AttemptRow], describe: Describe) -> se
     """Ids by name of attempts that have reported nothing: a listing may hide them, too."""
     silent = [r for r in rows if r.is_submitted and not r.is_prepared and r.closed_at is None]
     refs = [AttemptRef(r.load, session.ledger.ledger_id, r.number, r.slot) for r in silent]
-    return {name for ref in refs for name in probe(describe, ref)}
+    return {name for ref in refs for name in describe_guesses(describe, ref)}
 
 
 def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> list[str]:
@@ -358,14 +359,14 @@ def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> lis
 
 
 def _lingering(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport, probes: bool
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport, guesses: bool
 ) -> list[PreparedTransaction]:
     """What is to be ended."""
     lingering = []
-    for found in _open_transactions(session, load, rows, report, probes).values():
+    for found in _open_transactions(session, load, rows, report, guesses).values():
         if (identity := _if_ours(session, load, up_to, found, report)) is not None:
             lingering.append(identity)
-            report.places |= found.partitions
+            report.partitions |= found.partitions
     return lingering
 
 
@@ -393,7 +394,7 @@ def _if_ours(
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
         # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
-        if began_anew(session, load, number, found):
+        if zombie_reopened(session, load, number, found):
             return identity
         if _is_given_up(session, load):
             (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
@@ -402,7 +403,7 @@ def _if_ours(
         return identity
     else:
         report.still_open.append(name)  # the broker is ending it by itself
-        report.places |= found.partitions
+        report.partitions |= found.partitions
     return None
 
 

@@ -33,7 +33,7 @@ def is_ours(session: Session, transactional_id: str) -> bool:
     )
 
 
-def refuse_foreign(session: Session, transactional_id: str) -> None:
+def check_ours(session: Session, transactional_id: str) -> None:
     """:raises ConfigurationError: the id is not of this namespace and ledger (rule: only-our-ids)."""
     if is_ours(session, transactional_id):
         return
@@ -81,7 +81,7 @@ def holders_of(
     pooled id) with transactions that were never reported.
     """
     every = set(transactions)
-    named = session.ledger.holders(t.state for t in every if not t.state.is_empty)
+    named = session.ledger.prepared_as({t.state for t in every if not t.state.is_empty})
     found = {row.transaction: attempt for attempt, row in named if row.transaction in every}
     attempts: dict[LoadIdentity, dict[int, AttemptRow]] = {}
     for transaction in every - set(found):
@@ -113,7 +113,7 @@ def _by_number(session: Session, load: LoadIdentity) -> dict[int, AttemptRow]:
     return found | {r.number: found[r.attempt] for r in session.ledger.repairs(load)}
 
 
-def is_elsewhere(session: Session, row: AttemptRow) -> bool:
+def is_of_other_cluster(session: Session, row: AttemptRow) -> bool:
     """Whether an attempt was written to another cluster.
 
     Where that is not known it passes for this one: attempts of before ledger revision 0005, those that no application
@@ -122,7 +122,7 @@ def is_elsewhere(session: Session, row: AttemptRow) -> bool:
     return row.cluster_id is not None and session.cluster_id not in (None, row.cluster_id)
 
 
-def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too: bool = False) -> None:
+def check_cluster(session: Session, rows: Iterable[AttemptRow], *, closed_too: bool = False) -> None:
     """Refuse to act on attempts of another cluster; called before anything is changed in ledger or Kafka.
 
     :param rows: the attempts that are about to be acted on.
@@ -131,7 +131,7 @@ def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too
     :raises OtherClusterError: naming the first attempt, and both clusters.
     """
     for row in rows:
-        if (closed_too or row.closed_at is None) and is_elsewhere(session, row):
+        if (closed_too or row.closed_at is None) and is_of_other_cluster(session, row):
             load = row.load
             if row.closed_at is not None:
                 go_on = f"To write the load to {session.cluster_id} too, reload it, or give it a load_key of its own"

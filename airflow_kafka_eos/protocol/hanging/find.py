@@ -31,8 +31,6 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.kafka.admin.inspect import topic_seen
-from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
-from airflow_kafka_eos.kafka.admin.list_transactions import Places, are_seen
 from airflow_kafka_eos.kafka.admin.open_producers import (
     OpenProducer,
     open_producers,
@@ -42,8 +40,8 @@ from airflow_kafka_eos.kafka.admin.open_producers import (
 from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch, is_finished, listed_open
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
-from airflow_kafka_eos.protocol.hanging.finished import is_over, listed_open
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 
@@ -117,7 +115,7 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
     )
 
 
-def refuse_unless_ours(hanging: HangingTransaction) -> None:
+def check_abortable(hanging: HangingTransaction) -> None:
     """
     :raises ConfigurationError: it is foreign (rule: only-our-ids).
     :raises UndecidableError: it is ours, and undecided or decided.
@@ -140,7 +138,7 @@ def refuse_unless_ours(hanging: HangingTransaction) -> None:
 
 log = logging.getLogger(__name__)
 
-Holder = tuple[AttemptRow, TransactionRow]
+Prepared = tuple[AttemptRow, TransactionRow]
 
 #: Where the broker does not show its transaction.max.timeout.ms: Kafka's default.
 _DEFAULT_MAX_TIMEOUT_MS = 900_000
@@ -189,24 +187,24 @@ def _search(
     idle = [p for p in open_producers(wire, partitions) if wait_ms <= 0 or now_ms - p.last_timestamp_ms >= wait_ms]
     if not idle:
         return []
-    before = session.coordinator.places()
+    watch = CoordinatorWatch(session)
     rows = session.partitions.listed(p.producer_id for p in idle)
     names = {row.producer_id: row.transactional_id for row in rows}
-    holders = _holders(session, idle, names)
+    holders = _prepared_as(session, idle, names)
     # the ledger's ids are described by name too: a coordinator that moves hides its ids from a listing
     # (rule: listing-only-adds)
     for state, (_, t) in holders.items():
         names.setdefault(state.producer_id, t.transaction.transactional_id)
     described = session.coordinator.describe(names.values())
-    # one coordinator's word that it is over, or not known, does not count while any lists it as open (:mod:`.finished`)
+    # one coordinator's word that it is finished does not count while any lists it as open (:func:`.finished`)
     listed = listed_open(session) | {row.transactional_id for row in rows if row.may_be_open}
-    unsure = _unsure(before, session.coordinator.places())
+    unsure = watch.doubt()
     found = []
     for producer in idle:
         name = names.get(producer.producer_id)
         seen = described.get(name) if name else None
         why = why_hanging(producer, seen)
-        if name is None or not why or (name in listed and is_over(seen)):
+        if name is None or not why or (name in listed and is_finished(seen)):
             continue
         whose, attempt = _whose(session, producer, name, holders.get(producer.state))
         doubt = unsure if whose is Whose.FOREIGN else None
@@ -226,30 +224,16 @@ def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> l
     doubt: KafkaEosError | None = others_hidden(session)
     if doubt is None:
         time.sleep(_APART_S)
-        before = session.coordinator.places()
+        watch = CoordinatorWatch(session)
         known = {row.producer_id for row in session.partitions.listed(p.producer_id for p in producers)}
         producers = [p for p in producers if p.producer_id not in known]
-        doubt = _unsure(before, session.coordinator.places())
+        doubt = watch.doubt()
     seen = "" if doubt is None else " that may be seen from here"
     why = f"no coordinator{seen} knows its producer id"
     return [
         HangingTransaction(p, None, why, now_ms - p.last_timestamp_ms, Whose.FOREIGN, doubt=doubt)
         for p in producers
     ]
-
-
-def _unsure(before: Places | None, after: Places | None) -> KafkaEosError | None:
-    """Why there may be a coordinator that was not asked, by where they were before and behind the asking."""
-    if before is None or before != after:
-        return NotFinishedError(
-            "a transaction coordinator is moving or away, and may have it",
-            remedy="Look again when all replicas of __transaction_state are up",
-        )
-    if not are_seen(before):
-        return AccessError(
-            "where the transaction coordinators are is not shown: one that is away may have it", remedy=REMEDY
-        )
-    return None
 
 
 def _again(hanging: HangingTransaction, still: Iterable[OpenProducer]) -> HangingTransaction | None:
@@ -335,7 +319,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
     :raises NotFinishedError: the leader still shows it after half a minute.
     :raises AccessError: ALTER on the Cluster is missing.
     """
-    refuse_unless_ours(hanging)
+    check_abortable(hanging)
     producer = hanging.producer
     again = _search(session, [producer.partition], 0, nameless=False)
     now = next((h for h in again if _same(h.producer, producer)), None)
@@ -343,7 +327,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         raise UndecidableError(
             f"{hanging} is not hanging any more", remedy="Nothing is left to do: look again to be sure"
         )
-    refuse_unless_ours(now)
+    check_abortable(now)
     wire = session.partitions.wire
     log.warning("writing an abort marker for the hanging transaction %s", now)
     try:
@@ -370,9 +354,9 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         time.sleep(0.1)
 
 
-def _holders(
+def _prepared_as(
     session: Session, idle: list[OpenProducer], names: Mapping[int, str]
-) -> dict[PreparedTxnState, Holder]:
+) -> dict[PreparedTxnState, Prepared]:
     """Who has prepared a transaction under these producer ids and epochs, on this very cluster.
 
     A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
@@ -380,7 +364,7 @@ def _holders(
     """
     topics = session.partitions.topic_info({p.partition.topic for p in idle})
     found = {}
-    for attempt, row in session.ledger.holders({p.state for p in idle}):
+    for attempt, row in session.ledger.prepared_as({p.state for p in idle}):
         transaction = row.transaction
         written = {p.partition.topic for p in idle if p.state == transaction.state}
         listed = names.get(transaction.state.producer_id)
@@ -399,7 +383,7 @@ def _whose(
     session: Session,
     producer: OpenProducer,
     name: str | None,
-    holder: Holder | None,
+    holder: Prepared | None,
 ) -> tuple[Whose, AttemptRow | None]:
     name = holder[1].transaction.transactional_id if holder else name
     if name is None or not is_ours(session, name):
@@ -416,7 +400,7 @@ def _whose(
     return Whose.OURS, attempt
 
 
-def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Holder | None) -> bool:
+def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | None) -> bool:
     """Whether what is open began behind a decided transaction whose every commit marker was seen.
 
     Rule: zombie-behind-the-commit.

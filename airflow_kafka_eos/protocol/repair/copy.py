@@ -28,7 +28,8 @@ from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TopicPartition
 
@@ -221,7 +222,7 @@ def end_abandoned(
     *,
     closed_too: bool = False,
     known: Iterable[str] = (),
-    places: set[TopicPartition] | None = None,
+    partitions: set[TopicPartition] | None = None,
 ) -> list[str]:
     """End what repairs of a load have open and nobody decides any more; the transactional ids that were ended.
 
@@ -229,7 +230,7 @@ def end_abandoned(
 
     :param closed_too: look for stragglers: of adopted repairs, and of those that had nothing open when closed.
     :param known: ids of them that the caller knows by name, for a listing may hide some (rule: listing-only-adds).
-    :param places: the partitions of what is ended are added to it.
+    :param partitions: the partitions of what is ended are added to it.
 
     The order (rule: describe-then-ask): the ledger has said for good what is decided of a repair that is not open any
     more, then Kafka describes their ids, and exactly the described identities are ended.
@@ -242,10 +243,10 @@ def end_abandoned(
         return []
     repaired = {r.attempt for r in unclosed.values()}
     attempts = [row for row in session.ledger.attempts(load) if row.number in repaired]
-    refuse_elsewhere(session, attempts, closed_too=True)  # a repair may be left behind a committed load
-    before = session.coordinator.places()
+    check_cluster(session, attempts, closed_too=True)  # a repair may be left behind a committed load
+    watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
-    hidden = before is None or before != session.coordinator.places()
+    hidden = watch.has_moved()
     numbers = {name: n for name in (*listed, *known) if (n := _number(session, load, name)) in over}
     # a copy's only id is known by name; those of Spark's task attempts are not, where none was adopted
     numbers |= {r.transactional_id: n for n, r in unclosed.items()}
@@ -258,8 +259,8 @@ def end_abandoned(
     ]
     if lingering:
         log.info("ending abandoned repairs of %s: %s", load, ", ".join(map(str, lingering)))
-        if places is not None:
-            places.update(*(described[t.transactional_id].partitions for t in lingering))
+        if partitions is not None:
+            partitions.update(*(described[t.transactional_id].partitions for t in lingering))
         session.coordinator.end_many(lingering, Verdict.ABORT)
     still_open = {numbers[name] for name, d in described.items() if d.is_open}
     if not hidden:

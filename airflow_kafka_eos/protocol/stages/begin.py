@@ -37,8 +37,8 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.guards.id_caps import Caps, check_caps
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_restored
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
 
@@ -60,8 +60,8 @@ def begin(
     :raises OtherClusterError: an attempt that is not closed was written to another cluster. Nothing is opened.
     :raises InDoubtError: the broker knows more of this load than the ledger, as after a restore. Nothing is opened.
     """
-    _refuse_elsewhere(session, load)
-    refuse_restored(session, load)
+    _check_cluster_unless_committed(session, load)
+    check_not_restored(session, load)
     row = session.ledger.begin(load, owner=owner, data_interval=data_interval)
     try:
         _sweep_older(session, row)
@@ -98,7 +98,7 @@ def submit(
         where one was submitted there at this very moment: then ours supersedes it, and is not written either).
     :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
     """
-    _refuse_elsewhere(session, load)
+    _check_cluster_unless_committed(session, load)
     known = session.ledger.load(load)
     if caps is not None and (known is None or known.state not in DECIDED_COMMIT):
         check_caps(session, load, naming, caps)
@@ -114,7 +114,7 @@ def submit(
     return row
 
 
-def prepared(session: Session, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
+def record_prepared(session: Session, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
     """Tell the ledger that the attempt's application has finished and its manifest is whole.
 
     :param writers_left: False only when it is known for sure that each Spark task ran once: then a slot is free as soon
@@ -138,11 +138,11 @@ def reference(session: Session, row: AttemptRow) -> AttemptRef:
     return AttemptRef(row.load, session.ledger.ledger_id, row.number, row.slot)
 
 
-def _refuse_elsewhere(session: Session, load: LoadIdentity) -> None:
+def _check_cluster_unless_committed(session: Session, load: LoadIdentity) -> None:
     """A committed load stays so wherever the connection leads: nothing is opened, nothing swept."""
     known = session.ledger.load(load)
     if known is not None and known.state is not LoadState.COMMITTED:
-        refuse_elsewhere(session, session.ledger.attempts(load))
+        check_cluster(session, session.ledger.attempts(load))
 
 
 def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
@@ -205,7 +205,7 @@ class Wanted:
     writes: bool
 
 
-def refuse_missing_topics(session: Session, topics: Collection[str]) -> None:
+def check_topics_exist(session: Session, topics: Collection[str]) -> None:
     """
     :raises TopicError: a topic does not exist, or is Kafka's own.
     :raises AccessError: a topic may not even be described.
@@ -218,7 +218,7 @@ def refuse_missing_topics(session: Session, topics: Collection[str]) -> None:
         raise
 
 
-def refuse_missing_rights(session: Session, load: LoadIdentity, topics: Collection[str], wanted: Wanted | None) -> None:
+def check_rights(session: Session, load: LoadIdentity, topics: Collection[str], wanted: Wanted | None) -> None:
     """
     :param wanted: None: it is not known how the load will be written, so only what Airflow's steps need is looked at.
     :raises AccessError: naming what is missing, on what, and which step it is for.
@@ -256,7 +256,7 @@ def missing_rights(seen: TopicSeen, *, writes: bool) -> Iterator[str]:
         yield f"READ on Topic {seen.name} (decide counts what was written, commit sees the markers)"
 
 
-def refuse_limits(session: Session, topics: Collection[str], wanted: Wanted) -> None:
+def check_limits(session: Session, topics: Collection[str], wanted: Wanted) -> None:
     """
     :raises ConfigurationError, BrokerTooOldError: ``two_phase_commit="required"`` where no broker can grant it; a
         ``hold_time`` that no broker grants where it counts; or a topic that keeps no record for so long.

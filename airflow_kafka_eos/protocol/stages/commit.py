@@ -29,8 +29,8 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, missing_for_good
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_unknown_repairs
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_repairs_known
 from airflow_kafka_eos.protocol.hanging.lost_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned, repair
 from airflow_kafka_eos.protocol.session import Session
@@ -121,7 +121,7 @@ def commit(
             todo = [name for name in result.lost if name not in uncopied]
             if todo:
                 if not may_repair:  # once: what it repairs itself from here on is known
-                    refuse_unknown_repairs(session, load)
+                    check_repairs_known(session, load)
                     may_repair = True
                 uncopied |= _repair_all(session, row, todo, by or row.responsible, give_up)
                 wait = poll_s  # on to commit them, with what is left of the time
@@ -199,8 +199,8 @@ def commit_pass(
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.
     """
-    attempt = _refuse_undecided(session, load, number)
-    refuse_elsewhere(session, [attempt])
+    attempt = _check_decided(session, load, number)
+    check_cluster(session, [attempt])
     result = CommitPass()
     rows = session.ledger.transactions(load, number)
     todo = [t for t in rows if t.outcome not in FINAL]
@@ -261,7 +261,7 @@ def commit_pass(
     return result
 
 
-def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> AttemptRow:
+def _check_decided(session: Session, load: LoadIdentity, number: int) -> AttemptRow:
     row, known = session.ledger.attempt(load, number), session.ledger.load(load)
     if row is None or known is None or row.verdict is not Verdict.COMMIT:
         # the ledger knows the transactions of undecided and aborted attempts too

@@ -22,7 +22,7 @@ from airflow_kafka_eos.ledger.dual_write import decide_beside
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, TopicInfo, TransactionWrites
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     SEQUENCE_MODULUS,
@@ -236,7 +236,7 @@ def decide(
     :raises OtherClusterError: the attempt was written to another cluster; nothing is decided.
     """
     ref = manifest.attempt
-    refuse_elsewhere(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
+    check_cluster(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
     refusal = checks.refusal(manifest)
     if refusal:
         _abort(session, ref, owner, f"{_REFUSED}{refusal}")
