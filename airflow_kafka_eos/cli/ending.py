@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow_kafka_eos.cli.cleanup import add_quiet
 from airflow_kafka_eos.cli.cluster import add_cluster, add_namespace, open_session, person
@@ -86,9 +86,8 @@ def _commit(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         attempt = _attempt(session, name)
         if not _is_decided(session, attempt, name):
-            what = "its attempt is aborted" if attempt.verdict is Verdict.ABORT else "nobody has decided it"
             raise UndecidableError(
-                f"the transaction is not decided to be committed: {what}",
+                f"the transaction is not decided to be committed: {_why_undecided(attempt.verdict)}",
                 remedy="Run decide (clear it in Airflow); only a decision recorded in the ledger is ever committed",
                 load=str(attempt.load),
                 attempt=attempt.number,
@@ -164,6 +163,15 @@ def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
         return False
     rows = session.ledger.transactions(attempt.load, attempt.number)
     return any(row.transaction.transactional_id == name for row in rows)
+
+
+def _why_undecided(verdict: Verdict | None) -> str:
+    match verdict:
+        case Verdict.ABORT:
+            return "its attempt is aborted"
+        case Verdict.COMMIT | None:  # of a committed attempt: not the one that was decided
+            return "nobody has decided it"
+    assert_never(verdict)
 
 
 def _check_not_decided(session: Session, attempt: AttemptRow, name: str) -> None:

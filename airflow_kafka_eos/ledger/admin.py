@@ -17,7 +17,7 @@ from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import FINAL, Outcome
 
-_UNFINISHED = (LoadState.COMMITTING.value, LoadState.REPAIRING.value, LoadState.IN_DOUBT.value)
+_UNVERIFIED = tuple(state.value for state in LoadState if state.is_unverified)
 #: What is recorded of a transaction that is over; of one that is not recorded so, nobody knows.
 _OVER = tuple(outcome.value for outcome in (*FINAL, Outcome.ABORTED))
 _SHOWN = 5
@@ -31,7 +31,7 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
         one that was given up may have transactions open, which nobody could end.
     """
-    query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNFINISHED))
+    query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNVERIFIED))
     unfinished = [".".join(row) for row in connection.execute(query)]
     if unfinished:
         raise ConfigurationError(

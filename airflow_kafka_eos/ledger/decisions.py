@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -87,7 +88,7 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     recorded = _outcomes(connection, attempt_id)
     missing = sorted(i for i, outcome in recorded.items() if outcome not in DONE)
     if missing:
-        broken = [i for i in missing if recorded[i] in (Outcome.ABORTED, Outcome.LOST, Outcome.IN_DOUBT)]
+        broken = [i for i in missing if recorded[i] not in (None, Outcome.OPEN)]
         kind = InDoubtError if broken else NotFinishedError
         first = (broken or missing)[0]
         raise kind(
@@ -123,14 +124,21 @@ def record_repairing(
     """
     locked, _, _ = _committing(connection, load, number)
     state = locked.row.state
-    if state is LoadState.COMMITTED:
-        return False
-    if state is LoadState.REPAIRING:
-        if newer:
-            _renew_reason(connection, locked, reason)
-    elif state is not LoadState.IN_DOUBT:
-        move(connection, locked, LoadState.REPAIRING, reason=for_reason(reason))
-    return True
+    match state:
+        case LoadState.COMMITTED:
+            return False
+        case LoadState.IN_DOUBT:
+            return True
+        case LoadState.REPAIRING:
+            if newer:
+                _renew_reason(connection, locked, reason)
+            return True
+        case LoadState.COMMITTING | LoadState.GIVEN_UP:
+            move(connection, locked, LoadState.REPAIRING, reason=for_reason(reason))
+            return True
+        case LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING | LoadState.ABORTED:
+            raise AssertionError("such a load has no commit decision")
+    assert_never(state)
 
 
 def record_given_up(connection: Connection, load: LoadIdentity, *, by: str, reason: str) -> None:
@@ -200,11 +208,6 @@ def _outcomes(connection: Connection, attempt_id: int) -> dict[str, Outcome | No
     return {row.transactional_id: None if row.outcome is None else Outcome(row.outcome) for row in rows}
 
 
-#: Before the decision, and behind it as long as nothing was lost: REPAIRING, IN_DOUBT and GIVEN_UP have reasons that
-#: say more, COMMITTED and ABORTED want none.
-_NOTED = frozenset({LoadState.PREPARING, LoadState.PREPARED, LoadState.COMMITTING})
-
-
 def note_failure(
     connection: Connection,
     load: LoadIdentity,
@@ -229,11 +232,24 @@ def note_failure(
     newest = locked.newest
     if newest.responsible != for_people(by) or number not in (None, newest.number):
         return False
-    if locked.row.state not in (_NOTED | {LoadState.ABORTING} if sweeping else _NOTED):
+    if not _is_noted(locked.row.state, sweeping):
         return False
     values = {"reason": for_reason(reason), "updated_at": now()}
     connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
     return True
+
+
+def _is_noted(state: LoadState, sweeping: bool) -> bool:
+    match state:
+        case LoadState.PREPARING | LoadState.PREPARED | LoadState.COMMITTING:
+            return True
+        case LoadState.ABORTING:
+            return sweeping
+        case LoadState.REPAIRING | LoadState.IN_DOUBT | LoadState.GIVEN_UP:
+            return False  # their reasons say more
+        case LoadState.COMMITTED | LoadState.ABORTED:
+            return False  # they want none
+    assert_never(state)
 
 
 def with_failure(locked: Locked, number: int, reason: str) -> str:
@@ -300,12 +316,17 @@ def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reaso
     """False, and nothing changed, when it is decided to be committed."""
     locked = must_lock(connection, ref.load)
     attempt = locked.attempt(ref.attempt)
-    if attempt.is_undecided:
-        _decide(connection, locked, attempt, Verdict.ABORT, decided_by, reason)
-        if locked.newest == attempt:
-            move(connection, locked, LoadState.ABORTING, reason="")
-        return True
-    return attempt.verdict is Verdict.ABORT
+    match attempt.verdict:
+        case Verdict.COMMIT:
+            return False
+        case Verdict.ABORT:
+            return True
+        case None:
+            _decide(connection, locked, attempt, Verdict.ABORT, decided_by, reason)
+            if locked.newest == attempt:
+                move(connection, locked, LoadState.ABORTING, reason="")
+            return True
+    assert_never(attempt.verdict)
 
 
 def make_undecidable(
@@ -350,14 +371,17 @@ def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
     committed, newest = locked.committed, locked.newest
     if committed is not None and committed.number != attempt.number:
         return f"attempt {committed.number} is decided to be committed, by {committed.decided_by}"
-    if attempt.verdict is Verdict.ABORT:
-        return f"it was aborted by {attempt.decided_by} at {attempt.decided_at}: {attempt.reason}"
-    if attempt.verdict is Verdict.COMMIT:
-        by = f"by {attempt.decided_by} at {attempt.decided_at}"
-        return f"it is decided to be committed already, with another manifest, {by}"
-    if newest is not None and newest.number != attempt.number:
-        return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
-    return ""
+    by = f"by {attempt.decided_by} at {attempt.decided_at}"
+    match attempt.verdict:
+        case Verdict.ABORT:
+            return f"it was aborted {by}: {attempt.reason}"
+        case Verdict.COMMIT:
+            return f"it is decided to be committed already, with another manifest, {by}"
+        case None:
+            if newest is not None and newest.number != attempt.number:
+                return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
+            return ""
+    assert_never(attempt.verdict)
 
 
 def _check_in_time(ref: AttemptRef, not_after: float | None, what: str) -> None:

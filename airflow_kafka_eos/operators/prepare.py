@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
@@ -80,12 +80,6 @@ if TYPE_CHECKING:
 LONGEST_HOLD_TIME = timedelta(milliseconds=TWO_PHASE_TIMEOUT_MS)
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
-#: How the step's last line ends, by what was decided at once.
-_DECIDED = {
-    Verdict.COMMIT: "decided: commit",
-    Verdict.ABORT: "refused, so it is aborted, and the task decide fails with the reason",
-    None: "the task decide decides it",
-}
 #: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
 CONNECTION_SCHEMES = ("s3", "s3a", "gs", "gcs")
 
@@ -299,7 +293,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 record_prepared(session, manifest, writers_left=store.writers_left(manifest))
                 verdict = decide_at_once(self, context, session, manifest, result | warned)
             made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"
-            step.done(ref.load, f"prepared {made}; {_DECIDED[verdict]}", warns=verdict is Verdict.ABORT)
+            step.done(ref.load, f"prepared {made}; {_told(verdict)}", warns=verdict is Verdict.ABORT)
         return result | warned | ({} if verdict is None else {"verdict": verdict.value})
 
     def _prepare_again(
@@ -435,6 +429,18 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     yield
                 finally:
                     self.files, self.conf = before
+
+
+def _told(verdict: Verdict | None) -> str:
+    """How the step's last line ends, by what was decided at once."""
+    match verdict:
+        case Verdict.COMMIT:
+            return "decided: commit"
+        case Verdict.ABORT:
+            return "refused, so it is aborted, and the task decide fails with the reason"
+        case None:
+            return "the task decide decides it"
+    assert_never(verdict)
 
 
 def refuse_confluent(scope: TransactionScope, two_phase_commit: TwoPhaseCommit, writer: WriterName) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import LoadIdentity
@@ -82,6 +82,8 @@ def act(access: Access, selection: Selection, asked: Asked) -> dict[str, Any] | 
                 if swept.error is not None:
                     raise swept.error
                 return {"done": f"clean up to attempt {swept.up_to}", "aborted": list(swept.aborted)}
+            case _:
+                assert_never(asked.action)
 
 
 def _check(access: Access, found: Found, asked: Asked) -> None:

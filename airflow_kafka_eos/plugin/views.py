@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, assert_never
 
 from airflow_kafka_eos.generation import first_key
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow, reason_of_load
@@ -83,7 +83,7 @@ def prospect_of(row: LoadRow, newest: AttemptRow | None, seen: RunSeen | None) -
 
     :param seen: None where the attempt names no run of Airflow's, or its name is too long to be kept whole.
     """
-    if newest is None or row.state in (LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP, LoadState.IN_DOUBT):
+    if newest is None or not is_unfinished(row):
         return None
     if seen is None:
         return Prospect.UNKNOWN, f"It is of {newest.responsible}, which names no run of this Airflow."
@@ -136,10 +136,17 @@ _BY_ITSELF = "else maintenance does after abandoned_after, or the load's next ru
 
 def _outlook(newest: AttemptRow, kind: Prospect) -> str:
     """What comes next, by itself or by a person."""
-    if newest.verdict is Verdict.COMMIT:
-        return _DECIDED.get(kind, "")
-    if newest.verdict is Verdict.ABORT:
-        return _ABORTED.get(kind, "")
+    match newest.verdict:
+        case Verdict.COMMIT:
+            return _DECIDED.get(kind, "")
+        case Verdict.ABORT:
+            return _ABORTED.get(kind, "")
+        case None:
+            return _outlook_undecided(newest, kind)
+    assert_never(newest.verdict)
+
+
+def _outlook_undecided(newest: AttemptRow, kind: Prospect) -> str:
     if kind in (Prospect.AT_WORK, Prospect.QUEUED):
         return "Nothing is to be done."
     if kind is Prospect.WAITS_FOR_RETRY:
@@ -174,10 +181,6 @@ _ABORTED: Mapping[Prospect, str] = {
 } | dict.fromkeys(DEAD, f"It is aborted. {_BUTTON}; maintenance does so too.")
 
 
-#: Nothing of them is expected to be open.
-AT_REST = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
-#: Behind a commit decision, and not there yet.
-_UNFINISHED = frozenset({LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT})
 #: Rows in one answer.
 MOST_LOADS = 200
 MOST_TRANSACTIONS = 1000
@@ -230,11 +233,11 @@ def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = Non
     :param outlook: see :func:`outlook_of`.
     """
     found = []
-    if row.state in _UNFINISHED:
+    if row.state.is_unverified:
         found.append(Action(ActionName.RECOVER, "Recover"))
     if attempts:
         found.append(_cleanup(attempts, outlook))
-    if row.state in _UNFINISHED:
+    if row.state.is_unverified:
         warning = (
             "It is decided to be committed. Readers keep what is committed of it, nobody completes the rest, and "
             "its key never loads again. There is no way back."
@@ -259,7 +262,7 @@ Runs = Mapping[str, RunSeen | None]
 
 def is_unfinished(row: LoadRow) -> bool:
     """Whether somebody, or nobody, goes on with it: only then it is asked who."""
-    return row.state not in AT_REST and row.state is not LoadState.IN_DOUBT
+    return not row.state.is_ended and row.state is not LoadState.IN_DOUBT
 
 
 def outlook_of(row: LoadRow | None, newest: AttemptRow | None, runs: Runs | None) -> Outlook:
@@ -485,7 +488,7 @@ def standing(
         if outlook is not None and outlook[0] in DEAD:
             return Standing.ABANDONED
         return Standing.PAUSED if waits_for_paused_dag(attempt, paused) else Standing.UNDECIDED
-    if is_decided and row is not None and row.state in _UNFINISHED:
+    if is_decided and row is not None and row.state.is_unverified:
         return Standing.DECIDED
     return Standing.LINGERING
 

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
@@ -147,16 +147,6 @@ def _by_topic_ids(rows: Iterable[TransactionRow]) -> list[tuple[Mapping[str, str
 #: What an error has room for.
 _SHOWN = 5
 
-_WHY = {
-    Marker.MISSING_FOR_GOOD: "its leader has ended it and readers are past it, but its log has no end marker",
-    Marker.COMPACTED: "compaction took its records, and its end marker with them or before anybody looked",
-    Marker.COMPACTED_THEN_COMMIT: "compaction took its records; a commit marker of its producer follows, which may be "
-    "a later transaction's",
-    Marker.COMPACTED_THEN_ABORT: "compaction took its records; an abort marker of its producer follows, which may be "
-    "a later transaction's",
-    Marker.UNREADABLE: "unreadable: its log does not have its last record any more, or has another story",
-    Marker.MISSING: "open",
-}
 _REMEDY = (
     "Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
     "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
@@ -207,10 +197,31 @@ def _story(row: TransactionRow, markers: Mapping[TopicPartition, Marker]) -> str
     first, last = first_offsets(row), last_offsets(row)
     told = (Marker.COMMIT, Marker.ABORT)
     parts = [
-        f"{tp} (offsets {first[tp]} to {last[tp]}) {_WHY.get(marker, marker.value)}"
+        f"{tp} (offsets {first[tp]} to {last[tp]}) {_why(marker)}"
         for tp, marker in sorted(markers.items(), key=lambda item: (item[1] in told, item[0]))
     ]
     return ", ".join(parts[:_SHOWN]) + (f", and {len(parts) - _SHOWN} more partitions" if parts[_SHOWN:] else "")
+
+
+def _why(marker: Marker) -> str:
+    match marker:
+        case Marker.COMMIT | Marker.ABORT:
+            return str(marker.value)
+        case Marker.MISSING:
+            return "open"
+        case Marker.MISSING_FOR_GOOD:
+            return "its leader has ended it and readers are past it, but its log has no end marker"
+        case Marker.UNREADABLE:
+            return "unreadable: its log does not have its last record any more, or has another story"
+        case Marker.COMPACTED:
+            return "compaction took its records, and its end marker with them or before anybody looked"
+        case Marker.COMPACTED_THEN_COMMIT | Marker.COMPACTED_THEN_ABORT:
+            kind = "a commit" if marker is Marker.COMPACTED_THEN_COMMIT else "an abort"
+            return (
+                f"compaction took its records; {kind} marker of its producer follows, which may be a later "
+                "transaction's"
+            )
+    assert_never(marker)
 
 
 def _reach(session: Session, markers: Mapping[TopicPartition, Marker]) -> str:

@@ -91,7 +91,7 @@ def test_a_new_id_makes_undecided_attempts_undecidable_and_keeps_what_is_committ
     with pytest.raises(ConfigurationError, match="belongs to ledger"):
         ledger.decide_commit(before, decided_by="late")
     with Ledger.open(url) as stale:
-        stale._ledger_id = old  # a process that opened it before
+        stale.ledger_id = old  # a process that opened it before
         with pytest.raises(UndecidableError, match="the ledger got a new id"):
             stale.decide_commit(before, decided_by="late")
 

@@ -15,7 +15,7 @@ from ledger_support import LOAD, OTHER, manifest, ref
 
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
-from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.transaction import FINAL, Outcome
 
@@ -160,7 +160,7 @@ class LedgerMachine(RuleBasedStateMachine):
             undecided = [r for r in rows if r.is_undecided]
             assert len(committed) <= 1, "one commit per load"
             assert undecided in ([], rows[-1:]), "opening aborts what is undecided"
-            assert bool(committed) is (row.state in DECIDED_COMMIT)
+            assert bool(committed) is row.state.is_decided
             if committed:
                 assert committed == rows[-1:], "no new attempt"
             self.state_fits(load, row.state, rows)

@@ -21,15 +21,7 @@ CoordinatorEpochs = frozenset[tuple[int, int, int]]
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_AUTHORIZATION_FAILED = 29
-_CLOSED = frozenset(
-    {
-        CoordinatorState.EMPTY,
-        CoordinatorState.COMPLETE_COMMIT,
-        CoordinatorState.COMPLETE_ABORT,
-        CoordinatorState.DEAD,
-    }
-)
-_COMMITTED = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.COMPLETE_COMMIT})
+_COMMITTED = frozenset(state for state in CoordinatorState if state.is_committed)
 _DURATION_VERSION = 1
 _PATTERN_VERSION = 2
 
@@ -44,14 +36,14 @@ class Listed(NamedTuple):
     @property
     def may_be_open(self) -> bool:
         """A state that we do not know counts as one."""
-        return self.state not in _CLOSED
+        return not self.state.is_at_rest
 
 
 def open_ids(wire: Wire, prefix: str, longer_than_ms: int) -> list[str]:
     """See :meth:`Coordinator.list_open <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_open>`."""
     _refuse_unfiltered(wire, longer_than_ms)
     found = everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
-    return sorted({name for name, state in found if state not in _CLOSED})
+    return sorted({name for name, state in found if not state.is_at_rest})
 
 
 def _refuse_unfiltered(wire: Wire, longer_than_ms: int) -> None:

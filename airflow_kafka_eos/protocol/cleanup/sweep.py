@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
@@ -290,10 +291,15 @@ def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
     for row in session.ledger.attempts(load):
         if row.number > up_to or row.closed_at is not None:
             continue
-        if row.verdict is Verdict.ABORT:
-            session.ledger.record_swept(load, row.number)
-        elif row.verdict is Verdict.COMMIT:
-            _close_given_up(session, row)
+        match row.verdict:
+            case Verdict.ABORT:
+                session.ledger.record_swept(load, row.number)
+            case Verdict.COMMIT:
+                _close_given_up(session, row)
+            case None:
+                pass  # opened since the sweep
+            case _:
+                assert_never(row.verdict)
 
 
 def _close_given_up(session: Session, row: AttemptRow) -> None:

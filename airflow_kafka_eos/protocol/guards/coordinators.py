@@ -12,7 +12,7 @@ from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
 from airflow_kafka_eos.kafka.admin.list_transactions import are_seen
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import CoordinatorState, TransactionDescription
+from airflow_kafka_eos.transaction import TransactionDescription
 
 
 class CoordinatorWatch:
@@ -74,4 +74,4 @@ def listed_open(session: Session) -> set[str]:
 
 def is_finished(seen: TransactionDescription | None) -> bool:
     """Whether one coordinator calls it so; None: it knows no such id. No I/O."""
-    return seen is None or not (seen.is_open or seen.coordinator_state is CoordinatorState.UNKNOWN)
+    return seen is None or seen.coordinator_state.is_at_rest

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import assert_never
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -96,12 +97,20 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
     p = hanging.producer
     if hanging.doubt is not None:
         return f"It may be an application's that is at work: end nothing. {hanging.doubt.remedy.rstrip('. ')}"
-    if hanging.whose is Whose.OURS:
-        return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic} --abort ends it"
-    if hanging.whose is Whose.UNDECIDED:
-        return "Make its attempt undecidable first: run cleanup for its load"
-    if hanging.whose is Whose.DECIDED:
-        return "Let its load be committed (loads recover): what its coordinator has forgotten is ended by that"
+    match hanging.whose:
+        case Whose.OURS:
+            return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic} --abort ends it"
+        case Whose.UNDECIDED:
+            return "Make its attempt undecidable first: run cleanup for its load"
+        case Whose.DECIDED:
+            return "Let its load be committed (loads recover): what its coordinator has forgotten is ended by that"
+        case Whose.FOREIGN:
+            return _what_its_owner_has_to_do(hanging, bootstrap_servers)
+    assert_never(hanging.whose)
+
+
+def _what_its_owner_has_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
+    p = hanging.producer
     command = (
         f"kafka-transactions.sh --bootstrap-server {bootstrap_servers} abort --topic {p.partition.topic} "
         f"--partition {p.partition.partition} --start-offset {p.txn_start_offset}"
@@ -120,20 +129,23 @@ def check_abortable(hanging: HangingTransaction) -> None:
     :raises ConfigurationError: it is foreign (rule: only-our-ids).
     :raises UndecidableError: it is ours, and undecided or decided.
     """
-    if hanging.whose is Whose.OURS:
-        return
-    if hanging.whose is Whose.FOREIGN:
-        raise ConfigurationError(
-            f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here",
-            remedy=what_to_do(hanging, "…"),
-        )
-    raise UndecidableError(
-        f"the hanging transaction {hanging} is {hanging.whose.value}",
-        remedy=what_to_do(hanging, "…"),
-        load=str(hanging.attempt.load) if hanging.attempt else None,
-        attempt=hanging.attempt.number if hanging.attempt else None,
-        transactional_id=hanging.transactional_id,
-    )
+    match hanging.whose:
+        case Whose.OURS:
+            return
+        case Whose.FOREIGN:
+            raise ConfigurationError(
+                f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here",
+                remedy=what_to_do(hanging, "…"),
+            )
+        case Whose.UNDECIDED | Whose.DECIDED:
+            raise UndecidableError(
+                f"the hanging transaction {hanging} is {hanging.whose.value}",
+                remedy=what_to_do(hanging, "…"),
+                load=str(hanging.attempt.load) if hanging.attempt else None,
+                attempt=hanging.attempt.number if hanging.attempt else None,
+                transactional_id=hanging.transactional_id,
+            )
+    assert_never(hanging.whose)
 
 
 log = logging.getLogger(__name__)
@@ -391,13 +403,17 @@ def _whose(
     attempt = holder[0] if holder else holder_of(session, PreparedTransaction(name, producer.state))
     if attempt is None:
         return Whose.FOREIGN, None  # a ledger that was restored: not known, so not ours to end
-    if attempt.is_undecided:
-        return Whose.UNDECIDED, attempt
-    if attempt.verdict is Verdict.COMMIT and not is_behind(producer, attempt, holder):
-        load = session.ledger.load(attempt.load)
-        if load is None or load.state is not LoadState.GIVEN_UP:
-            return Whose.DECIDED, attempt
-    return Whose.OURS, attempt
+    match attempt.verdict:
+        case None:
+            return Whose.UNDECIDED, attempt
+        case Verdict.COMMIT:
+            load = session.ledger.load(attempt.load)
+            is_given_up = load is not None and load.state is LoadState.GIVEN_UP
+            is_decided = not is_given_up and not is_behind(producer, attempt, holder)
+            return Whose.DECIDED if is_decided else Whose.OURS, attempt
+        case Verdict.ABORT:
+            return Whose.OURS, attempt
+    assert_never(attempt.verdict)
 
 
 def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | None) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from typing import assert_never
 
 from airflow_kafka_eos.errors import (
     InDoubtError,
@@ -237,9 +238,21 @@ def end_abandoned(
 
     :raises OtherClusterError: they were written to another cluster: here nothing of theirs would be open.
     """
-    over = {r.number: r for r in session.ledger.repairs(load) if r.state is not RepairState.OPEN}
-    unclosed = {n: r for n, r in over.items() if r.state is RepairState.UNDECIDABLE and r.closed_at is None}
-    if not (unclosed or (over and closed_too)):
+    decided: set[int] = set()
+    unclosed: dict[int, RepairRow] = {}
+    for row in session.ledger.repairs(load):
+        match row.state:
+            case RepairState.OPEN:
+                continue  # it may still be decided
+            case RepairState.ADOPTED:
+                pass
+            case RepairState.UNDECIDABLE:
+                if row.closed_at is None:
+                    unclosed[row.number] = row
+            case _:
+                assert_never(row.state)
+        decided.add(row.number)
+    if not (unclosed or (decided and closed_too)):
         return []
     repaired = {r.attempt for r in unclosed.values()}
     attempts = [row for row in session.ledger.attempts(load) if row.number in repaired]
@@ -247,7 +260,7 @@ def end_abandoned(
     watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     hidden = watch.has_moved()
-    numbers = {name: n for name in (*listed, *known) if (n := _number(session, load, name)) in over}
+    numbers = {name: n for name in (*listed, *known) if (n := _number(session, load, name)) in decided}
     # a copy's only id is known by name; those of Spark's task attempts are not, where none was adopted
     numbers |= {r.transactional_id: n for n, r in unclosed.items()}
     described = session.coordinator.describe(sorted(numbers))

@@ -25,7 +25,6 @@ from airflow_kafka_eos.kafka.admin.list_permissions import never_used
 from airflow_kafka_eos.kafka.admin.preflight import RETENTION, check_hold_time, check_topics, oldest_kept_ms
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import (
-    DECIDED_COMMIT,
     LoadIdentity,
     LoadState,
     TransactionNaming,
@@ -100,9 +99,9 @@ def submit(
     """
     _check_cluster_unless_committed(session, load)
     known = session.ledger.load(load)
-    if caps is not None and (known is None or known.state not in DECIDED_COMMIT):
+    if caps is not None and (known is None or not known.state.is_decided):
         check_caps(session, load, naming, caps)
-    if naming is TransactionNaming.POOLING and (known is None or known.state not in DECIDED_COMMIT):
+    if naming is TransactionNaming.POOLING and (known is None or not known.state.is_decided):
         _sweep_free_slots(session, load, owner)
     row = session.ledger.submit(
         load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -34,7 +35,7 @@ from airflow_kafka_eos.protocol.guards.restored_ledger import check_repairs_know
 from airflow_kafka_eos.protocol.hanging.lost_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned, repair
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import FINAL, Outcome, judge_decided
+from airflow_kafka_eos.transaction import FINAL, Marker, Outcome, TopicPartition, judge_decided
 
 log = logging.getLogger(__name__)
 
@@ -224,9 +225,19 @@ def commit_pass(
         log.debug("load %s attempt %d, %d transactions: %s", load, number, len(outcomes), told)
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
         outcomes = session.ledger.record_outcomes(load, number, outcomes)
-    result.open = [name for name, outcome in outcomes.items() if outcome is Outcome.OPEN]
-    result.newly_committed = [name for name, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
-    in_doubt = {name: found[name] for name, outcome in outcomes.items() if outcome is Outcome.IN_DOUBT}
+    in_doubt: dict[str, dict[TopicPartition, Marker]] = {}
+    for name, outcome in outcomes.items():
+        match outcome:
+            case Outcome.OPEN:
+                result.open.append(name)
+            case Outcome.COMMITTED:
+                result.newly_committed.append(name)
+            case Outcome.IN_DOUBT:
+                in_doubt[name] = found[name]
+            case Outcome.LOST | Outcome.ABORTED | Outcome.SUPERSEDED:
+                pass  # lost ones below, with those of earlier passes
+            case _:
+                assert_never(outcome)
     if in_doubt and _stop(session, load, number, doubt(session, load, number, in_doubt, by_name, answers)):
         return CommitPass()  # COMMITTED since the look
     known = {t.transaction.transactional_id: t.outcome for t in rows} | outcomes
