@@ -1,14 +1,9 @@
-"""Deciding: commit or abort, once per attempt, one commit per load, with the load's row locked.
+"""Deciding, once per attempt and one commit per load, and what then became of the decided transactions.
 
-Rule: one-decision-per-load.
+Rules: one-decision-per-load, log-is-the-evidence, committed-is-verified.
 
-What really happened to decided transactions, as the log showed it.
-
-Rules: log-is-the-evidence, committed-is-verified.
-
-What went wrong last with a load that is not through, kept in its row's reason until it goes on.
-
-Only a note: nothing is decided by it. With the attempt's abort it becomes part of that decision's reason.
+Each function is one database transaction's work, with the load's row locked. What went wrong last with a load that is
+not through is only noted, in its row's reason; the attempt's abort takes the note into that decision's reason.
 """
 
 from __future__ import annotations
@@ -31,6 +26,188 @@ from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.transaction import DONE, FINAL, Outcome
+
+Also = Callable[[Connection], None]
+
+
+def decide_commit(
+    connection: Connection,
+    ref: AttemptRef,
+    sha256: str,
+    decided_by: str,
+    not_after: float | None,
+    also: Also | None,
+) -> AttemptRow:
+    """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
+
+    :param sha256: of the very manifest that was marked prepared; one that was swapped since then is never decided.
+        Computed before the lock is taken.
+    :param not_after: epoch seconds; past them, with the load's row locked, nothing is decided.
+    :param also: runs in the same database transaction, last, and once for a decision that stands (it may run
+        again after a rollback). What it raises undoes the decision and is passed on; only lost connections
+        and locks are tried again.
+    :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
+        attempt is decided.
+    :raises NotFinishedError: the lock came after ``not_after``; decide anew.
+    """
+    locked = must_lock(connection, ref.load)
+    attempt = locked.attempt(ref.attempt)
+    same = attempt.manifest_sha256 == sha256
+    if attempt.verdict is Verdict.COMMIT and same:
+        return attempt
+    problem = why_undecidable(locked, attempt)
+    if not problem and not attempt.is_prepared:
+        problem = "it is not prepared"
+    if not problem and not same:
+        problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
+    if problem:
+        raise _undecidable(ref, problem)
+    _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
+    taken = False
+    try:
+        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
+        _fill_mapping(connection, locked.attempt_id(ref.attempt))
+    except IntegrityError:
+        taken = True
+    if taken:
+        # the unique indexes are the second line behind the lock; raised here, so that the driver's error stays out
+        raise _undecidable(
+            ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
+        )
+    move(connection, locked, LoadState.COMMITTING, reason="")
+    if also is not None:
+        also(connection)
+        _check_in_time(ref, not_after, "the end of the author's SQL")
+    return decided
+
+
+def _check_in_time(ref: AttemptRef, not_after: float | None, what: str) -> None:
+    if not_after is not None and time.time() > not_after:
+        raise NotFinishedError(
+            f"{what} came so late that the transactions may have too little time left: nothing is decided",
+            remedy="Run decide again: it asks the brokers anew. If this comes often, see who holds the ledger's locks, "
+            "or raise the margin",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+
+
+def _undecidable(ref: AttemptRef, problem: str) -> UndecidableError:
+    return UndecidableError(
+        f"the attempt cannot be committed: {problem}",
+        remedy="Clear prepare to open a new attempt, unless the load is decided already",
+        load=str(ref.load),
+        attempt=ref.attempt,
+    )
+
+
+def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reason: str) -> bool:
+    """False, and nothing changed, when it is decided to be committed."""
+    locked = must_lock(connection, ref.load)
+    attempt = locked.attempt(ref.attempt)
+    match attempt.verdict:
+        case Verdict.COMMIT:
+            return False
+        case Verdict.ABORT:
+            return True
+        case None:
+            _decide(connection, locked, attempt, Verdict.ABORT, decided_by, reason)
+            if locked.newest == attempt:
+                move(connection, locked, LoadState.ABORTING, reason="")
+            return True
+    assert_never(attempt.verdict)
+
+
+def make_undecidable(
+    connection: Connection, load: LoadIdentity, *, up_to: int, decided_by: str, reason: str
+) -> list[AttemptRow]:
+    """Abort every undecided attempt up to a number, none beyond it; all up to there as they are then.
+
+    Rules: decide-before-kafka, up-to-its-own-attempt.
+
+    None for a load that the ledger does not know.
+    """
+    locked = lock(connection, load)
+    if locked is None:
+        return []
+    done = abort_undecided(connection, locked, up_to=up_to, decided_by=decided_by, reason=reason)
+    if locked.newest is not None and locked.newest.number in done:
+        move(connection, locked, LoadState.ABORTING, reason="")
+    return [done.get(a.number, a) for a in locked.attempts if a.number <= up_to]
+
+
+def abort_undecided(
+    connection: Connection, locked: Locked, *, up_to: int, decided_by: str, reason: str
+) -> dict[int, AttemptRow]:
+    """Abort every undecided attempt up to a number; the load's state is left to the caller.
+
+    What had gone wrong with the newest becomes part of its reason.
+    """
+    return {
+        a.number: _decide(
+            connection, locked, a, Verdict.ABORT, decided_by, with_failure(locked, a.number, reason)
+        )
+        for a in locked.attempts
+        if a.is_undecided and a.number <= up_to
+    }
+
+
+def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
+    """Why the attempt can be decided no more (nor prepared), or an empty text.
+
+    Asked of a commit-decided attempt only for another manifest than the decided one.
+    """
+    committed, newest = locked.committed, locked.newest
+    if committed is not None and committed.number != attempt.number:
+        return f"attempt {committed.number} is decided to be committed, by {committed.decided_by}"
+    by = f"by {attempt.decided_by} at {attempt.decided_at}"
+    match attempt.verdict:
+        case Verdict.ABORT:
+            return f"it was aborted {by}: {attempt.reason}"
+        case Verdict.COMMIT:
+            return f"it is decided to be committed already, with another manifest, {by}"
+        case None:
+            if newest is not None and newest.number != attempt.number:
+                return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
+            return ""
+    assert_never(attempt.verdict)
+
+
+def _decide(
+    connection: Connection,
+    locked: Locked,
+    attempt: AttemptRow,
+    verdict: Verdict,
+    decided_by: str,
+    reason: str,
+) -> AttemptRow:
+    moment, person, why = now(), for_people(decided_by), for_reason(reason)
+    connection.execute(
+        insert(t.decisions).values(
+            attempt_id=locked.attempt_id(attempt.number),
+            load_id=locked.id,
+            verdict=verdict.value,
+            decided_at=moment,
+            decided_by=person,
+            reason=why,
+            committed_load_id=locked.id if verdict is Verdict.COMMIT else None,
+        )
+    )
+    return replace(attempt, verdict=verdict, decided_at=moment, decided_by=person, reason=why)
+
+
+def _fill_mapping(connection: Connection, attempt_id: int) -> None:
+    # from what was prepared: KIP-939's mapping cannot name anything else
+    of, state = t.transactions.c, t.kafka_transaction_state
+    columns = ["transactional_id", "prepared_transaction_state"]
+    rows = select(*(of[name] for name in columns)).where(of.attempt_id == attempt_id)
+    connection.execute(insert(state).from_select(columns, rows))
+
+
+def _empty_mapping(connection: Connection, attempt_id: int) -> None:
+    ids = select(t.transactions.c.transactional_id).where(t.transactions.c.attempt_id == attempt_id)
+    state = t.kafka_transaction_state
+    connection.execute(delete(state).where(state.c.transactional_id.in_(ids)))
 
 
 def record_outcomes(
@@ -141,24 +318,6 @@ def record_repairing(
     assert_never(state)
 
 
-def record_given_up(connection: Connection, load: LoadIdentity, *, by: str, reason: str) -> None:
-    """A person leaves a decided, unfinished load as it is: GIVEN_UP. Nothing happens the second time.
-
-    Empties its part of ``kafka_transaction_state``, and makes its repairs undecidable.
-
-    :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
-    """
-    locked = must_lock(connection, load)
-    if locked.row.state is LoadState.GIVEN_UP:
-        return
-    move(connection, locked, LoadState.GIVEN_UP, reason=for_reason(f"given up by {by}: {reason}"))
-    assert locked.committed is not None  # such a state has a commit decision
-    attempt_id = locked.attempt_id(locked.committed.number)
-    # whoever completes what stands in KIP-939's table must not complete this
-    _empty_mapping(connection, attempt_id)
-    end_open(connection, attempt_id, "the load is given up")
-
-
 def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, reason: str) -> bool:
     """The load is IN_DOUBT: a person decides (rule: doubt-stops-for-a-person). Saying it again changes the reason.
 
@@ -181,10 +340,22 @@ def _renew_reason(connection: Connection, locked: Locked, reason: str) -> None:
     connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
 
 
-def _empty_mapping(connection: Connection, attempt_id: int) -> None:
-    ids = select(t.transactions.c.transactional_id).where(t.transactions.c.attempt_id == attempt_id)
-    state = t.kafka_transaction_state
-    connection.execute(delete(state).where(state.c.transactional_id.in_(ids)))
+def record_given_up(connection: Connection, load: LoadIdentity, *, by: str, reason: str) -> None:
+    """A person leaves a decided, unfinished load as it is: GIVEN_UP. Nothing happens the second time.
+
+    Empties its part of ``kafka_transaction_state``, and makes its repairs undecidable.
+
+    :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
+    """
+    locked = must_lock(connection, load)
+    if locked.row.state is LoadState.GIVEN_UP:
+        return
+    move(connection, locked, LoadState.GIVEN_UP, reason=for_reason(f"given up by {by}: {reason}"))
+    assert locked.committed is not None  # such a state has a commit decision
+    attempt_id = locked.attempt_id(locked.committed.number)
+    # whoever completes what stands in KIP-939's table must not complete this
+    _empty_mapping(connection, attempt_id)
+    end_open(connection, attempt_id, "the load is given up")
 
 
 def _committing(connection: Connection, load: LoadIdentity, number: int) -> tuple[Locked, int, AttemptRow]:
@@ -256,180 +427,3 @@ def with_failure(locked: Locked, number: int, reason: str) -> str:
     """Why an attempt is aborted, with what had gone wrong before with it."""
     failed = locked.row.reason if locked.newest is not None and locked.newest.number == number else ""
     return f"{reason}: {failed}" if failed and failed not in reason else reason
-
-
-Also = Callable[[Connection], None]
-
-
-def decide_commit(
-    connection: Connection,
-    ref: AttemptRef,
-    sha256: str,
-    decided_by: str,
-    not_after: float | None,
-    also: Also | None,
-) -> AttemptRow:
-    """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
-
-    :param sha256: of the very manifest that was marked prepared; one that was swapped since then is never decided.
-        Computed before the lock is taken.
-    :param not_after: epoch seconds; past them, with the load's row locked, nothing is decided.
-    :param also: runs in the same database transaction, last, and once for a decision that stands (it may run
-        again after a rollback). What it raises undoes the decision and is passed on; only lost connections
-        and locks are tried again.
-    :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
-        attempt is decided.
-    :raises NotFinishedError: the lock came after ``not_after``; decide anew.
-    """
-    locked = must_lock(connection, ref.load)
-    attempt = locked.attempt(ref.attempt)
-    same = attempt.manifest_sha256 == sha256
-    if attempt.verdict is Verdict.COMMIT and same:
-        return attempt
-    problem = why_undecidable(locked, attempt)
-    if not problem and not attempt.is_prepared:
-        problem = "it is not prepared"
-    if not problem and not same:
-        problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
-    if problem:
-        raise _undecidable(ref, problem)
-    _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
-    taken = False
-    try:
-        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
-        _fill_mapping(connection, locked.attempt_id(ref.attempt))
-    except IntegrityError:
-        taken = True
-    if taken:
-        # the unique indexes are the second line behind the lock; raised here, so that the driver's error stays out
-        raise _undecidable(
-            ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
-        )
-    move(connection, locked, LoadState.COMMITTING, reason="")
-    if also is not None:
-        also(connection)
-        _check_in_time(ref, not_after, "the end of the author's SQL")
-    return decided
-
-
-def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reason: str) -> bool:
-    """False, and nothing changed, when it is decided to be committed."""
-    locked = must_lock(connection, ref.load)
-    attempt = locked.attempt(ref.attempt)
-    match attempt.verdict:
-        case Verdict.COMMIT:
-            return False
-        case Verdict.ABORT:
-            return True
-        case None:
-            _decide(connection, locked, attempt, Verdict.ABORT, decided_by, reason)
-            if locked.newest == attempt:
-                move(connection, locked, LoadState.ABORTING, reason="")
-            return True
-    assert_never(attempt.verdict)
-
-
-def make_undecidable(
-    connection: Connection, load: LoadIdentity, *, up_to: int, decided_by: str, reason: str
-) -> list[AttemptRow]:
-    """Abort every undecided attempt up to a number, none beyond it; all up to there as they are then.
-
-    Rules: decide-before-kafka, up-to-its-own-attempt.
-
-    None for a load that the ledger does not know.
-    """
-    locked = lock(connection, load)
-    if locked is None:
-        return []
-    done = abort_undecided(connection, locked, up_to=up_to, decided_by=decided_by, reason=reason)
-    if locked.newest is not None and locked.newest.number in done:
-        move(connection, locked, LoadState.ABORTING, reason="")
-    return [done.get(a.number, a) for a in locked.attempts if a.number <= up_to]
-
-
-def abort_undecided(
-    connection: Connection, locked: Locked, *, up_to: int, decided_by: str, reason: str
-) -> dict[int, AttemptRow]:
-    """Abort every undecided attempt up to a number; the load's state is left to the caller.
-
-    What had gone wrong with the newest becomes part of its reason.
-    """
-    return {
-        a.number: _decide(
-            connection, locked, a, Verdict.ABORT, decided_by, with_failure(locked, a.number, reason)
-        )
-        for a in locked.attempts
-        if a.is_undecided and a.number <= up_to
-    }
-
-
-def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
-    """Why the attempt can be decided no more (nor prepared), or an empty text.
-
-    Asked of a commit-decided attempt only for another manifest than the decided one.
-    """
-    committed, newest = locked.committed, locked.newest
-    if committed is not None and committed.number != attempt.number:
-        return f"attempt {committed.number} is decided to be committed, by {committed.decided_by}"
-    by = f"by {attempt.decided_by} at {attempt.decided_at}"
-    match attempt.verdict:
-        case Verdict.ABORT:
-            return f"it was aborted {by}: {attempt.reason}"
-        case Verdict.COMMIT:
-            return f"it is decided to be committed already, with another manifest, {by}"
-        case None:
-            if newest is not None and newest.number != attempt.number:
-                return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
-            return ""
-    assert_never(attempt.verdict)
-
-
-def _check_in_time(ref: AttemptRef, not_after: float | None, what: str) -> None:
-    if not_after is not None and time.time() > not_after:
-        raise NotFinishedError(
-            f"{what} came so late that the transactions may have too little time left: nothing is decided",
-            remedy="Run decide again: it asks the brokers anew. If this comes often, see who holds the ledger's locks, "
-            "or raise the margin",
-            load=str(ref.load),
-            attempt=ref.attempt,
-        )
-
-
-def _decide(
-    connection: Connection,
-    locked: Locked,
-    attempt: AttemptRow,
-    verdict: Verdict,
-    decided_by: str,
-    reason: str,
-) -> AttemptRow:
-    moment, person, why = now(), for_people(decided_by), for_reason(reason)
-    connection.execute(
-        insert(t.decisions).values(
-            attempt_id=locked.attempt_id(attempt.number),
-            load_id=locked.id,
-            verdict=verdict.value,
-            decided_at=moment,
-            decided_by=person,
-            reason=why,
-            committed_load_id=locked.id if verdict is Verdict.COMMIT else None,
-        )
-    )
-    return replace(attempt, verdict=verdict, decided_at=moment, decided_by=person, reason=why)
-
-
-def _fill_mapping(connection: Connection, attempt_id: int) -> None:
-    # from what was prepared: KIP-939's mapping cannot name anything else
-    of, state = t.transactions.c, t.kafka_transaction_state
-    columns = ["transactional_id", "prepared_transaction_state"]
-    rows = select(*(of[name] for name in columns)).where(of.attempt_id == attempt_id)
-    connection.execute(insert(state).from_select(columns, rows))
-
-
-def _undecidable(ref: AttemptRef, problem: str) -> UndecidableError:
-    return UndecidableError(
-        f"the attempt cannot be committed: {problem}",
-        remedy="Clear prepare to open a new attempt, unless the load is decided already",
-        load=str(ref.load),
-        attempt=ref.attempt,
-    )

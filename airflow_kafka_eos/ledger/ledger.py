@@ -26,7 +26,7 @@ from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url, redacted
 from airflow_kafka_eos.ledger.revision import current, is_current, read_checked
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
 
 P = ParamSpec("P")
@@ -162,6 +162,11 @@ class Ledger:
         return self.database.write(
             lambda c: repairs_.open_repair(c, load, number, lost, self.ledger_id, opened_by)
         )
+
+    def state(self, load: LoadIdentity) -> LoadState | None:
+        """None: the ledger does not know the load."""
+        row = self.load(load)
+        return None if row is None else row.state
 
     def _check_own(self, ref: AttemptRef) -> None:
         if ref.ledger_id != self.ledger_id:

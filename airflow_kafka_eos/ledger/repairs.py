@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
-from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
+from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, read_row
 from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
@@ -252,16 +252,4 @@ def _set(
 
 
 def _row(load: LoadIdentity, attempt: int, row: Row[Any]) -> RepairRow:
-    return RepairRow(
-        load=load,
-        attempt=attempt,
-        number=row.number,
-        lost_transactional_id=row.lost_transactional_id,
-        transactional_id=row.transactional_id,
-        state=RepairState(row.state),
-        opened_at=row.opened_at,
-        opened_by=row.opened_by,
-        ended_at=row.ended_at,
-        reason=row.reason,
-        closed_at=row.closed_at,
-    )
+    return read_row(RepairRow, row, load=load, attempt=attempt, state=RepairState(row.state))

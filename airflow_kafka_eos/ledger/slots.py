@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow
+from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow, read_row
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
@@ -274,16 +274,4 @@ def _query() -> Any:
 
 
 def _row(row: Row[Any]) -> SlotRow:
-    return SlotRow(
-        namespace=row.namespace,
-        load_name=row.load_name,
-        number=row.number,
-        holder=LoadIdentity(row.namespace, row.load_name, row.load_key),
-        attempt=row.attempt,
-        created_at=row.created_at,
-        leased_at=row.leased_at,
-        checked_at=row.checked_at,
-        released_at=row.released_at,
-        quarantined_until=row.quarantined_until,
-        doubt=row.doubt,
-    )
+    return read_row(SlotRow, row, holder=LoadIdentity(row.namespace, row.load_name, row.load_key))

@@ -161,7 +161,7 @@ class SweepLeftoversOperator(BaseOperator):
         ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``paused``: those of them that waited for a
         paused DAG: ``load``, ``attempt``, ``by``. ``hanging``: what no coordinator would have
         ended in the topics of the ledger's loads, and is ended now, as texts. ``unknown``: open ids of this ledger that
-        it does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``hidden``: why
+        it does not know. ``other_ledgers``: open ids of another ledger, older than ``abandoned_after``. ``hidden``: why
         there may be more of all these that brokers do not show, as texts. ``elsewhere``: attempts of another Kafka
         cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``. ``in_doubt``: loads. ``numbers``: what
         went to Stats. ``problems``: what needs a person, as texts.
@@ -211,7 +211,7 @@ class SweepLeftoversOperator(BaseOperator):
     ) -> dict[str, Any]:
         """One namespace; an error in it keeps no other from being swept."""
         found: dict[str, Any] = {
-            "swept": [], "paused": [], "hanging": [], "unknown": [], "strangers": [], "hidden": [], "elsewhere": [],
+            "swept": [], "paused": [], "hanging": [], "unknown": [], "other_ledgers": [], "hidden": [], "elsewhere": [],
             "in_doubt": [],
             "numbers": {}, "problems": [],
         }  # fmt: skip
@@ -233,7 +233,12 @@ class SweepLeftoversOperator(BaseOperator):
         passing: list[str],
         is_stopped: Callable[[AttemptRow], bool],
     ) -> None:
-        from airflow_kafka_eos.protocol.cleanup.namespace import clean, find, other_ledgers_hidden, strangers
+        from airflow_kafka_eos.protocol.cleanup.namespace import (
+            clean,
+            find,
+            open_of_other_ledgers,
+            other_ledgers_hidden,
+        )
 
         loads = session.ledger.loads(session.namespace)
         in_doubt = {r.load for r in loads if r.state is LoadState.IN_DOUBT}
@@ -288,10 +293,10 @@ class SweepLeftoversOperator(BaseOperator):
                 f"closed: sweep it with a kafka_conn_id that leads there, {self.kafka_conn_id} leads to "
                 f"{session.cluster_id}"
             )
-        found["strangers"] = strangers(session, longer_than=self.abandoned_after)
+        found["other_ledgers"] = open_of_other_ledgers(session, longer_than=self.abandoned_after)
         problems += [
             f"{name} is open for more than {self.abandoned_after}, and of another ledger (a deployment that is gone?)"
-            for name in found["strangers"]
+            for name in found["other_ledgers"]
         ]
         found["hidden"] = [str(why) for why in (left.hidden, other_ledgers_hidden(session)) if why is not None]
         for text in found["hidden"]:
@@ -315,7 +320,7 @@ class SweepLeftoversOperator(BaseOperator):
         numbers = {
             "in_doubt_loads": len(found["in_doubt"]),
             "unknown_transactions": len(found["unknown"]),
-            "other_ledgers_transactions": len(found["strangers"]),
+            "other_ledgers_transactions": len(found["other_ledgers"]),
             "problems": len(found["problems"]),
         }
         # sent first: what needs a person is known, whatever measuring meets
@@ -337,7 +342,7 @@ def said_of(found: Mapping[str, Any]) -> str:
         "hanging": "hanging transactions ended",
         "in_doubt": "loads in doubt",
         "unknown": "open ids that the ledger does not know",
-        "strangers": "open ids of another ledger",
+        "other_ledgers": "open ids of another ledger",
         "elsewhere": "attempts of another cluster",
         "problems": "things need a person",
     }

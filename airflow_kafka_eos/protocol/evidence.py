@@ -1,6 +1,6 @@
-"""What the partitions' logs say of the transactions of a load (rule: log-is-the-evidence).
+"""What the partitions' logs say of the transactions of a load, and what a person is told where they do not tell.
 
-What a person is told of transactions whose logs do not tell what became of them (rule: doubt-stops-for-a-person).
+Rules: log-is-the-evidence, doubt-stops-for-a-person.
 """
 
 from __future__ import annotations
@@ -21,6 +21,19 @@ from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import COMPACTED, Marker, TopicPartition
 
 _FOLLOWING = {Marker.COMPACTED_THEN_COMMIT: Marker.COMMIT, Marker.COMPACTED_THEN_ABORT: Marker.ABORT}
+#: What an error has room for.
+_SHOWN = 5
+_REMEDY = (
+    "Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
+    "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
+    "it as it is, and the same data can be loaded under a load_key of its own"
+)
+_REMEDY_COMPACTED = (
+    "Nothing more is touched: committed, and written again since under the same keys, looks like aborted. Compare the "
+    "topic with what `airflow-kafka-eos loads show` says. If it has every key of the load, as the load wrote it or "
+    "newer, nothing is missing; if not, load the same data under a load_key of its own. Either way `airflow-kafka-eos "
+    "loads give-up` closes this load"
+)
 
 
 class Judged(NamedTuple):
@@ -57,19 +70,6 @@ def evidence_of(
     return result
 
 
-def _believe_the_young(
-    session: Session, found: Iterable[dict[TopicPartition, Marker]], open_at: datetime
-) -> None:
-    """Where the transaction's own marker cannot have been taken out yet, the first one that is there is its own."""
-    doubtful = [(of, tp) for of in found for tp, marker in of.items() if marker in _FOLLOWING]
-    if not doubtful:
-        return
-    configs = session.partitions.topic_config({tp.topic for _, tp in doubtful}, COMPACTION)
-    for of, tp in doubtful:
-        if not may_be_gone(configs.get(tp.topic, {}), open_at.timestamp() * 1000, time.time() * 1000):
-            of[tp] = _FOLLOWING[of[tp]]
-
-
 def evidence(
     session: Session, row: TransactionRow, decided: AttemptRow | None = None
 ) -> dict[TopicPartition, Marker]:
@@ -81,6 +81,41 @@ def evidence(
     if error is not None:
         raise error
     return found[row.transaction.transactional_id]
+
+
+def _sought(row: TransactionRow) -> dict[TopicPartition, Sought]:
+    state, first = row.transaction.state, row.first_offsets
+    return {
+        tp: Sought(state.producer_id, state.producer_epoch, last, first[tp])
+        for tp, last in row.last_offsets.items()
+    }
+
+
+def _by_topic_ids(rows: Iterable[TransactionRow]) -> list[tuple[Mapping[str, str], list[TransactionRow]]]:
+    """Rows that agree about the topics' ids; an attempt's all do, whatever topics each has."""
+    groups: list[tuple[dict[str, str], list[TransactionRow]]] = []
+    for row in rows:
+        for known, group in groups:
+            if all(known.get(topic, topic_id) == topic_id for topic, topic_id in row.topic_ids.items()):
+                known.update(row.topic_ids)
+                group.append(row)
+                break
+        else:
+            groups.append((dict(row.topic_ids), [row]))
+    return list(groups)
+
+
+def _believe_the_young(
+    session: Session, found: Iterable[dict[TopicPartition, Marker]], open_at: datetime
+) -> None:
+    """Where the transaction's own marker cannot have been taken out yet, the first one that is there is its own."""
+    doubtful = [(of, tp) for of in found for tp, marker in of.items() if marker in _FOLLOWING]
+    if not doubtful:
+        return
+    configs = session.partitions.topic_config({tp.topic for _, tp in doubtful}, COMPACTION)
+    for of, tp in doubtful:
+        if not may_be_gone(configs.get(tp.topic, {}), open_at.timestamp() * 1000, time.time() * 1000):
+            of[tp] = _FOLLOWING[of[tp]]
 
 
 def missing_for_good(
@@ -102,7 +137,7 @@ def missing_for_good(
     found, _ = evidence_of(session, late)
     gone = {}
     for name, markers in found.items():
-        last = last_offsets(known[name])
+        last = known[name].last_offsets
         told = {
             tp: Marker.MISSING_FOR_GOOD if marker is Marker.MISSING and stable[tp] > last[tp] else marker
             for tp, marker in markers.items()
@@ -110,54 +145,6 @@ def missing_for_good(
         if Marker.MISSING_FOR_GOOD in told.values():
             gone[name] = told
     return gone
-
-
-def first_offsets(row: TransactionRow) -> dict[TopicPartition, int]:
-    """Of its first record in each partition."""
-    return {w.topic_partition: w.first_offset for w in row.writes}
-
-
-def last_offsets(row: TransactionRow) -> dict[TopicPartition, int]:
-    """Of its last record in each partition."""
-    return {w.topic_partition: w.last_offset for w in row.writes}
-
-
-def _sought(row: TransactionRow) -> dict[TopicPartition, Sought]:
-    state, first = row.transaction.state, first_offsets(row)
-    return {
-        tp: Sought(state.producer_id, state.producer_epoch, last, first[tp])
-        for tp, last in last_offsets(row).items()
-    }
-
-
-def _by_topic_ids(rows: Iterable[TransactionRow]) -> list[tuple[Mapping[str, str], list[TransactionRow]]]:
-    """Rows that agree about the topics' ids; an attempt's all do, whatever topics each has."""
-    groups: list[tuple[dict[str, str], list[TransactionRow]]] = []
-    for row in rows:
-        for known, group in groups:
-            if all(known.get(topic, topic_id) == topic_id for topic, topic_id in row.topic_ids.items()):
-                known.update(row.topic_ids)
-                group.append(row)
-                break
-        else:
-            groups.append((dict(row.topic_ids), [row]))
-    return list(groups)
-
-
-#: What an error has room for.
-_SHOWN = 5
-
-_REMEDY = (
-    "Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
-    "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
-    "it as it is, and the same data can be loaded under a load_key of its own"
-)
-_REMEDY_COMPACTED = (
-    "Nothing more is touched: committed, and written again since under the same keys, looks like aborted. Compare the "
-    "topic with what `airflow-kafka-eos loads show` says. If it has every key of the load, as the load wrote it or "
-    "newer, nothing is missing; if not, load the same data under a load_key of its own. Either way `airflow-kafka-eos "
-    "loads give-up` closes this load"
-)
 
 
 def doubt(
@@ -194,7 +181,7 @@ def doubt(
 
 def _story(row: TransactionRow, markers: Mapping[TopicPartition, Marker]) -> str:
     """What each partition shows, what tells nothing first."""
-    first, last = first_offsets(row), last_offsets(row)
+    first, last = row.first_offsets, row.last_offsets
     told = (Marker.COMMIT, Marker.ABORT)
     parts = [
         f"{tp} (offsets {first[tp]} to {last[tp]}) {_why(marker)}"

@@ -33,8 +33,8 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         "submitted-elsewhere",
         "prepare supersedes no attempt of another cluster",
         _PROTOCOL + "stages/begin.py",
-        "    _check_cluster_unless_committed(session, load)\n    known = session",
-        "    known = session",
+        "    _check_cluster_unless_committed(session, load)\n    state = session",
+        "    state = session",
         _UNDECIDED,
     ),
     Mutation(
@@ -42,8 +42,8 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         "committed-refused-elsewhere",
         "a committed load stays so wherever the connection leads",
         _PROTOCOL + "stages/begin.py",
-        "    if known is not None and known.state is not LoadState.COMMITTED:\n",
-        "    if known is not None:\n",
+        "    if session.ledger.state(load) is not LoadState.COMMITTED:\n",
+        "    if session.ledger.state(load) is not None:\n",
         (_ELSEWHERE + "test_a_committed_load_stays_so_wherever_the_connection_leads",),
     ),
     Mutation(

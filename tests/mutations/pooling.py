@@ -82,7 +82,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         "open-slot-used",
         "a slot with something open is not written with",
         _PROTOCOL + "guards/slots.py",
-        "        if d.coordinator_state not in _AT_REST:",
+        "        if not d.coordinator_state.is_at_rest:",
         "        if d.coordinator_state is None:",
         (_LEASING + "test_only_what_is_at_rest_and_known_may_be_there",),
     ),

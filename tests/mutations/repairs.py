@@ -67,8 +67,8 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "doubt-taken-back",
         "a look at a load in doubt does not take it back from the person who is asked",
         "airflow_kafka_eos/ledger/decisions.py",
-        "    elif state is not LoadState.IN_DOUBT:\n",
-        "    else:\n",
+        "        case LoadState.IN_DOUBT:\n            return True\n",
+        "        case LoadState.IN_DOUBT:\n            move(connection, locked, LoadState.REPAIRING)\n            return True\n",
         (_AGAIN + "test_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else",),
     ),
     Mutation(

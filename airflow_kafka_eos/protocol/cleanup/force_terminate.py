@@ -111,10 +111,9 @@ def _check_known(transactional_id: str, seen: TransactionDescription | None) -> 
 def _check_not_decided(session: Session, identity: PreparedTransaction, attempt: AttemptRow) -> None:
     if not session.ledger.is_decided_commit(identity):
         return
-    load = session.ledger.load(attempt.load)
     # COMMITTED: each of its commit markers was seen (rule: zombie-behind-the-commit), so what is open now is what a
     # zombie began behind them
-    if load is not None and load.state in (LoadState.COMMITTED, LoadState.GIVEN_UP):
+    if session.ledger.state(attempt.load) in (LoadState.COMMITTED, LoadState.GIVEN_UP):
         return
     raise UndecidableError(
         "the transaction is decided to be committed: it is only ever rolled forward",

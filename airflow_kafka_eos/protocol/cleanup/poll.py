@@ -129,8 +129,8 @@ class CleanPoll:
         if refused is None:
             finish(session, self.load, up_to=self.up_to)
         self.problem = report.problem(self.load) or refused
-        row = session.ledger.load(self.load)
-        self._state = None if row is None else row.state.value
+        state = session.ledger.state(self.load)
+        self._state = None if state is None else state.value
         return None, 0
 
     def _end_hanging(self, session: Session) -> AccessError | None:

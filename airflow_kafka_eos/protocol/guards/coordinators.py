@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
 from airflow_kafka_eos.kafka.admin.list_transactions import are_seen
-from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TransactionDescription
 
@@ -69,7 +68,7 @@ def finished(session: Session, ids: Iterable[str]) -> dict[str, TransactionDescr
 
 def listed_open(session: Session) -> set[str]:
     """Our transactional ids that any broker lists as open."""
-    return set(session.coordinator.list_open(namespace_prefix(session.namespace, session.ledger.ledger_id)))
+    return set(session.coordinator.list_open(session.id_prefix))
 
 
 def is_finished(seen: TransactionDescription | None) -> bool:

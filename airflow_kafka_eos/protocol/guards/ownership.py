@@ -1,13 +1,10 @@
-"""Whose a transactional id is: which attempt in the ledger holds it (rules: only-our-ids, describe-then-ask).
+"""Whose a transactional id is: which attempt holds it, in which Kafka cluster, and what a listing may not show.
 
-Attempts of another Kafka cluster than the one that the session is connected to: nothing is done to them from here.
-
-Rule: one-cluster-per-attempt.
+Rules: only-our-ids, describe-then-ask, one-cluster-per-attempt.
 
 One ledger may serve several clusters, and connections get changed. In the wrong cluster nothing of an attempt is open
-and nothing of it is committed: cleanup would close it, and commit would take it for lost.
-
-What a listing may not show, of ours or of others: Kafka leaves out what one may not describe, without a word.
+and nothing of it is committed: cleanup would close it, and commit would take it for lost. So nothing is done to it from
+there. And brokers leave out of a listing what one may not describe, without a word.
 """
 
 from __future__ import annotations
@@ -51,6 +48,12 @@ def check_ours(session: Session, transactional_id: str) -> None:
         remedy=f"It is for {remedy} to end",
         transactional_id=transactional_id,
     )
+
+
+def open_of_ours(session: Session) -> list[TransactionDescription]:
+    """What is open under the ids of this ledger in the session's namespace."""
+    listed = [name for name in session.coordinator.list_open(session.id_prefix) if is_ours(session, name)]
+    return [seen for seen in session.coordinator.describe(listed).values() if seen.is_open]
 
 
 def holder_of(session: Session, transaction: PreparedTransaction) -> AttemptRow | None:
@@ -113,15 +116,6 @@ def _by_number(session: Session, load: LoadIdentity) -> dict[int, AttemptRow]:
     return found | {r.number: found[r.attempt] for r in session.ledger.repairs(load)}
 
 
-def is_of_other_cluster(session: Session, row: AttemptRow) -> bool:
-    """Whether an attempt was written to another cluster.
-
-    Where that is not known it passes for this one: attempts of before ledger revision 0005, those that no application
-    was submitted for, and brokers that tell no cluster id.
-    """
-    return row.cluster_id is not None and session.cluster_id not in (None, row.cluster_id)
-
-
 def check_cluster(session: Session, rows: Iterable[AttemptRow], *, closed_too: bool = False) -> None:
     """Refuse to act on attempts of another cluster; called before anything is changed in ledger or Kafka.
 
@@ -146,6 +140,15 @@ def check_cluster(session: Session, rows: Iterable[AttemptRow], *, closed_too: b
                 written_to=row.cluster_id,
                 leads_to=session.cluster_id,
             )
+
+
+def is_of_other_cluster(session: Session, row: AttemptRow) -> bool:
+    """Whether an attempt was written to another cluster.
+
+    Where that is not known it passes for this one: attempts of before ledger revision 0005, those that no application
+    was submitted for, and brokers that tell no cluster id.
+    """
+    return row.cluster_id is not None and session.cluster_id not in (None, row.cluster_id)
 
 
 def _end_it_there(session: Session, row: AttemptRow) -> str:

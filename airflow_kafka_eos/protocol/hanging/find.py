@@ -1,4 +1,4 @@
-"""Whose a hanging transaction is, and ending those that are ours (KIP-664, KIP-890).
+"""Hanging transactions: whose they are, whether that is proven, and ending those that are ours (KIP-664, KIP-890).
 
 Rules: only-our-ids, hanging-is-proven.
 
@@ -10,8 +10,6 @@ is enough to make one; and a broker that comes up may forget an end.
 A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
 what would prove it (docs/adr/0024). How long ago its last record was proves nothing: records carry the times that
 their application gives them.
-
-A transaction that hangs, or may: whose it is, whether that is proven, and what a person is to do. No I/O.
 """
 
 from __future__ import annotations
@@ -45,6 +43,16 @@ from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch, is_
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
+
+log = logging.getLogger(__name__)
+#: Where the broker does not show its transaction.max.timeout.ms: Kafka's default.
+_DEFAULT_MAX_TIMEOUT_MS = 900_000
+#: Behind it a coordinator gets this long to end what has timed out, as kafka-transactions.sh does.
+_GRACE_MS = 300_000
+_VERIFY_S = 30.0
+#: Seconds between the two listings that must both lack a producer id: a new coordinator lists nothing for a moment.
+_APART_S = 3.0
+Prepared = tuple[AttemptRow, TransactionRow]
 
 
 class Whose(str, Enum):
@@ -148,29 +156,6 @@ def check_abortable(hanging: HangingTransaction) -> None:
     assert_never(hanging.whose)
 
 
-log = logging.getLogger(__name__)
-
-Prepared = tuple[AttemptRow, TransactionRow]
-
-#: Where the broker does not show its transaction.max.timeout.ms: Kafka's default.
-_DEFAULT_MAX_TIMEOUT_MS = 900_000
-#: Behind it a coordinator gets this long to end what has timed out, as kafka-transactions.sh does.
-_GRACE_MS = 300_000
-_VERIFY_S = 30.0
-#: Seconds between the two listings that must both lack a producer id: a new coordinator lists nothing for a moment.
-_APART_S = 3.0
-
-
-def longest_wait_ms(session: Session) -> int:
-    """After so long without a record a transaction without two-phase commit must have been timed out."""
-    found = [
-        int(settings[MAX_TIMEOUT])
-        for settings in session.partitions.broker_configs([MAX_TIMEOUT]).values()
-        if MAX_TIMEOUT in settings
-    ]
-    return max(found, default=_DEFAULT_MAX_TIMEOUT_MS) + _GRACE_MS
-
-
 def find(
     session: Session, partitions: Iterable[TopicPartition], *, longer_than_ms: int | None = None
 ) -> list[HangingTransaction]:
@@ -186,6 +171,11 @@ def find(
     :raises AccessError: READ on a topic, or DESCRIBE on an id of ours, is missing.
     """
     return _search(session, partitions, longer_than_ms, nameless=True)
+
+
+def longest_wait_ms(session: Session) -> int:
+    """After so long without a record a transaction without two-phase commit must have been timed out."""
+    return max(session.broker_limits(MAX_TIMEOUT), default=_DEFAULT_MAX_TIMEOUT_MS) + _GRACE_MS
 
 
 def _search(
@@ -230,6 +220,65 @@ def _search(
     return sorted((h for h in looked_again if h), key=lambda h: (h.producer.partition, h.producer.txn_start_offset))
 
 
+def _prepared_as(
+    session: Session, idle: list[OpenProducer], names: Mapping[int, str]
+) -> dict[PreparedTxnState, Prepared]:
+    """Who has prepared a transaction under these producer ids and epochs, on this very cluster.
+
+    A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
+    where nobody remembers it, the recorded topic id.
+    """
+    topics = session.partitions.topic_info({p.partition.topic for p in idle})
+    found = {}
+    for attempt, row in session.ledger.prepared_as({p.state for p in idle}):
+        transaction = row.transaction
+        written = {p.partition.topic for p in idle if p.state == transaction.state}
+        listed = names.get(transaction.state.producer_id)
+        here = any(row.topic_ids.get(topic) == topics[topic].topic_id for topic in written)
+        if listed == transaction.transactional_id or (listed is None and here):
+            found[transaction.state] = (attempt, row)
+    return found
+
+
+def _whose(
+    session: Session,
+    producer: OpenProducer,
+    name: str | None,
+    holder: Prepared | None,
+) -> tuple[Whose, AttemptRow | None]:
+    name = holder[1].transaction.transactional_id if holder else name
+    if name is None or not is_ours(session, name):
+        return Whose.FOREIGN, None
+    attempt = holder[0] if holder else holder_of(session, PreparedTransaction(name, producer.state))
+    if attempt is None:
+        return Whose.FOREIGN, None  # a ledger that was restored: not known, so not ours to end
+    match attempt.verdict:
+        case None:
+            return Whose.UNDECIDED, attempt
+        case Verdict.COMMIT:
+            is_given_up = session.ledger.state(attempt.load) is LoadState.GIVEN_UP
+            is_decided = not is_given_up and not is_behind(producer, attempt, holder)
+            return Whose.DECIDED if is_decided else Whose.OURS, attempt
+        case Verdict.ABORT:
+            return Whose.OURS, attempt
+    assert_never(attempt.verdict)
+
+
+def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | None) -> bool:
+    """Whether what is open began behind a decided transaction whose every commit marker was seen.
+
+    Rule: zombie-behind-the-commit.
+
+    Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
+    transaction was never reported is no part of the decision at all.
+    """
+    if holder is None:
+        return True
+    if attempt.closed_at is None:
+        return False
+    return producer.txn_start_offset > holder[1].last_offsets.get(producer.partition, -1)
+
+
 def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> list[HangingTransaction]:
     if not producers:
         return []
@@ -263,6 +312,11 @@ def _again(hanging: HangingTransaction, still: Iterable[OpenProducer]) -> Hangin
     )
 
 
+def _same(one: OpenProducer, other: OpenProducer) -> bool:
+    """The same transaction; a record more does not make it another one."""
+    return one[:3] == other[:3] and one.txn_start_offset == other.txn_start_offset
+
+
 def end_ours(
     session: Session,
     partitions: Iterable[TopicPartition],
@@ -288,14 +342,23 @@ def end_ours(
             continue
         if load is not None and (attempt.load != load or attempt.number > up_to):
             continue  # rule: up-to-its-own-attempt
-        if session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state)):
-            known = session.ledger.load(attempt.load)
-            if known is None or known.state is not LoadState.COMMITTED:
-                continue
+        is_decided = session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state))
+        if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:
+            continue
         with suppress(UndecidableError):  # it was ended meanwhile
             abort(session, one)
             ended.append(one)
     return ended
+
+
+def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    wanted = set(partitions)
+    found = []
+    for topic in {p.topic for p in wanted}:
+        seen = topic_seen(session.partitions.wire, topic)
+        numbers = () if seen is None else (p.partition for p in seen.partitions)
+        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
+    return sorted(found)
 
 
 def of_the_ledger(session: Session) -> list[TopicPartition]:
@@ -309,16 +372,6 @@ def of_the_ledger(session: Session) -> list[TopicPartition]:
         if (seen := topic_seen(session.partitions.wire, topic)) is not None
         for p in seen.partitions
     ]
-
-
-def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    wanted = set(partitions)
-    found = []
-    for topic in {p.topic for p in wanted}:
-        seen = topic_seen(session.partitions.wire, topic)
-        numbers = () if seen is None else (p.partition for p in seen.partitions)
-        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
-    return sorted(found)
 
 
 def abort(session: Session, hanging: HangingTransaction) -> None:
@@ -364,69 +417,3 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
                 remedy="Look for hanging transactions again",
             )
         time.sleep(0.1)
-
-
-def _prepared_as(
-    session: Session, idle: list[OpenProducer], names: Mapping[int, str]
-) -> dict[PreparedTxnState, Prepared]:
-    """Who has prepared a transaction under these producer ids and epochs, on this very cluster.
-
-    A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
-    where nobody remembers it, the recorded topic id.
-    """
-    topics = session.partitions.topic_info({p.partition.topic for p in idle})
-    found = {}
-    for attempt, row in session.ledger.prepared_as({p.state for p in idle}):
-        transaction = row.transaction
-        written = {p.partition.topic for p in idle if p.state == transaction.state}
-        listed = names.get(transaction.state.producer_id)
-        here = any(row.topic_ids.get(topic) == topics[topic].topic_id for topic in written)
-        if listed == transaction.transactional_id or (listed is None and here):
-            found[transaction.state] = (attempt, row)
-    return found
-
-
-def _same(one: OpenProducer, other: OpenProducer) -> bool:
-    """The same transaction; a record more does not make it another one."""
-    return one[:3] == other[:3] and one.txn_start_offset == other.txn_start_offset
-
-
-def _whose(
-    session: Session,
-    producer: OpenProducer,
-    name: str | None,
-    holder: Prepared | None,
-) -> tuple[Whose, AttemptRow | None]:
-    name = holder[1].transaction.transactional_id if holder else name
-    if name is None or not is_ours(session, name):
-        return Whose.FOREIGN, None
-    attempt = holder[0] if holder else holder_of(session, PreparedTransaction(name, producer.state))
-    if attempt is None:
-        return Whose.FOREIGN, None  # a ledger that was restored: not known, so not ours to end
-    match attempt.verdict:
-        case None:
-            return Whose.UNDECIDED, attempt
-        case Verdict.COMMIT:
-            load = session.ledger.load(attempt.load)
-            is_given_up = load is not None and load.state is LoadState.GIVEN_UP
-            is_decided = not is_given_up and not is_behind(producer, attempt, holder)
-            return Whose.DECIDED if is_decided else Whose.OURS, attempt
-        case Verdict.ABORT:
-            return Whose.OURS, attempt
-    assert_never(attempt.verdict)
-
-
-def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | None) -> bool:
-    """Whether what is open began behind a decided transaction whose every commit marker was seen.
-
-    Rule: zombie-behind-the-commit.
-
-    Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
-    transaction was never reported is no part of the decision at all.
-    """
-    if holder is None:
-        return True
-    if attempt.closed_at is None:
-        return False
-    last: Mapping[TopicPartition, int] = {w.topic_partition: w.last_offset for w in holder[1].writes}
-    return producer.txn_start_offset > last.get(producer.partition, -1)

@@ -19,7 +19,7 @@ from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers, write_marker
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.protocol.evidence import evidence_of, first_offsets
+from airflow_kafka_eos.protocol.evidence import evidence_of
 from airflow_kafka_eos.protocol.guards.coordinators import finished, is_finished
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, Marker, TopicPartition, TransactionDescription
@@ -80,7 +80,7 @@ def judge_forgotten(
     """
     if not is_finished(seen):
         return None
-    first = first_offsets(row)
+    first = row.first_offsets
     state = row.transaction.state
     # from where the recorded writes begin: what began elsewhere is another transaction, whoever wrote it
     # (rule: recorded-identity)

@@ -283,12 +283,7 @@ def end_abandoned(
 
 def allowed_ms(session: Session) -> int | None:
     """How long every broker lets a transaction stay open; None where the login may not see it."""
-    limits = [
-        int(found[MAX_TIMEOUT])
-        for found in session.partitions.broker_configs([MAX_TIMEOUT]).values()
-        if MAX_TIMEOUT in found
-    ]
-    return min(limits, default=None)
+    return min(session.broker_limits(MAX_TIMEOUT), default=None)
 
 
 def _number(session: Session, load: LoadIdentity, name: str) -> int | None:

@@ -80,9 +80,8 @@ def open_repreparation(
     :raises TransientError: not now; nothing is lost by that.
     """
     load = row.load
-    known = session.ledger.load(load)
     repairing = (LoadState.REPAIRING, LoadState.IN_DOUBT)
-    if known is None or known.state not in repairing or row.scope is not TransactionScope.TASK:
+    if session.ledger.state(load) not in repairing or row.scope is not TransactionScope.TASK:
         return None
     try:
         commit(session, load, deadline_s=deadline_s, by=by)

@@ -1,12 +1,11 @@
-"""Open an attempt: what ``begin`` and a (retried) ``prepare`` do before anything is written to Kafka.
+"""Begin: what a load needs is looked at, and an attempt opened, submitted and recorded as prepared.
 
-Which generation of a load a run goes on with, as the ledger has them.
+This is what ``begin`` and a (retried) ``prepare`` do beside writing: which generation of the load the run goes on with,
+the sweep of what older attempts left, and the guards that come before a record is written.
 
-What a load needs of its cluster, looked at before it is written: topics, rights, limits.
-
-Nothing is changed by looking. What does not show (DESCRIBE_CONFIGS is missing, a broker shows no rights) is no error:
-prepare and decide find it. What two-phase commit needs beyond the brokers' settings only an initialised id can tell, so
-that is left to prepare too.
+The checks of topics, rights and limits only look. What does not show (DESCRIBE_CONFIGS is missing, a broker shows no
+rights) is no error: prepare and decide find it. What two-phase commit needs beyond the brokers' settings only an
+initialised id can tell, so that is left to prepare too.
 """
 
 from __future__ import annotations
@@ -98,11 +97,12 @@ def submit(
     :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
     """
     _check_cluster_unless_committed(session, load)
-    known = session.ledger.load(load)
-    if caps is not None and (known is None or not known.state.is_decided):
-        check_caps(session, load, naming, caps)
-    if naming is TransactionNaming.POOLING and (known is None or not known.state.is_decided):
-        _sweep_free_slots(session, load, owner)
+    state = session.ledger.state(load)
+    if state is None or not state.is_decided:
+        if caps is not None:
+            check_caps(session, load, naming, caps)
+        if naming is TransactionNaming.POOLING:
+            _sweep_free_slots(session, load, owner)
     row = session.ledger.submit(
         load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id,
         arguments_sha256=arguments_sha256,
@@ -139,9 +139,15 @@ def reference(session: Session, row: AttemptRow) -> AttemptRef:
 
 def _check_cluster_unless_committed(session: Session, load: LoadIdentity) -> None:
     """A committed load stays so wherever the connection leads: nothing is opened, nothing swept."""
-    known = session.ledger.load(load)
-    if known is not None and known.state is not LoadState.COMMITTED:
+    if session.ledger.state(load) is not LoadState.COMMITTED:
         check_cluster(session, session.ledger.attempts(load))
+
+
+def _sweep_older(session: Session, row: AttemptRow) -> None:
+    if row.verdict is Verdict.COMMIT:
+        log.debug("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
+    elif row.number > 1:
+        sweep(session, row.load, up_to=row.number - 1, by=row.owner)
 
 
 def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
@@ -156,13 +162,6 @@ def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
             last = session.ledger.attempt(slot.holder, slot.attempt)
             if last is not None and last.verdict is Verdict.ABORT:
                 sweep(session, slot.holder, up_to=slot.attempt, by=by)
-
-
-def _sweep_older(session: Session, row: AttemptRow) -> None:
-    if row.verdict is Verdict.COMMIT:
-        log.debug("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
-    elif row.number > 1:
-        sweep(session, row.load, up_to=row.number - 1, by=row.owner)
 
 
 def reload(session: Session, first: LoadIdentity, *, owner: str, whole: bool) -> LoadIdentity:
@@ -183,11 +182,11 @@ def generations(session: Session, first: LoadIdentity) -> list[Generation]:
     found: list[Generation] = []
     for number in count(1):
         load = load_of(first, number)
-        row = session.ledger.load(load)
-        if row is None:
+        state = session.ledger.state(load)
+        if state is None:
             return found
         owners = frozenset(a.responsible for a in session.ledger.attempts(load))
-        found.append(Generation(number, row.state, owners))
+        found.append(Generation(number, state, owners))
     raise AssertionError("count() has no end")
 
 
