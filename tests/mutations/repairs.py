@@ -68,7 +68,8 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "a look at a load in doubt does not take it back from the person who is asked",
         "airflow_kafka_eos/ledger/decisions.py",
         "        case LoadState.IN_DOUBT:\n            return True\n",
-        "        case LoadState.IN_DOUBT:\n            move(connection, locked, LoadState.REPAIRING)\n            return True\n",
+        "        case LoadState.IN_DOUBT:\n            move(connection, locked, LoadState.REPAIRING)\n"
+        "            return True\n",
         (_AGAIN + "test_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else",),
     ),
     Mutation(
