@@ -265,26 +265,12 @@ def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool
         connection, locked, up_to=number, decided_by=owner, reason=f"superseded by attempt {number}"
     )
     moment, person = now(), for_people(owner)
-    attempt = AttemptRow(
-        load=locked.row.load,
-        number=number,
-        owner=person,
-        opened_at=moment,
-        submitted_at=moment if submitted else None,
-        submitted_by=person if submitted else None,
-    )
-    connection.execute(
-        insert(t.attempts).values(
-            load_id=locked.id,
-            number=number,
-            owner=person,
-            opened_at=moment,
-            submitted_at=attempt.submitted_at,
-            submitted_by=attempt.submitted_by,
-        )
-    )
+    values: dict[str, Any] = {"number": number, "owner": person, "opened_at": moment}
+    if submitted:
+        values |= {"submitted_at": moment, "submitted_by": person}
+    connection.execute(insert(t.attempts).values(load_id=locked.id, **values))
     move(connection, locked, LoadState.PREPARING, newest_attempt=number, reason="")
-    return attempt
+    return AttemptRow(load=locked.row.load, **values)
 
 
 def _slot(number: int | None) -> str:

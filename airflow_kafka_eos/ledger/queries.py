@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Select, and_, func, select, update
 
@@ -16,6 +16,8 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow, r
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, PreparedTxnState
+
+T = TypeVar("T")
 
 #: Values in one IN (...): databases have a limit.
 _AT_ONCE = 500
@@ -28,7 +30,7 @@ class Locked:
     id: int
     row: LoadRow
     attempts: tuple[AttemptRow, ...]
-    attempt_ids: tuple[int, ...]
+    attempt_ids: Mapping[int, int]
 
     @property
     def newest(self) -> AttemptRow | None:
@@ -52,7 +54,7 @@ class Locked:
         )
 
     def attempt_id(self, number: int) -> int:
-        return self.attempt_ids[self.attempts.index(self.attempt(number))]
+        return self.attempt_ids[self.attempt(number).number]
 
 
 def lock(connection: Connection, load: LoadIdentity) -> Locked | None:
@@ -68,8 +70,8 @@ def lock(connection: Connection, load: LoadIdentity) -> Locked | None:
             remedy="Use names and keys that differ in more than spaces at their end",
             load=str(load),
         )
-    pairs = _attempts(connection, load, found.id)
-    return Locked(found.id, row, tuple(a for _, a in pairs), tuple(i for i, _ in pairs))
+    attempts = connection.execute(_of_load(load)).all()
+    return Locked(found.id, row, tuple(map(_attempt_row, attempts)), {one.number: one.id for one in attempts})
 
 
 def must_lock(connection: Connection, load: LoadIdentity) -> Locked:
@@ -99,6 +101,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
+def slices(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
 def ledger_id(connection: Connection) -> str:
     return str(connection.execute(select(t.ledger.c.ledger_id)).scalar_one())
 
@@ -119,13 +125,8 @@ def overview(
 ) -> list[tuple[LoadRow, AttemptRow | None]]:
     """Each load with its newest attempt, oldest first: two queries, however many there are."""
     loads = connection.execute(_of(select(t.loads), namespace, name).order_by(t.loads.c.id)).all()
-    identities = {row.id: LoadIdentity(row.namespace, row.name, row.load_key) for row in loads}
     query = _attempts_of_all(namespace, name).where(t.attempts.c.number == t.loads.c.newest_attempt)
-    newest = {
-        row.load_id: _attempt_row(identities[row.load_id], row)
-        for row in connection.execute(query)
-        if row.load_id in identities
-    }
+    newest = {row.load_id: _attempt_row(row) for row in connection.execute(query)}
     return [(_load_row(row), newest.get(row.id)) for row in loads]
 
 
@@ -135,30 +136,22 @@ def attempt_row(connection: Connection, load: LoadIdentity, number: int) -> Atte
 
 def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]:
     """Oldest first."""
-    return [attempt for _, attempt in _attempts(connection, load, None)]
+    return [_attempt_row(row) for row in connection.execute(_of_load(load))]
 
 
 def unfinished(connection: Connection, namespace: str) -> list[AttemptRow]:
     """Attempts that are neither verified committed nor swept, by load and number."""
-    query = (
-        _attempts_of_all(namespace, None)
-        .where(t.attempts.c.closed_at.is_(None))
-        .order_by(t.attempts.c.load_id, t.attempts.c.number)
-    )
-    return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
+    c = t.attempts.c
+    query = _attempts_of_all(namespace).where(c.closed_at.is_(None)).order_by(c.load_id, c.number)
+    return [_attempt_row(row) for row in connection.execute(query)]
 
 
 def with_same_arguments(connection: Connection, load: LoadIdentity, arguments_sha256: str) -> list[AttemptRow]:
     """Committed attempts of the same namespace and name, of any key, whose job was asked for the same; oldest first."""
-    query = (
-        _attempts_of_all(load.namespace, load.name)
-        .where(
-            t.attempts.c.arguments_sha256 == arguments_sha256,
-            t.decisions.c.verdict == Verdict.COMMIT.value,
-        )
-        .order_by(t.attempts.c.id)
-    )
-    return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
+    c = t.attempts.c
+    is_same = and_(c.arguments_sha256 == arguments_sha256, t.decisions.c.verdict == Verdict.COMMIT.value)
+    query = _attempts_of_all(load.namespace, load.name).where(is_same).order_by(c.id)
+    return [_attempt_row(row) for row in connection.execute(query)]
 
 
 def topics(connection: Connection, namespace: str) -> set[str]:
@@ -195,18 +188,16 @@ def prepared_as(
 ) -> list[tuple[AttemptRow, TransactionRow]]:
     """The prepared transactions of these producer ids and epochs, each with its attempt; in no order."""
     columns = [c for c in t.transactions.c if c.name not in ("attempt_id", "records", "bytes")]
-    wanted = sorted({str(state) for state in states})
     found = []
-    for start in range(0, len(wanted), _AT_ONCE):
-        some = wanted[start : start + _AT_ONCE]
+    for some in slices(sorted({str(state) for state in states}), _AT_ONCE):
         query = (
-            _attempts_of_all(None, None)
+            _attempts_of_all()
             .join(t.transactions, t.transactions.c.attempt_id == t.attempts.c.id)
             .add_columns(*columns)
             .where(t.transactions.c.prepared_transaction_state.in_(some))
         )
         found += [
-            (_attempt_row(_identity(row), row), _transaction_row(row)) for row in connection.execute(query)
+            (_attempt_row(row), _transaction_row(row)) for row in connection.execute(query)
         ]
     return found
 
@@ -331,7 +322,7 @@ def _of(query: Select[Any], namespace: str | None, name: str | None) -> Select[A
     return query
 
 
-def _attempts_of_all(namespace: str | None, name: str | None) -> Select[Any]:
+def _attempts_of_all(namespace: str | None = None, name: str | None = None) -> Select[Any]:
     d, of = t.decisions.c, t.loads.c
     query = (
         select(t.attempts, d.verdict, d.decided_at, d.decided_by, d.reason, of.namespace, of.name, of.load_key)
@@ -350,34 +341,22 @@ def _is(load: LoadIdentity) -> Any:
     return and_(c.namespace == load.namespace, c.name == load.name, c.load_key == load.key)
 
 
-def _attempts(
-    connection: Connection, load: LoadIdentity, load_id: int | None
-) -> list[tuple[int, AttemptRow]]:
-    d = t.decisions.c
-    query = select(t.attempts, d.verdict, d.decided_at, d.decided_by, d.reason).outerjoin(
-        t.decisions, d.attempt_id == t.attempts.c.id
-    )
-    if load_id is None:
-        query = query.join(t.loads, t.loads.c.id == t.attempts.c.load_id).where(_is(load))
-    else:
-        query = query.where(t.attempts.c.load_id == load_id)
-    rows = connection.execute(query.order_by(t.attempts.c.number))
-    return [(row.id, _attempt_row(load, row)) for row in rows]
+def _of_load(load: LoadIdentity) -> Select[Any]:
+    return _attempts_of_all().where(_is(load)).order_by(t.attempts.c.number)
 
 
 def _load_row(row: Row[Any]) -> LoadRow:
     interval = None
     if row.data_interval_start is not None:
         interval = (row.data_interval_start, row.data_interval_end)
-    load = LoadIdentity(row.namespace, row.name, row.load_key)
-    return read_row(LoadRow, row, load=load, state=LoadState(row.state), data_interval=interval)
+    return read_row(LoadRow, row, load=_identity(row), state=LoadState(row.state), data_interval=interval)
 
 
-def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
+def _attempt_row(row: Row[Any]) -> AttemptRow:
     return read_row(
         AttemptRow,
         row,
-        load=load,
+        load=_identity(row),
         verdict=None if row.verdict is None else Verdict(row.verdict),
         scope=None if row.scope is None else TransactionScope(row.scope),
         reason=row.reason or "",

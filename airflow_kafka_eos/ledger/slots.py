@@ -8,21 +8,20 @@ whatever is open under its ids in between is that attempt's zombie's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert, not_, or_, select, update
 
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
+from airflow_kafka_eos.ledger.queries import slices
 from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow, read_row
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
-
-T = TypeVar("T")
 
 #: How long after a writer's deadline its last InitProducerId may still reach a broker. The deadline is looked at before
 #: the request is sent; then Linux sends its segments again for 15 minutes at most (net.ipv4.tcp_retries2=15), and for
@@ -211,7 +210,7 @@ def decided_states(
     """
     found: dict[str, set[PreparedTxnState]] = {}
     c = t.transactions.c
-    for some in _slices(sorted(shown, key=str), 200):
+    for some in slices(sorted(shown, key=str), 200):
         states = {str(s) for one in some for s in _before(one.state)}
         # epochs are used up: the id has another producer id
         anew = [one.transactional_id for one in some if one.state.producer_epoch == 0]
@@ -259,10 +258,6 @@ def text_of(moment: datetime) -> str:
 
 def _is(namespace: str, name: str) -> Any:
     return and_(t.slots.c.namespace == namespace, t.slots.c.load_name == name)
-
-
-def _slices(items: list[T], size: int) -> Iterable[list[T]]:
-    return (items[i : i + size] for i in range(0, len(items), size))
 
 
 def _query() -> Any:

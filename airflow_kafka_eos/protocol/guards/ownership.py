@@ -16,7 +16,7 @@ from airflow_kafka_eos.errors import AccessError, ConfigurationError, OtherClust
 from airflow_kafka_eos.kafka.admin.list_permissions import why_short, why_some_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.naming import AnyId, PooledId, parse
+from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId, parse
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 
@@ -54,6 +54,14 @@ def open_of_ours(session: Session) -> list[TransactionDescription]:
     """What is open under the ids of this ledger in the session's namespace."""
     listed = [name for name in session.coordinator.list_open(session.id_prefix) if is_ours(session, name)]
     return [seen for seen in session.coordinator.describe(listed).values() if seen.is_open]
+
+
+def number_of(session: Session, load: LoadIdentity, transactional_id: str) -> int | None:
+    """The number of the attempt or repair of the load that an incrementing id is of; None: it is not the load's."""
+    parsed = TransactionalId.parse(transactional_id)
+    if parsed is None or (parsed.load, parsed.ledger_id) != (load, session.ledger.ledger_id):
+        return None
+    return parsed.attempt
 
 
 def holder_of(session: Session, transaction: PreparedTransaction) -> AttemptRow | None:

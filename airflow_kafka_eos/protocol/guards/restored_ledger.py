@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.naming import PooledId, TransactionalId, prefix, slot_prefix
+from airflow_kafka_eos.naming import PooledId, prefix, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.ownership import number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.session import Session
 
@@ -37,7 +38,7 @@ def check_attempts_known(session: Session, load: LoadIdentity, listed: Iterable[
     :param listed: transactional ids, listed before this call.
     :raises InDoubtError: there are such ids.
     """
-    numbered = {name: n for name in listed if (n := _attempt(session, load, name)) is not None}
+    numbered = {name: n for name in listed if (n := number_of(session, load, name)) is not None}
     if not numbered:
         return
     row = session.ledger.load(load)
@@ -60,7 +61,7 @@ def check_not_restored(session: Session, load: LoadIdentity) -> None:
     if _is_decided(session, load):
         return  # begin writes nothing of it; commit asks itself before it repairs, for rolling forward cannot wait
     listed = session.coordinator.list_committed(own)
-    committed = [name for name in listed if _attempt(session, load, name) is not None]
+    committed = [name for name in listed if number_of(session, load, name) is not None]
     if committed and not _is_decided(session, load):
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
     check_commits_known(session, load)
@@ -133,13 +134,6 @@ def check_commits_known(session: Session, load: LoadIdentity) -> None:
 
 def _is_decided(session: Session, load: LoadIdentity) -> bool:
     return any(row.verdict is Verdict.COMMIT for row in session.ledger.attempts(load))
-
-
-def _attempt(session: Session, load: LoadIdentity, name: str) -> int | None:
-    parsed = TransactionalId.parse(name)
-    if parsed is None or parsed.load != load or parsed.ledger_id != session.ledger.ledger_id:
-        return None
-    return parsed.attempt
 
 
 def _doubt(load: LoadIdentity, what: str, names: list[str], *, remedy: str = _REMEDY) -> InDoubtError:

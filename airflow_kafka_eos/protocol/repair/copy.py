@@ -30,7 +30,7 @@ from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster, number_of
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TopicPartition
 
@@ -260,7 +260,7 @@ def end_abandoned(
     watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     hidden = watch.has_moved()
-    numbers = {name: n for name in (*listed, *known) if (n := _number(session, load, name)) in decided}
+    numbers = {name: n for name in (*listed, *known) if (n := number_of(session, load, name)) in decided}
     # a copy's only id is known by name; those of Spark's task attempts are not, where none was adopted
     numbers |= {r.transactional_id: n for n, r in unclosed.items()}
     described = session.coordinator.describe(sorted(numbers))
@@ -284,11 +284,3 @@ def end_abandoned(
 def allowed_ms(session: Session) -> int | None:
     """How long every broker lets a transaction stay open; None where the login may not see it."""
     return min(session.broker_limits(MAX_TIMEOUT), default=None)
-
-
-def _number(session: Session, load: LoadIdentity, name: str) -> int | None:
-    """The number of the attempt or repair of the load that an id is of."""
-    parsed = TransactionalId.parse(name)
-    if parsed is None or (parsed.load, parsed.ledger_id) != (load, session.ledger.ledger_id):
-        return None
-    return parsed.attempt

@@ -52,8 +52,7 @@ def begin(
     clearing only ``decide`` throws nothing away (rule: one-application-per-attempt).
 
     :param owner: the run that asks, as text; cleanup finds "its own" attempts by it.
-    :param data_interval: start and end, UTC ISO 8601, of a run whose interval names its data; another interval for the
-        same key is refused, until the load is committed.
+    :param data_interval: of a run whose interval names its data; see :func:`.attempts.begin`.
     :raises ConfigurationError: a name does not fit, or the key was used for another data interval.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster. Nothing is opened.
     :raises InDoubtError: the broker knows more of this load than the ledger, as after a restore. Nothing is opened.
@@ -87,10 +86,9 @@ def submit(
     No trigger rule fires while Airflow retries a task, so a retried ``prepare`` sweeps here by itself. The ledger notes
     which Kafka cluster the attempt is written to.
 
-    :param naming: ``pooling``: the attempt leases a slot, whose ids are looked at before one is used.
-    :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule: writers-have-a-deadline).
+    Parameters are those of :func:`.attempts.submit`. A leased slot's ids are looked at before one is used.
+
     :param caps: how many transactional ids there may be; None: they are not counted.
-    :param arguments_sha256: of what the application is asked for, noted with the attempt.
     :raises ConfigurationError: a cap is reached; no attempt is taken.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster; no attempt is taken (but
         where one was submitted there at this very moment: then ours supersedes it, and is not written either).
@@ -116,10 +114,7 @@ def submit(
 def record_prepared(session: Session, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
     """Tell the ledger that the attempt's application has finished and its manifest is whole.
 
-    :param writers_left: False only when it is known for sure that each Spark task ran once: then a slot is free as soon
-        as its attempt's end is verified, else it is quarantined (rule: verified-end-before-reuse).
-    :raises UndecidableError: a newer attempt was opened, this one was aborted meanwhile, or it was reported
-        with another manifest before.
+    Parameters and errors are those of :func:`.attempts.mark_prepared`.
     """
     row = session.ledger.mark_prepared(manifest, writers_left=writers_left)
     log.debug(
