@@ -40,11 +40,11 @@ def read_checked(database: Database, work: Callable[[Connection], T]) -> T:
     def checked(connection: Connection) -> T:
         revision = read_revision(connection)
         if revision != REVISION:
-            _refuse(revision, database.shown)
+            _raise_not_ready(revision, database.shown)
         return work(connection)
 
     if database.is_missing:
-        _refuse(None, database.shown)
+        _raise_not_ready(None, database.shown)
     return database.read(checked)
 
 
@@ -55,7 +55,7 @@ def read_revision(connection: Connection) -> str | None:
     return connection.execute(_VERSION).scalar_one_or_none()
 
 
-def _refuse(revision: str | None, shown: str) -> NoReturn:
+def _raise_not_ready(revision: str | None, shown: str) -> NoReturn:
     from airflow_kafka_eos.ledger.migrate import check_revision_known
 
     check_revision_known(revision)

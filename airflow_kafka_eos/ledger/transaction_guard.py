@@ -28,17 +28,17 @@ class SplitTransactionError(Exception):
 
 def install(engine: Engine) -> None:
     """Have the engine's connections refuse COMMIT and ROLLBACK while :func:`one_transaction` holds them."""
-    event.listen(engine, "commit", _refuse)
-    event.listen(engine, "rollback", _refuse)
-    event.listen(engine, "before_cursor_execute", _refuse_statement)
+    event.listen(engine, "commit", _check_end)
+    event.listen(engine, "rollback", _check_end)
+    event.listen(engine, "before_cursor_execute", _check_statement)
 
 
-def _refuse(connection: Connection) -> None:
+def _check_end(connection: Connection) -> None:
     if connection.get_execution_options().get(_GUARDED, False):
         raise _refusal("commits or rolls back the connection")
 
 
-def _refuse_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+def _check_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
     if connection.get_execution_options().get(_GUARDED, False) and ends_transaction(statement):
         raise _refusal("runs COMMIT, ROLLBACK, BEGIN or their like")
 

@@ -6,7 +6,7 @@ Rule: loaded-is-visible.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import LsoBlocker
@@ -53,20 +53,29 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
     """
     row = decided_attempt(session, load)
     known = session.ledger.load(load)
-    if known is not None and known.state is LoadState.GIVEN_UP:
-        raise UndecidableError(
-            f"the load was {known.reason or 'given up'}",
-            remedy="Nobody completes it any more: load the same data under a load_key of its own",
-            load=str(load),
-            attempt=row.number,
-        )
-    if known is None or known.state is not LoadState.COMMITTED:
-        raise NotFinishedError(
-            f"the load is {known.state.value if known else 'unknown'}, not COMMITTED",
-            remedy="Run commit (clear it, or let its retry do it)",
-            load=str(load),
-            attempt=row.number,
-        )
+    assert known is not None  # it has an attempt
+    match known.state:
+        case LoadState.COMMITTED:
+            pass
+        case LoadState.GIVEN_UP:
+            raise UndecidableError(
+                f"the load was {known.reason or 'given up'}",
+                remedy="Nobody completes it any more: load the same data under a load_key of its own",
+                load=str(load),
+                attempt=row.number,
+            )
+        case (
+            LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING | LoadState.ABORTED
+            | LoadState.COMMITTING | LoadState.REPAIRING | LoadState.IN_DOUBT
+        ):
+            raise NotFinishedError(
+                f"the load is {known.state.value}, not COMMITTED",
+                remedy="Run commit (clear it, or let its retry do it)",
+                load=str(load),
+                attempt=row.number,
+            )
+        case _:
+            assert_never(known.state)
     check_cluster(session, [row], closed_too=True)
     needed: dict[TopicPartition, int] = {}
     for t in session.ledger.transactions(load, row.number):
