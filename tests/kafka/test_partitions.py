@@ -23,7 +23,7 @@ from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.kafka.admin import preflight
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
 from airflow_kafka_eos.kafka.admin.find_markers import text_of, uuid_of
-from airflow_kafka_eos.kafka.admin.partitions import Holder, Partitions, ProducerState
+from airflow_kafka_eos.kafka.admin.partitions import LsoBlocker, Partitions, ProducerState
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.records.scan import Sought
 from airflow_kafka_eos.load import Verdict
@@ -115,8 +115,8 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named(
     assert partitions.end_offsets([tp]) == {tp: 5}
     assert partitions.log_start_offsets([tp]) == {tp: 0}
     assert partitions.lso_blockers(tp) == [
-        Holder(first.state.producer_id, first.state.producer_epoch, 0, first.transactional_id),
-        Holder(second.state.producer_id, second.state.producer_epoch, 2, second.transactional_id),
+        LsoBlocker(first.state.producer_id, first.state.producer_epoch, 0, first.transactional_id),
+        LsoBlocker(second.state.producer_id, second.state.producer_epoch, 2, second.transactional_id),
     ]
     assert partitions.producers([tp]) == {
         tp: [

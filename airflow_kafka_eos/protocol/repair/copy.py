@@ -100,7 +100,7 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
             log.warning("repair %d of %s is late: %s", row.number, load, row.reason)
             copier.abort()
     except BaseException as e:
-        overtaken = _give_back(session, opened, copier, e)
+        overtaken = _abandon(session, opened, copier, e)
         if overtaken and isinstance(e, KafkaEosError):
             return False  # by the one that was adopted, which has ended ours
         if isinstance(e, InDoubtError):
@@ -125,7 +125,7 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
     return row.state is RepairState.ADOPTED
 
 
-def _give_back(session: Session, opened: RepairRow, copier: Copier, error: BaseException) -> bool:
+def _abandon(session: Session, opened: RepairRow, copier: Copier, error: BaseException) -> bool:
     """First the ledger, then Kafka; True when somebody else had made it undecidable before.
 
     A ledger that does not answer may have adopted it: then nothing is ended.
