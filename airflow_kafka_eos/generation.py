@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 
 _RESERVED = re.compile(r"~reload-[0-9]+\Z")
-#: what a person has to end before anything else is written for the key
-_UNFINISHED = frozenset({LoadState.IN_DOUBT, LoadState.GIVEN_UP})
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def first_key(key: str) -> str:
     return _RESERVED.sub("", key)
 
 
-def refuse_reserved(load: LoadIdentity) -> None:
+def check_not_reserved(load: LoadIdentity) -> None:
     """An author's key that looks like a reload would be taken for one.
 
     :raises ConfigurationError: naming the key.
@@ -76,11 +75,18 @@ def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whol
         return max(own, default=newest.number)
     if newest.state is LoadState.IN_DOUBT and owner in newest.owners:
         return newest.number
-    if newest.state in _UNFINISHED:
-        raise InDoubtError(
-            f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
-            remedy="Look at it with `airflow-kafka-eos loads show`, finish it with `airflow-kafka-eos loads recover`, "
-            "and clear the group then; or load under another load_key",
-            load=str(load_of(first, newest.number)),
-        )
-    return newest.number + (newest.state is LoadState.COMMITTED)
+    match newest.state:
+        case LoadState.IN_DOUBT | LoadState.GIVEN_UP:
+            raise InDoubtError(
+                f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
+                remedy="Look at it with `airflow-kafka-eos loads show`, finish it with `airflow-kafka-eos loads "
+                "recover`, and clear the group then; or load under another load_key",
+                load=str(load_of(first, newest.number)),
+            )
+        case LoadState.COMMITTED:
+            return newest.number + 1
+        case LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING | LoadState.ABORTED:
+            return newest.number
+        case LoadState.COMMITTING | LoadState.REPAIRING:
+            return newest.number
+    assert_never(newest.state)

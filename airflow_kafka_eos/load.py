@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Self
+from typing import Literal, Self, assert_never
 
 from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError, nearest
 
@@ -144,27 +144,59 @@ class LoadState(str, Enum):
     #: a person has chosen to leave it as it is: nothing rolls it forward any more
     GIVEN_UP = "GIVEN_UP"
 
+    @property
+    def is_decided(self) -> bool:
+        """Behind a commit decision: such a load gets no new attempt (rule: one-key-loads-once)."""
+        match self:
+            case _S.COMMITTING | _S.COMMITTED | _S.REPAIRING | _S.IN_DOUBT | _S.GIVEN_UP:
+                return True
+            case _S.PREPARING | _S.PREPARED | _S.ABORTING | _S.ABORTED:
+                return False
+        assert_never(self)
 
-#: States behind a commit decision: such a load gets no new attempt (rule: one-key-loads-once).
-DECIDED_COMMIT = frozenset(
-    {LoadState.COMMITTING, LoadState.COMMITTED, LoadState.REPAIRING, LoadState.IN_DOUBT, LoadState.GIVEN_UP}
-)
+    @property
+    def is_ended(self) -> bool:
+        """Nothing of it is expected to be open."""
+        match self:
+            case _S.COMMITTED | _S.ABORTED | _S.GIVEN_UP:
+                return True
+            case _S.PREPARING | _S.PREPARED | _S.ABORTING | _S.COMMITTING | _S.REPAIRING | _S.IN_DOUBT:
+                return False
+        assert_never(self)
+
+    @property
+    def is_unverified(self) -> bool:
+        """Decided to be committed, and not there yet."""
+        return self.is_decided and not self.is_ended
+
+    @property
+    def moves(self) -> frozenset[LoadState]:
+        """States that may follow.
+
+        Opening an attempt (-> PREPARING) makes the older undecided one undecidable in the same ledger transaction
+        (rule: one-decision-per-load), so it may follow every undecided state.
+        """
+        match self:
+            case _S.PREPARING:
+                return frozenset({_S.PREPARING, _S.PREPARED, _S.ABORTING})
+            case _S.PREPARED:
+                return frozenset({_S.PREPARING, _S.COMMITTING, _S.ABORTING})
+            case _S.ABORTING:
+                return frozenset({_S.PREPARING, _S.ABORTED})
+            case _S.ABORTED:
+                return frozenset({_S.PREPARING})
+            case _S.COMMITTING:
+                return frozenset({_S.COMMITTED, _S.REPAIRING, _S.IN_DOUBT, _S.GIVEN_UP})
+            case _S.REPAIRING:
+                return frozenset({_S.COMMITTED, _S.IN_DOUBT, _S.GIVEN_UP})
+            case _S.IN_DOUBT:  # a person may mend what was in doubt and let recovery look at the log again
+                return frozenset({_S.COMMITTED, _S.REPAIRING, _S.GIVEN_UP})
+            case _S.COMMITTED | _S.GIVEN_UP:
+                return frozenset()
+        assert_never(self)
+
 
 _S = LoadState
-#: state -> states that may follow. Opening an attempt (-> PREPARING) makes the older undecided one
-#: undecidable in the same ledger transaction (rule: one-decision-per-load), so it may follow every undecided state.
-MOVES: dict[LoadState, frozenset[LoadState]] = {
-    _S.PREPARING: frozenset({_S.PREPARING, _S.PREPARED, _S.ABORTING}),
-    _S.PREPARED: frozenset({_S.PREPARING, _S.COMMITTING, _S.ABORTING}),
-    _S.ABORTING: frozenset({_S.PREPARING, _S.ABORTED}),
-    _S.ABORTED: frozenset({_S.PREPARING}),
-    _S.COMMITTING: frozenset({_S.COMMITTED, _S.REPAIRING, _S.IN_DOUBT, _S.GIVEN_UP}),
-    _S.REPAIRING: frozenset({_S.COMMITTED, _S.IN_DOUBT, _S.GIVEN_UP}),
-    # a person may mend what was in doubt and let recovery look at the log again
-    _S.IN_DOUBT: frozenset({_S.COMMITTED, _S.REPAIRING, _S.GIVEN_UP}),
-    _S.COMMITTED: frozenset(),
-    _S.GIVEN_UP: frozenset(),
-}
 
 
 def check_move(load: LoadIdentity, old: LoadState, new: LoadState) -> None:
@@ -172,7 +204,7 @@ def check_move(load: LoadIdentity, old: LoadState, new: LoadState) -> None:
 
     :raises UndecidableError: naming both states.
     """
-    if new not in MOVES[old]:
+    if new not in old.moves:
         raise UndecidableError(
             f"a load in state {old.value} cannot become {new.value}",
             remedy="Look at the load's attempts in the ledger; reload a committed load under a load_key of its own",

@@ -1,14 +1,12 @@
-"""PreparedTxnState and what else names one Kafka transaction (KIP-939).
+"""One Kafka transaction: what names it (KIP-939), what its coordinator shows, and what became of it.
 
 A prepared transaction is a pair (transactional id, PreparedTxnState): all of its records are flushed, and it
 is still open. FLIP-319 keeps the same pair as its committable.
 
-What really happened to a transaction, judged by the partitions' logs alone (rule: log-is-the-evidence).
-
-Per partition the evidence is the first control record of the transaction's producer id behind its last record, as long
-as it cannot be a later transaction's: :class:`airflow_kafka_eos.kafka.records.scan.LogScan`.
-
-Error codes and the coordinator's present state are hints; they never become an outcome.
+What became of it is judged by the partitions' logs alone (rule: log-is-the-evidence). Per partition the evidence is the
+first control record of its producer id behind its last record, as long as it cannot be a later transaction's:
+:class:`airflow_kafka_eos.kafka.records.scan.LogScan`. Error codes and the coordinator's present state are hints; they
+never become an outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, assert_never
 
 from airflow_kafka_eos.errors import ConfigurationError
 
@@ -121,18 +119,39 @@ class CoordinatorState(str, Enum):
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    #: one that a newer broker has
     UNKNOWN = "Unknown"
 
+    @property
+    def is_open(self) -> bool:
+        """Its transaction still holds back the last stable offset of its partitions."""
+        match self:
+            case _C.ONGOING | _C.PREPARE_COMMIT | _C.PREPARE_ABORT | _C.PREPARE_EPOCH_FENCE:
+                return True
+            case _C.EMPTY | _C.COMPLETE_COMMIT | _C.COMPLETE_ABORT | _C.DEAD | _C.UNKNOWN:
+                return False
+        assert_never(self)
 
-#: States in which a transaction still holds back the last stable offset of its partitions.
-OPEN_STATES = frozenset(
-    {
-        CoordinatorState.ONGOING,
-        CoordinatorState.PREPARE_COMMIT,
-        CoordinatorState.PREPARE_ABORT,
-        CoordinatorState.PREPARE_EPOCH_FENCE,
-    }
-)
+    @property
+    def is_at_rest(self) -> bool:
+        """Its coordinator has nothing more to do for it."""
+        return not self.is_open and self is not _C.UNKNOWN
+
+    @property
+    def is_committed(self) -> bool:
+        """Its last transaction is committed, or about to be."""
+        match self:
+            case _C.PREPARE_COMMIT | _C.COMPLETE_COMMIT:
+                return True
+            case _C.EMPTY | _C.ONGOING | _C.PREPARE_ABORT | _C.COMPLETE_ABORT | _C.DEAD | _C.PREPARE_EPOCH_FENCE:
+                return False
+            case _C.UNKNOWN:
+                return False
+        assert_never(self)
+
+
+_C = CoordinatorState
+OPEN_STATES = frozenset(state for state in CoordinatorState if state.is_open)
 
 
 @dataclass(frozen=True)
@@ -149,7 +168,7 @@ class TransactionDescription:
     @property
     def is_open(self) -> bool:
         """True while it holds back readers."""
-        return self.coordinator_state in OPEN_STATES
+        return self.coordinator_state.is_open
 
     @property
     def is_two_phase(self) -> bool:
@@ -178,10 +197,20 @@ class Marker(str, Enum):
     #: it was ended, the log was read from its last record to behind its end, and there is no marker
     MISSING_FOR_GOOD = "missing for good"
 
+    @property
+    def tells(self) -> bool:
+        """Whether it says what became of the transaction there, or will; what tells nothing stays so."""
+        match self:
+            case Marker.COMMIT | Marker.ABORT | Marker.MISSING:
+                return True
+            case Marker.UNREADABLE | Marker.MISSING_FOR_GOOD | Marker.COMPACTED:
+                return False
+            case Marker.COMPACTED_THEN_COMMIT | Marker.COMPACTED_THEN_ABORT:
+                return False
+        assert_never(self)
+
 
 COMPACTED = frozenset({Marker.COMPACTED, Marker.COMPACTED_THEN_COMMIT, Marker.COMPACTED_THEN_ABORT})
-#: What tells nothing, whatever is read again.
-UNTOLD = COMPACTED | {Marker.UNREADABLE, Marker.MISSING_FOR_GOOD}
 
 
 class Outcome(str, Enum):
@@ -198,11 +227,29 @@ class Outcome(str, Enum):
     #: lost, and replaced by a repair, which entered the decision in its place
     SUPERSEDED = "superseded"
 
+    @property
+    def is_final(self) -> bool:
+        """Never judged again: the markers were seen, and what happens to the log later takes nothing back."""
+        match self:
+            case Outcome.COMMITTED | Outcome.LOST | Outcome.SUPERSEDED:
+                return True
+            case Outcome.ABORTED | Outcome.OPEN | Outcome.IN_DOUBT:
+                return False
+        assert_never(self)
 
-#: What is never judged again: the markers were seen, and what happens to the log later takes nothing back.
-FINAL = frozenset({Outcome.COMMITTED, Outcome.LOST, Outcome.SUPERSEDED})
-#: Outcomes of a decided transaction with which its load is done (rule: committed-is-verified).
-DONE = frozenset({Outcome.COMMITTED, Outcome.SUPERSEDED})
+    @property
+    def is_done(self) -> bool:
+        """Of a decided transaction: its load is done with it (rule: committed-is-verified)."""
+        match self:
+            case Outcome.COMMITTED | Outcome.SUPERSEDED:
+                return True
+            case Outcome.ABORTED | Outcome.OPEN | Outcome.IN_DOUBT | Outcome.LOST:
+                return False
+        assert_never(self)
+
+
+FINAL = frozenset(outcome for outcome in Outcome if outcome.is_final)
+DONE = frozenset(outcome for outcome in Outcome if outcome.is_done)
 
 
 def judge(markers: Iterable[Marker]) -> Outcome:
@@ -213,7 +260,7 @@ def judge(markers: Iterable[Marker]) -> Outcome:
     is in doubt too: a transaction without evidence is never reported done.
     """
     seen = set(markers)
-    if not seen or seen & UNTOLD or {Marker.COMMIT, Marker.ABORT} <= seen:
+    if not all(marker.tells for marker in seen) or not seen or {Marker.COMMIT, Marker.ABORT} <= seen:
         return Outcome.IN_DOUBT
     if Marker.MISSING in seen:
         return Outcome.OPEN

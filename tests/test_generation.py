@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
-from airflow_kafka_eos.generation import Generation, choose, load_of, refuse_reserved
+from airflow_kafka_eos.generation import Generation, check_not_reserved, choose, load_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 
 FIRST = LoadIdentity("n", "orders", "2026-01-01")
@@ -69,7 +69,7 @@ def test_a_part_that_was_cleared_never_opens_a_generation(found: list[Generation
 def test_a_key_that_looks_like_a_reload_is_refused(key: str) -> None:
     """Else it would silently be the second generation of another load."""
     with pytest.raises(ConfigurationError, match="ends like the key of a reload"):
-        refuse_reserved(LoadIdentity("n", "orders", key))
+        check_not_reserved(LoadIdentity("n", "orders", key))
 
 
 @given(st.text(min_size=1).filter(lambda t: "\x00" not in t), st.integers(2, 10**6))
@@ -79,9 +79,9 @@ def test_no_authors_key_is_a_generation_of_another(key: str, number: int) -> Non
     except ConfigurationError:
         return
     with pytest.raises(ConfigurationError):
-        refuse_reserved(load_of(first, number))
+        check_not_reserved(load_of(first, number))
 
 
 @pytest.mark.parametrize("key", ["day", "day~reload-", "day~reload-2 ", "~reload-2/orders"])
 def test_other_keys_are_not(key: str) -> None:
-    refuse_reserved(LoadIdentity("n", "orders", key))
+    check_not_reserved(LoadIdentity("n", "orders", key))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from airflow_kafka_eos.errors import InvalidNameError, UndecidableError
-from airflow_kafka_eos.load import DECIDED_COMMIT, MOVES, LoadIdentity, LoadState, Verdict, check_move
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, check_move
 from tests.values import loads
 
 LOAD = LoadIdentity("airflow", "orders", "2013-01-01")
@@ -35,8 +35,7 @@ GIVEN_UP = {(s, S.GIVEN_UP) for s in (S.COMMITTING, S.REPAIRING, S.IN_DOUBT)}
 
 
 def test_the_table_is_the_picture_and_no_more() -> None:
-    assert {(old, new) for old, after in MOVES.items() for new in after} == PICTURE | REOPENED | MENDED | GIVEN_UP
-    assert set(MOVES) == set(LoadState)
+    assert {(old, new) for old in LoadState for new in old.moves} == PICTURE | REOPENED | MENDED | GIVEN_UP
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(LoadState, LoadState)))
@@ -54,7 +53,7 @@ def _reachable(state: LoadState) -> set[LoadState]:
     seen: set[LoadState] = set()
     todo = [state]
     while todo:
-        for after in MOVES[todo.pop()] - seen:
+        for after in todo.pop().moves - seen:
             seen.add(after)
             todo.append(after)
     return seen
@@ -66,17 +65,18 @@ def test_committed_and_given_up_are_final() -> None:
 
 def test_a_commit_decision_only_rolls_forward() -> None:
     # no way leads from a commit decision back to a new attempt or an abort (rule: one-key-loads-once)
-    assert {S.COMMITTING, S.COMMITTED, S.REPAIRING, S.IN_DOUBT, S.GIVEN_UP} == DECIDED_COMMIT
-    for state in DECIDED_COMMIT:
-        assert _reachable(state) <= DECIDED_COMMIT, state
+    decided = {state for state in LoadState if state.is_decided}
+    assert {S.COMMITTING, S.COMMITTED, S.REPAIRING, S.IN_DOUBT, S.GIVEN_UP} == decided
+    for state in decided:
+        assert _reachable(state) <= decided, state
 
 
 def test_the_decision_is_the_only_door_to_a_commit() -> None:
     doors = {
         (old, new)
-        for old, after in MOVES.items()
-        for new in after
-        if new in DECIDED_COMMIT and old not in DECIDED_COMMIT
+        for old in LoadState
+        for new in old.moves
+        if new.is_decided and not old.is_decided
     }
     assert doors == {(S.PREPARED, S.COMMITTING)}
 

@@ -6,7 +6,7 @@ The ledger is asked, and written, before a broker is told (rule: decide-before-k
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow_kafka_eos.cli.cleanup import add_quiet
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
@@ -105,9 +105,8 @@ def _commit(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         attempt = _attempt(session, name)
         if not _is_decided(session, attempt, name):
-            what = "its attempt is aborted" if attempt.verdict is Verdict.ABORT else "it is not decided yet"
             raise UndecidableError(
-                f"the transaction is not decided to be committed: {what}",
+                f"the transaction is not decided to be committed: {_why_undecided(attempt.verdict)}",
                 remedy="Clear the task decide in Airflow: only what the ledger has decided to commit is committed",
                 load=str(attempt.load),
                 attempt=attempt.number,
@@ -125,12 +124,12 @@ def _abort(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         name = named if isinstance(named, str) else id_at(session.partitions.wire, named, arguments.start_offset)
         attempt = _attempt(session, name)
-        _check_undecided(session, attempt, name)
+        _check_not_decided(session, attempt, name)
         confirm(arguments, f"Abort attempt {attempt.number} of load {attempt.load}, and end all that it has open?")
         session.ledger.make_undecidable(
             attempt.load, up_to=attempt.number, decided_by=person(), reason=arguments.reason
         )
-        _check_undecided(session, attempt, name)  # decided while we asked
+        _check_not_decided(session, attempt, name)  # decided while we asked
         (swept,) = clean(
             session,
             {attempt.load: attempt.number},
@@ -160,9 +159,9 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
 
 def _attempt(session: Session, name: str) -> AttemptRow:
     """Whose it is now; refuses what is not ours, or not of this cluster."""
-    from airflow_kafka_eos.protocol.guards.ownership import present_holder, refuse_elsewhere, refuse_foreign
+    from airflow_kafka_eos.protocol.guards.ownership import check_cluster, check_ours, present_holder
 
-    refuse_foreign(session, name)
+    check_ours(session, name)
     seen = session.coordinator.describe([name]).get(name)
     attempt = present_holder(session, name, seen)
     if attempt is None:
@@ -172,7 +171,7 @@ def _attempt(session: Session, name: str) -> AttemptRow:
             "before you end anything",
             transactional_id=name,
         )
-    refuse_elsewhere(session, [attempt])
+    check_cluster(session, [attempt])
     return attempt
 
 
@@ -185,7 +184,16 @@ def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
     return any(row.transaction.transactional_id == name for row in rows)
 
 
-def _check_undecided(session: Session, attempt: AttemptRow, name: str) -> None:
+def _why_undecided(verdict: Verdict | None) -> str:
+    match verdict:
+        case Verdict.ABORT:
+            return "its attempt is aborted"
+        case Verdict.COMMIT | None:  # of a committed attempt: not the one that was decided
+            return "it is not decided yet"
+    assert_never(verdict)
+
+
+def _check_not_decided(session: Session, attempt: AttemptRow, name: str) -> None:
     if _is_decided(session, attempt, name):
         raise UndecidableError(
             "the transaction is decided to be committed: it can only be rolled forward",

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 #: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
 WARN_AFTER_MS = 86_400_000
 _WARNED = 5
-_UNVERIFIED = frozenset({LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT})
 
 
 def add_to(commands: Any) -> None:
@@ -174,7 +173,7 @@ def _load(row: LoadRow, newest: AttemptRow | None) -> dict[str, Any]:
 
 def _unverified_ms(row: LoadRow, newest: AttemptRow | None) -> int | None:
     """How long its decision has been waiting for its last commit marker to be seen; None for loads that do not wait."""
-    if row.state not in _UNVERIFIED or newest is None or newest.decided_at is None:
+    if not row.state.is_unverified or newest is None or newest.decided_at is None:
         return None
     waited = datetime.now(UTC) - datetime.fromisoformat(newest.decided_at)
     return max(0, int(waited.total_seconds() * 1000))

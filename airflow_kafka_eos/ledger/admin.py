@@ -17,7 +17,7 @@ from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import FINAL, Outcome
 
-_UNFINISHED = (LoadState.COMMITTING.value, LoadState.REPAIRING.value, LoadState.IN_DOUBT.value)
+_UNVERIFIED = tuple(state.value for state in LoadState if state.is_unverified)
 #: What is recorded of a transaction that is over; of one that is not recorded so, nobody knows.
 _OVER = tuple(outcome.value for outcome in (*FINAL, Outcome.ABORTED))
 _SHOWN = 5
@@ -31,7 +31,7 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
         one that was given up may have transactions open, which nobody could end.
     """
-    query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNFINISHED))
+    query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNVERIFIED))
     unfinished = [".".join(row) for row in connection.execute(query)]
     if unfinished:
         raise ConfigurationError(
@@ -40,16 +40,21 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
             "and would not be found under a new one. What can never be completed is closed by `loads give-up`; "
             "`transactions force-terminate` then ends what it has open, before the new id",
         )
-    _refuse_given_up(connection)
+    _check_none_given_up_open(connection)
     for row in load_rows(connection, None, None):
-        decisions.make_undecidable(connection, row.load, row.newest_attempt, decided_by, "the ledger got a new id")
+        decisions.make_undecidable(
+            connection, row.load, up_to=row.newest_attempt, decided_by=decided_by, reason="the ledger got a new id"
+        )
     old, new = ledger_id(connection), secrets.token_hex(5)
     connection.execute(update(t.ledger).values(ledger_id=new))
     return old, new
 
 
 def forget_cluster(connection: Connection, cluster_id: str) -> int:
-    """Attempts with something that is not closed are of an unknown cluster afterwards; the others keep it."""
+    """Forget which cluster attempts that are not closed were written to, for one that is gone for good.
+
+    :returns: how many attempts; from here on they are looked for where the connection leads.
+    """
     of = t.attempts.c
     # a repair that came to nothing is swept after its load was committed, too
     repairs = t.repairs.c
@@ -61,7 +66,7 @@ def forget_cluster(connection: Connection, cluster_id: str) -> int:
     return changed.rowcount
 
 
-def _refuse_given_up(connection: Connection) -> None:
+def _check_none_given_up_open(connection: Connection) -> None:
     """Cleanup closes the decided attempt of such a load once nothing of it is open; until then something may be."""
     of = t.transactions.c
     query = (

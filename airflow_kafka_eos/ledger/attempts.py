@@ -17,7 +17,7 @@ from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.decisions import abort_undecided, why_undecidable
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.ledger.slots import lease, release
+from airflow_kafka_eos.ledger.slots import lease, release, text_of
 from airflow_kafka_eos.ledger.tables import for_people
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest
@@ -26,7 +26,15 @@ Interval = tuple[str, str]
 
 
 def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Interval | None) -> AttemptRow:
-    """The attempt to go on with, opened now when none can (rules: one-decision-per-load, one-key-loads-once)."""
+    """The attempt to go on with; a new one when there is none (rules: one-decision-per-load, one-key-loads-once).
+
+    A commit-decided attempt, a prepared one, and one that was not submitted yet are returned as they are. Otherwise
+    every undecided attempt is aborted and a new one opened.
+
+    :param owner: who asks, for people: dag, run, task and try.
+    :param interval: of the data, ISO times with a time zone; recorded once.
+    :raises ConfigurationError: the load was begun for another data interval, and is not committed.
+    """
     interval = normalise_interval(load, interval)
     locked = lock(connection, load) or _create(connection, load, interval)
     if locked.committed is not None:
@@ -42,18 +50,34 @@ def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Inte
 def submit(
     connection: Connection,
     load: LoadIdentity,
+    *,
     owner: str,
-    naming: TransactionNaming,
-    writers_until: str | None,
-    cluster_id: str | None,
+    naming: TransactionNaming = TransactionNaming.INCREMENTING,
+    deadline_ms: int | None = None,
+    cluster_id: str | None = None,
     arguments_sha256: str | None = None,
 ) -> AttemptRow:
-    """An attempt for this caller's application alone, or the one that is decided (rule: one-key-loads-once).
+    """The attempt that the caller's application may prepare: no two callers get the same.
 
     Rule: one-application-per-attempt.
 
-    With pooling, it has leased a slot in this very database transaction.
+    A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was lost, the
+    attempt that nobody was told of is aborted and the next one opened.
+
+    :param naming: ``pooling``: it leases a slot in this very database transaction.
+    :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction
+        (rule: writers-have-a-deadline).
+    :param cluster_id: of the Kafka cluster that its application writes to; None: not known.
+    :param arguments_sha256: of what its job is asked for; None: that does not follow from the run.
+    :raises ConfigurationError: pooling without a deadline: nobody could tell how long its ids may not be used.
+    :raises InDoubtError: a slot of the load's name is in doubt.
     """
+    if naming is TransactionNaming.POOLING and deadline_ms is None:
+        raise ConfigurationError(
+            "pooled transactional ids need a deadline for their writers",
+            remedy="Pass deadline_ms, the one that the writers get",
+            load=str(load),
+        )
     locked = must_lock(connection, load)
     if locked.committed is not None:
         return locked.committed
@@ -80,7 +104,7 @@ def submit(
         submitted_at=newest.submitted_at or now(),
         submitted_by=by,
         slot=slot,
-        writers_until=writers_until,
+        writers_until=None if deadline_ms is None else text_of(datetime.fromtimestamp(deadline_ms / 1000, UTC)),
         cluster_id=cluster_id,
         arguments_sha256=arguments_sha256,
     )
@@ -89,10 +113,15 @@ def submit(
 def mark_prepared(
     connection: Connection, manifest: Manifest, sha256: str, writers_left: bool
 ) -> AttemptRow:
-    """Note that everything is flushed, and under which names; only of the newest attempt, submitted and undecided.
+    """Record that all of the attempt's transactions are prepared; the same answer for the same manifest again.
+
+    From here on cleanup finds them by name (rule: listing-only-adds), and only this manifest can be decided.
 
     :param sha256: the manifest's; computed before the lock is taken.
-    :param writers_left: whether a writer may live on that the manifest does not name (rule: verified-end-before-reuse).
+    :param writers_left: False only when it is known for sure that each task ran once: then a slot of the attempt
+        is free as soon as its end is verified, else it is quarantined (rule: verified-end-before-reuse).
+    :raises UndecidableError: aborted, superseded, never submitted, prepared with another manifest, or one of
+        the transactional ids belongs to another attempt.
     """
     ref = manifest.attempt
     locked = must_lock(connection, ref.load)
@@ -141,6 +170,8 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
     """Close an attempt of which nothing is open any more, aborted or of a load that was given up.
 
     Nothing happens to one that is decided to be committed and may still be: its verified end closes it.
+
+    :raises ConfigurationError: it is undecided, so it cannot have been swept (rule: decide-before-kafka).
     """
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
@@ -234,26 +265,12 @@ def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool
         connection, locked, up_to=number, decided_by=owner, reason=f"superseded by attempt {number}"
     )
     moment, person = now(), for_people(owner)
-    attempt = AttemptRow(
-        load=locked.row.load,
-        number=number,
-        owner=person,
-        opened_at=moment,
-        submitted_at=moment if submitted else None,
-        submitted_by=person if submitted else None,
-    )
-    connection.execute(
-        insert(t.attempts).values(
-            load_id=locked.id,
-            number=number,
-            owner=person,
-            opened_at=moment,
-            submitted_at=attempt.submitted_at,
-            submitted_by=attempt.submitted_by,
-        )
-    )
+    values: dict[str, Any] = {"number": number, "owner": person, "opened_at": moment}
+    if submitted:
+        values |= {"submitted_at": moment, "submitted_by": person}
+    connection.execute(insert(t.attempts).values(load_id=locked.id, **values))
     move(connection, locked, LoadState.PREPARING, newest_attempt=number, reason="")
-    return attempt
+    return AttemptRow(load=locked.row.load, **values)
 
 
 def _slot(number: int | None) -> str:

@@ -7,8 +7,6 @@ is overridden: a decision that a crash can take back is no decision.
 
 No connection pool: an operation is rare and short, hundreds of waiting tasks hold no idle connection, a fork
 inherits none, and a connection that died in between cannot be met.
-
-The database's own clock: other machines' clocks are held against it.
 """
 
 from __future__ import annotations
@@ -39,21 +37,19 @@ from airflow_kafka_eos.ledger.location import parse, redacted, scrub
 from airflow_kafka_eos.ledger.transaction_guard import error_code
 
 T = TypeVar("T")
-
 #: seconds that SQLite waits for another writer, and PostgreSQL or MySQL for a row lock; ``timeout=`` in an
 #: SQLite URL overrides the former
 LOCK_TIMEOUT: float = 20
 CONNECT_TIMEOUT = 10
+#: how often an operation is tried before LedgerUnavailableError; the longest pause between tries in seconds
+TRIES = 4
+LONGEST_PAUSE = 1.0
 #: Which of this package's extras brings the driver that a connection of that type asks for.
 _EXTRAS = {
     "postgresql": " (`pip install 'airflow-kafka-eos[postgres]'` brings psycopg2)",
     "mysql": " (`pip install 'airflow-kafka-eos[mysql]'` brings pymysql)",
     "mariadb": " (`pip install 'airflow-kafka-eos[mysql]'` brings pymysql)",
 }
-#: how often an operation is tried before LedgerUnavailableError; the longest pause between tries in seconds
-TRIES = 4
-LONGEST_PAUSE = 1.0
-
 # serialization failure and deadlock, lock not available, shutdown and restart, resources, connection, standby
 _PG_PASSING = ("40", "55P03", "57P", "53", "08", "25006")
 _PG_NO_PRIVILEGE = "42501"
@@ -63,6 +59,11 @@ _READ = "kafka_eos_read"
 _WALLS = {
     "full": "Make room on the database's disk (or raise max_page_count), then try again: what was decided is kept",
     "read-only": "Make the SQLite file and its folder writable for whoever runs Airflow's tasks, then try again",
+}
+_NOW = {
+    "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
+    "mysql": "SELECT unix_timestamp(now(3))",
+    "mariadb": "SELECT unix_timestamp(now(3))",
 }
 
 
@@ -177,14 +178,6 @@ def is_passing(error: DBAPIError) -> bool:
     return True  # no code at all: the connection could not be made, or broke
 
 
-def _wall(error: DBAPIError) -> str:
-    """Why nothing can be written, where trying at once again cannot help; else an empty text."""
-    code = error_code(error)
-    # SQLite's READONLY and FULL; PostgreSQL's disk_full
-    low = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-    return "full" if low == 13 or code == "53100" else "read-only" if low == 8 else ""
-
-
 def is_wrong_sql(error: DBAPIError) -> bool:
     """True for a fault in the statement, which only `dual_write` can bring in once the schema is checked."""
     # SQLite calls a missing table an OperationalError; its code SQLITE_ERROR (1) is for faulty statements
@@ -195,6 +188,14 @@ def is_refused(error: DBAPIError) -> bool:
     """True when the database user lacks a privilege."""
     code = error_code(error)
     return code == _PG_NO_PRIVILEGE or code in _MYSQL_NO_PRIVILEGE
+
+
+def _wall(error: DBAPIError) -> str:
+    """Why nothing can be written, where trying at once again cannot help; else an empty text."""
+    code = error_code(error)
+    # SQLite's READONLY and FULL; PostgreSQL's disk_full
+    low = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    return "full" if low == 13 or code == "53100" else "read-only" if low == 8 else ""
 
 
 def _make_engine(url: URL) -> Engine:
@@ -269,13 +270,6 @@ def _connect_mysql(connection: Any, _record: Any) -> None:
     cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {int(LOCK_TIMEOUT)}")
     cursor.close()
     connection.commit()
-
-
-_NOW = {
-    "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
-    "mysql": "SELECT unix_timestamp(now(3))",
-    "mariadb": "SELECT unix_timestamp(now(3))",
-}
 
 
 def now_s(url: str) -> float | None:

@@ -1,14 +1,9 @@
-"""Deciding: commit or abort, once per attempt, one commit per load, with the load's row locked.
+"""Deciding, once per attempt and one commit per load, and what then became of the decided transactions.
 
-Rule: one-decision-per-load.
+Rules: one-decision-per-load, log-is-the-evidence, committed-is-verified.
 
-What really happened to decided transactions, as the log showed it.
-
-Rules: log-is-the-evidence, committed-is-verified.
-
-What went wrong last with a load that is not through, kept in its row's reason until it goes on.
-
-Only a note: nothing is decided by it. With the attempt's abort it becomes part of that decision's reason.
+Each function is one database transaction's work, with the load's row locked. What went wrong last with a load that is
+not through is only noted, in its row's reason; the attempt's abort takes the note into that decision's reason.
 """
 
 from __future__ import annotations
@@ -16,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -32,10 +28,193 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.transaction import DONE, FINAL, Outcome
 
 
+def decide_commit(
+    connection: Connection,
+    ref: AttemptRef,
+    sha256: str,
+    decided_by: str,
+    not_after: float | None,
+    dual_write: Callable[[Connection], None] | None,
+) -> AttemptRow:
+    """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
+
+    :param sha256: of the very manifest that was marked prepared; one that was swapped since then is never decided.
+        Computed before the lock is taken.
+    :param not_after: epoch seconds; past them, with the load's row locked, nothing is decided.
+    :param dual_write: runs in the same database transaction, last, and once for a decision that stands (it may run
+        again after a rollback). What it raises undoes the decision and is passed on; only lost connections
+        and locks are tried again.
+    :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
+        attempt is decided.
+    :raises NotFinishedError: the lock came after ``not_after``; decide anew.
+    """
+    locked = must_lock(connection, ref.load)
+    attempt = locked.attempt(ref.attempt)
+    same = attempt.manifest_sha256 == sha256
+    if attempt.verdict is Verdict.COMMIT and same:
+        return attempt
+    problem = why_undecidable(locked, attempt)
+    if not problem and not attempt.is_prepared:
+        problem = "it is not prepared"
+    if not problem and not same:
+        problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
+    if problem:
+        raise _undecidable(ref, problem)
+    _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
+    taken = False
+    try:
+        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
+        _fill_mapping(connection, locked.attempt_id(ref.attempt))
+    except IntegrityError:
+        taken = True
+    if taken:
+        # the unique indexes are the second line behind the lock; raised here, so that the driver's error stays out
+        raise _undecidable(
+            ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
+        )
+    move(connection, locked, LoadState.COMMITTING, reason="")
+    if dual_write is not None:
+        dual_write(connection)
+        _check_in_time(ref, not_after, "the end of the author's SQL")
+    return decided
+
+
+def _check_in_time(ref: AttemptRef, not_after: float | None, what: str) -> None:
+    if not_after is not None and time.time() > not_after:
+        raise NotFinishedError(
+            f"{what} came so late that the transactions may have too little time left: nothing is decided",
+            remedy="Run decide again: it asks the brokers anew. If this comes often, see who holds the ledger's locks, "
+            "or raise the margin",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+
+
+def _undecidable(ref: AttemptRef, problem: str) -> UndecidableError:
+    return UndecidableError(
+        f"the attempt cannot be committed: {problem}",
+        remedy="Clear prepare to open a new attempt, unless the load is decided already",
+        load=str(ref.load),
+        attempt=ref.attempt,
+    )
+
+
+def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reason: str) -> bool:
+    """False, and nothing changed, when it is decided to be committed."""
+    locked = must_lock(connection, ref.load)
+    attempt = locked.attempt(ref.attempt)
+    match attempt.verdict:
+        case Verdict.COMMIT:
+            return False
+        case Verdict.ABORT:
+            return True
+        case None:
+            _decide(connection, locked, attempt, Verdict.ABORT, decided_by, reason)
+            if locked.newest == attempt:
+                move(connection, locked, LoadState.ABORTING, reason="")
+            return True
+    assert_never(attempt.verdict)
+
+
+def make_undecidable(
+    connection: Connection, load: LoadIdentity, *, up_to: int, decided_by: str, reason: str
+) -> list[AttemptRow]:
+    """Abort every undecided attempt up to a number, none beyond it; all up to there as they are then.
+
+    Rules: decide-before-kafka, up-to-its-own-attempt.
+
+    None for a load that the ledger does not know.
+    """
+    locked = lock(connection, load)
+    if locked is None:
+        return []
+    done = abort_undecided(connection, locked, up_to=up_to, decided_by=decided_by, reason=reason)
+    if locked.newest is not None and locked.newest.number in done:
+        move(connection, locked, LoadState.ABORTING, reason="")
+    return [done.get(a.number, a) for a in locked.attempts if a.number <= up_to]
+
+
+def abort_undecided(
+    connection: Connection, locked: Locked, *, up_to: int, decided_by: str, reason: str
+) -> dict[int, AttemptRow]:
+    """Abort every undecided attempt up to a number; the load's state is left to the caller.
+
+    What had gone wrong with the newest becomes part of its reason.
+    """
+    return {
+        a.number: _decide(
+            connection, locked, a, Verdict.ABORT, decided_by, with_failure(locked, a.number, reason)
+        )
+        for a in locked.attempts
+        if a.is_undecided and a.number <= up_to
+    }
+
+
+def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
+    """Why the attempt can be decided no more (nor prepared), or an empty text.
+
+    Asked of a commit-decided attempt only for another manifest than the decided one.
+    """
+    committed, newest = locked.committed, locked.newest
+    if committed is not None and committed.number != attempt.number:
+        return f"attempt {committed.number} is decided to be committed, by {committed.decided_by}"
+    by = f"by {attempt.decided_by} at {attempt.decided_at}"
+    match attempt.verdict:
+        case Verdict.ABORT:
+            return f"it was aborted {by}: {attempt.reason}"
+        case Verdict.COMMIT:
+            return f"it is decided to be committed already, with another manifest, {by}"
+        case None:
+            if newest is not None and newest.number != attempt.number:
+                return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
+            return ""
+    assert_never(attempt.verdict)
+
+
+def _decide(
+    connection: Connection,
+    locked: Locked,
+    attempt: AttemptRow,
+    verdict: Verdict,
+    decided_by: str,
+    reason: str,
+) -> AttemptRow:
+    moment, person, why = now(), for_people(decided_by), for_reason(reason)
+    connection.execute(
+        insert(t.decisions).values(
+            attempt_id=locked.attempt_id(attempt.number),
+            load_id=locked.id,
+            verdict=verdict.value,
+            decided_at=moment,
+            decided_by=person,
+            reason=why,
+            committed_load_id=locked.id if verdict is Verdict.COMMIT else None,
+        )
+    )
+    return replace(attempt, verdict=verdict, decided_at=moment, decided_by=person, reason=why)
+
+
+def _fill_mapping(connection: Connection, attempt_id: int) -> None:
+    # from what was prepared: KIP-939's mapping cannot name anything else
+    of, state = t.transactions.c, t.kafka_transaction_state
+    columns = ["transactional_id", "prepared_transaction_state"]
+    rows = select(*(of[name] for name in columns)).where(of.attempt_id == attempt_id)
+    connection.execute(insert(state).from_select(columns, rows))
+
+
+def _empty_mapping(connection: Connection, attempt_id: int) -> None:
+    ids = select(t.transactions.c.transactional_id).where(t.transactions.c.attempt_id == attempt_id)
+    state = t.kafka_transaction_state
+    connection.execute(delete(state).where(state.c.transactional_id.in_(ids)))
+
+
 def record_outcomes(
     connection: Connection, load: LoadIdentity, number: int, outcomes: Mapping[str, Outcome]
 ) -> dict[str, Outcome]:
-    """Note outcomes by transactional id, but for those that are final. What is recorded then, for the ids asked for."""
+    """Record what the log showed, by transactional id; what is recorded then. What the markers said is final.
+
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
     _, attempt_id, _ = _committing(connection, load, number)
     recorded = _outcomes(connection, attempt_id)
     unknown = sorted(set(outcomes) - set(recorded))
@@ -74,12 +253,17 @@ def record_outcomes(
 
 
 def record_committed(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
-    """The load is COMMITTED; only when every transaction is, or its replacement (rule: committed-is-verified)."""
+    """The load is COMMITTED and its attempt closed. Empties its part of ``kafka_transaction_state``.
+
+    :raises NotFinishedError: a transaction's outcome is open or not recorded (rule: committed-is-verified).
+    :raises InDoubtError: a transaction is aborted or in doubt.
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
     locked, attempt_id, attempt = _committing(connection, load, number)
     recorded = _outcomes(connection, attempt_id)
     missing = sorted(i for i, outcome in recorded.items() if outcome not in DONE)
     if missing:
-        broken = [i for i in missing if recorded[i] in (Outcome.ABORTED, Outcome.LOST, Outcome.IN_DOUBT)]
+        broken = [i for i in missing if recorded[i] not in (None, Outcome.OPEN)]
         kind = InDoubtError if broken else NotFinishedError
         first = (broken or missing)[0]
         raise kind(
@@ -103,43 +287,41 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
 
 
 def record_repairing(
-    connection: Connection, load: LoadIdentity, number: int, reason: str, newer: bool = False
+    connection: Connection, load: LoadIdentity, number: int, reason: str, *, newer: bool = False
 ) -> bool:
-    """Transactions of it are lost, and the others tell one story: it is to be repaired.
+    """The load is REPAIRING: transactions of it are lost, none is in doubt. False: it is COMMITTED, and stays so.
 
-    Nothing changes when it is, unless the reason is a newer one. IN_DOUBT stays, with its reason: cleanup looks too,
-    and only who opens a repair takes the load back from a person. False, and nothing changes, when somebody else has
-    repaired all of it since the look: COMMITTED is final.
+    IN_DOUBT stays with its reason: cleanup looks too, and only :func:`.repairs.open_repair` takes the load back from
+    the person who is asked.
+
+    :param newer: take the reason also when it is REPAIRING already.
+    :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
     """
     locked, _, _ = _committing(connection, load, number)
     state = locked.row.state
-    if state is LoadState.COMMITTED:
-        return False
-    if state is LoadState.REPAIRING:
-        if newer:
-            _renew_reason(connection, locked, reason)
-    elif state is not LoadState.IN_DOUBT:
-        move(connection, locked, LoadState.REPAIRING, reason=for_reason(reason))
-    return True
-
-
-def record_given_up(connection: Connection, load: LoadIdentity, by: str, reason: str) -> None:
-    """A person leaves a decided load as it is; the first one's word stays."""
-    locked = must_lock(connection, load)
-    if locked.row.state is LoadState.GIVEN_UP:
-        return
-    move(connection, locked, LoadState.GIVEN_UP, reason=for_reason(f"given up by {by}: {reason}"))
-    assert locked.committed is not None  # such a state has a commit decision
-    attempt_id = locked.attempt_id(locked.committed.number)
-    # whoever completes what stands in KIP-939's table must not complete this
-    _empty_mapping(connection, attempt_id)
-    end_open(connection, attempt_id, "the load is given up")
+    match state:
+        case LoadState.COMMITTED:
+            return False
+        case LoadState.IN_DOUBT:
+            return True
+        case LoadState.REPAIRING:
+            if newer:
+                _renew_reason(connection, locked, reason)
+            return True
+        case LoadState.COMMITTING | LoadState.GIVEN_UP:
+            move(connection, locked, LoadState.REPAIRING, reason=for_reason(reason))
+            return True
+        case LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING | LoadState.ABORTED:
+            raise AssertionError("such a load has no commit decision")
+    assert_never(state)
 
 
 def record_in_doubt(connection: Connection, load: LoadIdentity, number: int, reason: str) -> bool:
-    """Stop for a person (rule: doubt-stops-for-a-person). Saying it again changes the reason only.
+    """The load is IN_DOUBT: a person decides (rule: doubt-stops-for-a-person). Saying it again changes the reason.
 
     False: it is COMMITTED, so every marker was seen since the look that left a doubt, and nothing changes.
+
+    :raises UndecidableError: the attempt is not decided to be committed, or the load is GIVEN_UP.
     """
     locked, _, _ = _committing(connection, load, number)
     if locked.row.state is LoadState.COMMITTED:
@@ -156,10 +338,22 @@ def _renew_reason(connection: Connection, locked: Locked, reason: str) -> None:
     connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
 
 
-def _empty_mapping(connection: Connection, attempt_id: int) -> None:
-    ids = select(t.transactions.c.transactional_id).where(t.transactions.c.attempt_id == attempt_id)
-    state = t.kafka_transaction_state
-    connection.execute(delete(state).where(state.c.transactional_id.in_(ids)))
+def record_given_up(connection: Connection, load: LoadIdentity, *, by: str, reason: str) -> None:
+    """A person leaves a decided, unfinished load as it is: GIVEN_UP. Nothing happens the second time.
+
+    Empties its part of ``kafka_transaction_state``, and makes its repairs undecidable.
+
+    :raises UndecidableError: it is not decided to be committed, or it is COMMITTED.
+    """
+    locked = must_lock(connection, load)
+    if locked.row.state is LoadState.GIVEN_UP:
+        return
+    move(connection, locked, LoadState.GIVEN_UP, reason=for_reason(f"given up by {by}: {reason}"))
+    assert locked.committed is not None  # such a state has a commit decision
+    attempt_id = locked.attempt_id(locked.committed.number)
+    # whoever completes what stands in KIP-939's table must not complete this
+    _empty_mapping(connection, attempt_id)
+    end_open(connection, attempt_id, "the load is given up")
 
 
 def _committing(connection: Connection, load: LoadIdentity, number: int) -> tuple[Locked, int, AttemptRow]:
@@ -183,185 +377,51 @@ def _outcomes(connection: Connection, attempt_id: int) -> dict[str, Outcome | No
     return {row.transactional_id: None if row.outcome is None else Outcome(row.outcome) for row in rows}
 
 
-#: Before the decision, and behind it as long as nothing was lost: REPAIRING, IN_DOUBT and GIVEN_UP have reasons that
-#: say more, COMMITTED and ABORTED want none.
-_NOTED = frozenset({LoadState.PREPARING, LoadState.PREPARED, LoadState.COMMITTING})
-
-
 def note_failure(
-    connection: Connection, load: LoadIdentity, by: str, reason: str, number: int | None, sweeping: bool
+    connection: Connection,
+    load: LoadIdentity,
+    *,
+    by: str,
+    reason: str,
+    number: int | None = None,
+    sweeping: bool = False,
 ) -> bool:
-    """Note it; False, and nothing changed, where the load has gone on without whoever failed."""
+    """Note why a step has failed, in the load's ``reason``, until the load goes on. Decides nothing.
+
+    With the abort of its newest attempt it becomes part of that decision's reason.
+
+    :param by: who has failed: whoever answers for the newest attempt; a failure of others says nothing of it.
+    :param number: the attempt that it failed with; None: whichever is the newest.
+    :param sweeping: it was to end what an aborted attempt has open.
+    :returns: False, and nothing is noted, where the load has gone on without it.
+    """
     locked = lock(connection, load)
     if locked is None or locked.newest is None:
         return False
     newest = locked.newest
     if newest.responsible != for_people(by) or number not in (None, newest.number):
         return False
-    if locked.row.state not in (_NOTED | {LoadState.ABORTING} if sweeping else _NOTED):
+    if not _is_noted(locked.row.state, sweeping):
         return False
     values = {"reason": for_reason(reason), "updated_at": now()}
     connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
     return True
 
 
+def _is_noted(state: LoadState, sweeping: bool) -> bool:
+    match state:
+        case LoadState.PREPARING | LoadState.PREPARED | LoadState.COMMITTING:
+            return True
+        case LoadState.ABORTING:
+            return sweeping
+        case LoadState.REPAIRING | LoadState.IN_DOUBT | LoadState.GIVEN_UP:
+            return False  # their reasons say more
+        case LoadState.COMMITTED | LoadState.ABORTED:
+            return False  # they want none
+    assert_never(state)
+
+
 def with_failure(locked: Locked, number: int, reason: str) -> str:
     """Why an attempt is aborted, with what had gone wrong before with it."""
     failed = locked.row.reason if locked.newest is not None and locked.newest.number == number else ""
     return f"{reason}: {failed}" if failed and failed not in reason else reason
-
-
-def decide_commit(
-    connection: Connection,
-    ref: AttemptRef,
-    sha256: str,
-    decided_by: str,
-    not_after: float | None,
-    dual_write: Callable[[Connection], None] | None,
-) -> AttemptRow:
-    """Decide to commit the newest attempt, prepared with this manifest and undecided; with KIP-939's mapping.
-
-    :param sha256: the manifest's; computed before the lock is taken.
-    """
-    locked = must_lock(connection, ref.load)
-    attempt = locked.attempt(ref.attempt)
-    same = attempt.manifest_sha256 == sha256
-    if attempt.verdict is Verdict.COMMIT and same:
-        return attempt
-    problem = why_undecidable(locked, attempt)
-    if not problem and not attempt.is_prepared:
-        problem = "it is not prepared"
-    if not problem and not same:
-        problem = f"this manifest (sha256 {sha256}) is not the one that prepare reported ({attempt.manifest_sha256})"
-    if problem:
-        raise _undecidable(ref, problem)
-    _refuse_too_late(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
-    taken = False
-    try:
-        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
-        _fill_mapping(connection, locked.attempt_id(ref.attempt))
-    except IntegrityError:
-        taken = True
-    if taken:
-        # the unique indexes are the second line behind the lock; raised here, so that the driver's error stays out
-        raise _undecidable(
-            ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
-        )
-    move(connection, locked, LoadState.COMMITTING, reason="")
-    if dual_write is not None:
-        dual_write(connection)
-        _refuse_too_late(ref, not_after, "the end of the author's SQL")
-    return decided
-
-
-def decide_abort(connection: Connection, ref: AttemptRef, decided_by: str, reason: str) -> bool:
-    """Decide to abort; False, and nothing changed, when it is decided to be committed."""
-    locked = must_lock(connection, ref.load)
-    attempt = locked.attempt(ref.attempt)
-    if attempt.is_undecided:
-        _decide(connection, locked, attempt, Verdict.ABORT, decided_by, reason)
-        if locked.newest == attempt:
-            move(connection, locked, LoadState.ABORTING, reason="")
-        return True
-    return attempt.verdict is Verdict.ABORT
-
-
-def make_undecidable(
-    connection: Connection, load: LoadIdentity, up_to: int, decided_by: str, reason: str
-) -> list[AttemptRow]:
-    """Abort every undecided attempt up to a number, none beyond it; all as they are then.
-
-    Rules: decide-before-kafka, up-to-its-own-attempt.
-    """
-    locked = lock(connection, load)
-    if locked is None:
-        return []
-    done = abort_undecided(connection, locked, up_to=up_to, decided_by=decided_by, reason=reason)
-    if locked.newest is not None and locked.newest.number in done:
-        move(connection, locked, LoadState.ABORTING, reason="")
-    return [done.get(a.number, a) for a in locked.attempts if a.number <= up_to]
-
-
-def abort_undecided(
-    connection: Connection, locked: Locked, *, up_to: int, decided_by: str, reason: str
-) -> dict[int, AttemptRow]:
-    """Abort every undecided attempt up to a number; the load's state is left to the caller.
-
-    What had gone wrong with the newest becomes part of its reason.
-    """
-    return {
-        a.number: _decide(
-            connection, locked, a, Verdict.ABORT, decided_by, with_failure(locked, a.number, reason)
-        )
-        for a in locked.attempts
-        if a.is_undecided and a.number <= up_to
-    }
-
-
-def why_undecidable(locked: Locked, attempt: AttemptRow) -> str:
-    """Why the attempt can be decided no more (nor prepared), or an empty text.
-
-    Asked of a commit-decided attempt only for another manifest than the decided one.
-    """
-    committed, newest = locked.committed, locked.newest
-    if committed is not None and committed.number != attempt.number:
-        return f"attempt {committed.number} is decided to be committed, by {committed.decided_by}"
-    if attempt.verdict is Verdict.ABORT:
-        return f"it was aborted by {attempt.decided_by} at {attempt.decided_at}: {attempt.reason}"
-    if attempt.verdict is Verdict.COMMIT:
-        by = f"by {attempt.decided_by} at {attempt.decided_at}"
-        return f"it is decided to be committed already, with another manifest, {by}"
-    if newest is not None and newest.number != attempt.number:
-        return f"attempt {newest.number}, opened by {newest.owner} at {newest.opened_at}, is newer"
-    return ""
-
-
-def _refuse_too_late(ref: AttemptRef, not_after: float | None, what: str) -> None:
-    if not_after is not None and time.time() > not_after:
-        raise NotFinishedError(
-            f"{what} came so late that the transactions may have too little time left: nothing is decided",
-            remedy="Run decide again: it asks the brokers anew. If this comes often, see who holds the ledger's locks, "
-            "or raise the margin",
-            load=str(ref.load),
-            attempt=ref.attempt,
-        )
-
-
-def _decide(
-    connection: Connection,
-    locked: Locked,
-    attempt: AttemptRow,
-    verdict: Verdict,
-    decided_by: str,
-    reason: str,
-) -> AttemptRow:
-    moment, person, why = now(), for_people(decided_by), for_reason(reason)
-    connection.execute(
-        insert(t.decisions).values(
-            attempt_id=locked.attempt_id(attempt.number),
-            load_id=locked.id,
-            verdict=verdict.value,
-            decided_at=moment,
-            decided_by=person,
-            reason=why,
-            committed_load_id=locked.id if verdict is Verdict.COMMIT else None,
-        )
-    )
-    return replace(attempt, verdict=verdict, decided_at=moment, decided_by=person, reason=why)
-
-
-def _fill_mapping(connection: Connection, attempt_id: int) -> None:
-    # from what was prepared: KIP-939's mapping cannot name anything else
-    of, state = t.transactions.c, t.kafka_transaction_state
-    columns = ["transactional_id", "prepared_transaction_state"]
-    rows = select(*(of[name] for name in columns)).where(of.attempt_id == attempt_id)
-    connection.execute(insert(state).from_select(columns, rows))
-
-
-def _undecidable(ref: AttemptRef, problem: str) -> UndecidableError:
-    return UndecidableError(
-        f"the attempt cannot be committed: {problem}",
-        remedy="Clear prepare to open a new attempt, unless the load is decided already",
-        load=str(ref.load),
-        attempt=ref.attempt,
-    )

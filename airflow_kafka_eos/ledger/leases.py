@@ -1,8 +1,8 @@
-"""Turns: who may make, of the things that Airflow makes once, which ones now (docs/adr/0022).
+"""Leases: of what Airflow makes only once, who may make it now (docs/adr/0022).
 
-Rule: turns-for-the-first-event.
+Rule: lease-for-the-first-event.
 
-A turn ends by time alone, by the ledger's own clock: what its holder made is seen in Airflow, not here.
+A lease ends by time alone, by the ledger's own clock: what came of it is seen in Airflow, not here.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from airflow_kafka_eos.ledger.slots import clock, text_of
 from airflow_kafka_eos.ledger.tables import for_people
 
 
-def take(connection: Connection, what: Collection[str], by: str, turn: timedelta) -> str | None:
-    """Take the turn with all of ``what``, or go on holding it from now on, and be told who else has one of them.
+def acquire(connection: Connection, what: Collection[str], *, by: str, ttl: timedelta) -> str | None:
+    """Acquire the lease of all of ``what``, or renew it, or be told who else has one of them.
 
     Always in the same order, so that of two who want the same things, one gets all of them: whoever has the first one
     keeps it by asking again.
 
-    :param turn: how long a turn is.
-    :returns: None: all are ``by``'s. Else whose the first is that is not.
+    :param what: names of what only one at a time may make.
+    :param ttl: how long a lease is.
+    :returns: None: all are ``by``'s. Else whose the first is that is not; ask again.
     """
-    c, by = t.turns.c, for_people(by)
+    c, by = t.leases.c, for_people(by)
     for digest in sorted(sha256(one.encode()).hexdigest() for one in what):
         now = clock(connection)
         taken = {"taken_by": by, "taken_at": text_of(now)}
-        is_free = or_(c.taken_by == by, c.taken_at <= text_of(now - turn))
+        is_free = or_(c.taken_by == by, c.taken_at <= text_of(now - ttl))
         while True:  # each round that is lost, somebody else has won
-            mine = update(t.turns).where(and_(c.what_sha256 == digest, is_free)).values(taken)
+            mine = update(t.leases).where(and_(c.what_sha256 == digest, is_free)).values(taken)
             if connection.execute(mine).rowcount == 1:
                 break
-            holder = connection.execute(select(c.taken_by).where(c.what_sha256 == digest)).scalar_one_or_none()
-            if holder is not None:
-                return str(holder)
-            if insert_first(connection, insert(t.turns).values(taken | {"what_sha256": digest})):
+            other = connection.execute(select(c.taken_by).where(c.what_sha256 == digest)).scalar_one_or_none()
+            if other is not None:
+                return str(other)
+            if insert_first(connection, insert(t.leases).values(taken | {"what_sha256": digest})):
                 break
     return None

@@ -64,7 +64,7 @@ def _upgrade(connection: Connection) -> None:
         revision = read_revision(connection)
         if revision == REVISION:
             return
-        refuse_newer(revision)
+        check_revision_known(revision)
         config = _config()
         config.attributes["connection"] = connection
         with _silent_alembic():
@@ -88,7 +88,7 @@ def _silent_alembic() -> Iterator[None]:
         logger.setLevel(logging.NOTSET)
 
 
-def refuse_newer(revision: str | None) -> None:
+def check_revision_known(revision: str | None) -> None:
     """
     :raises ConfigurationError: this version of the package does not know the revision.
     """

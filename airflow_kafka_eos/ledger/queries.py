@@ -1,26 +1,23 @@
-"""Reading the ledger's tables into rows, and the lock of a load's row. Functions take a connection.
-
-What waits: decisions that nobody has verified yet, and prepared two-phase transactions that nobody has decided.
-
-Functions take a connection.
-"""
+"""Reading the ledger's tables into rows, and the lock of a load's row. Functions take a connection."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Select, and_, func, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow, read_row
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, PreparedTxnState
+
+T = TypeVar("T")
 
 #: Values in one IN (...): databases have a limit.
 _AT_ONCE = 500
@@ -33,7 +30,7 @@ class Locked:
     id: int
     row: LoadRow
     attempts: tuple[AttemptRow, ...]
-    attempt_ids: tuple[int, ...]
+    attempt_ids: Mapping[int, int]
 
     @property
     def newest(self) -> AttemptRow | None:
@@ -57,16 +54,7 @@ class Locked:
         )
 
     def attempt_id(self, number: int) -> int:
-        return self.attempt_ids[self.attempts.index(self.attempt(number))]
-
-
-def now() -> str:
-    """Now, in UTC, of fixed width."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def ledger_id(connection: Connection) -> str:
-    return str(connection.execute(select(t.ledger.c.ledger_id)).scalar_one())
+        return self.attempt_ids[self.attempt(number).number]
 
 
 def lock(connection: Connection, load: LoadIdentity) -> Locked | None:
@@ -82,8 +70,8 @@ def lock(connection: Connection, load: LoadIdentity) -> Locked | None:
             remedy="Use names and keys that differ in more than spaces at their end",
             load=str(load),
         )
-    pairs = _attempts(connection, load, found.id)
-    return Locked(found.id, row, tuple(a for _, a in pairs), tuple(i for i, _ in pairs))
+    attempts = connection.execute(_of_load(load)).all()
+    return Locked(found.id, row, tuple(map(_attempt_row, attempts)), {one.number: one.id for one in attempts})
 
 
 def must_lock(connection: Connection, load: LoadIdentity) -> Locked:
@@ -108,39 +96,62 @@ def move(connection: Connection, locked: Locked, new: LoadState, **columns: Any)
     connection.execute(update(t.loads).where(t.loads.c.id == locked.id).values(values))
 
 
+def now() -> str:
+    """Now, in UTC, of fixed width."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def slices(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def ledger_id(connection: Connection) -> str:
+    return str(connection.execute(select(t.ledger.c.ledger_id)).scalar_one())
+
+
 def load_row(connection: Connection, load: LoadIdentity) -> LoadRow | None:
     found = connection.execute(select(t.loads).where(_is(load))).one_or_none()
     return None if found is None else _load_row(found)
 
 
-def load_rows(connection: Connection, namespace: str | None, name: str | None) -> list[LoadRow]:
+def load_rows(connection: Connection, namespace: str | None = None, name: str | None = None) -> list[LoadRow]:
+    """Oldest first."""
     query = _of(select(t.loads), namespace, name).order_by(t.loads.c.id)
     return [_load_row(row) for row in connection.execute(query)]
 
 
 def overview(
-    connection: Connection, namespace: str | None, name: str | None
+    connection: Connection, namespace: str | None = None, name: str | None = None
 ) -> list[tuple[LoadRow, AttemptRow | None]]:
-    """Each load with its newest attempt: two queries, however many there are."""
+    """Each load with its newest attempt, oldest first: two queries, however many there are."""
     loads = connection.execute(_of(select(t.loads), namespace, name).order_by(t.loads.c.id)).all()
-    identities = {row.id: LoadIdentity(row.namespace, row.name, row.load_key) for row in loads}
     query = _attempts_of_all(namespace, name).where(t.attempts.c.number == t.loads.c.newest_attempt)
-    newest = {
-        row.load_id: _attempt_row(identities[row.load_id], row)
-        for row in connection.execute(query)
-        if row.load_id in identities
-    }
+    newest = {row.load_id: _attempt_row(row) for row in connection.execute(query)}
     return [(_load_row(row), newest.get(row.id)) for row in loads]
+
+
+def attempt_row(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow | None:
+    return next((a for a in attempt_rows(connection, load) if a.number == number), None)
+
+
+def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]:
+    """Oldest first."""
+    return [_attempt_row(row) for row in connection.execute(_of_load(load))]
 
 
 def unfinished(connection: Connection, namespace: str) -> list[AttemptRow]:
     """Attempts that are neither verified committed nor swept, by load and number."""
-    query = (
-        _attempts_of_all(namespace, None)
-        .where(t.attempts.c.closed_at.is_(None))
-        .order_by(t.attempts.c.load_id, t.attempts.c.number)
-    )
-    return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
+    c = t.attempts.c
+    query = _attempts_of_all(namespace).where(c.closed_at.is_(None)).order_by(c.load_id, c.number)
+    return [_attempt_row(row) for row in connection.execute(query)]
+
+
+def with_same_arguments(connection: Connection, load: LoadIdentity, arguments_sha256: str) -> list[AttemptRow]:
+    """Committed attempts of the same namespace and name, of any key, whose job was asked for the same; oldest first."""
+    c = t.attempts.c
+    is_same = and_(c.arguments_sha256 == arguments_sha256, t.decisions.c.verdict == Verdict.COMMIT.value)
+    query = _attempts_of_all(load.namespace, load.name).where(is_same).order_by(c.id)
+    return [_attempt_row(row) for row in connection.execute(query)]
 
 
 def topics(connection: Connection, namespace: str) -> set[str]:
@@ -156,49 +167,12 @@ def topics(connection: Connection, namespace: str) -> set[str]:
     return {topic for found in connection.execute(query).scalars() for topic in json.loads(found)}
 
 
-def with_same_arguments(connection: Connection, load: LoadIdentity, arguments_sha256: str) -> list[AttemptRow]:
-    """Committed attempts of the same namespace and name, of any key, whose job was asked for the same; oldest first."""
-    query = (
-        _attempts_of_all(load.namespace, load.name)
-        .where(
-            t.attempts.c.arguments_sha256 == arguments_sha256,
-            t.decisions.c.verdict == Verdict.COMMIT.value,
-        )
-        .order_by(t.attempts.c.id)
-    )
-    return [_attempt_row(_identity(row), row) for row in connection.execute(query)]
-
-
-def holders(
-    connection: Connection, states: Iterable[PreparedTxnState]
-) -> list[tuple[AttemptRow, TransactionRow]]:
-    """The prepared transactions of these states, each with its attempt."""
-    columns = [c for c in t.transactions.c if c.name not in ("attempt_id", "records", "bytes")]
-    wanted = sorted({str(state) for state in states})
-    found = []
-    for start in range(0, len(wanted), _AT_ONCE):
-        some = wanted[start : start + _AT_ONCE]
-        query = (
-            _attempts_of_all(None, None)
-            .join(t.transactions, t.transactions.c.attempt_id == t.attempts.c.id)
-            .add_columns(*columns)
-            .where(t.transactions.c.prepared_transaction_state.in_(some))
-        )
-        found += [
-            (_attempt_row(_identity(row), row), _transaction_row(row)) for row in connection.execute(query)
-        ]
-    return found
-
-
-def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]:
-    return [attempt for _, attempt in _attempts(connection, load, None)]
-
-
-def attempt_row(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow | None:
-    return next((a for a in attempt_rows(connection, load) if a.number == number), None)
-
-
 def transaction_rows(connection: Connection, load: LoadIdentity, number: int) -> list[TransactionRow]:
+    """Of an attempt that was prepared, by Spark partition; none for any other.
+
+    Undecided and aborted attempts have them too: look at the attempt's ``verdict``, or ask
+    :func:`is_decided_commit`, before ending one.
+    """
     query = (
         select(t.transactions)
         .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
@@ -207,6 +181,25 @@ def transaction_rows(connection: Connection, load: LoadIdentity, number: int) ->
         .order_by(t.transactions.c.spark_partition)
     )
     return [_transaction_row(row) for row in connection.execute(query)]
+
+
+def prepared_as(
+    connection: Connection, states: Collection[PreparedTxnState]
+) -> list[tuple[AttemptRow, TransactionRow]]:
+    """The prepared transactions of these producer ids and epochs, each with its attempt; in no order."""
+    columns = [c for c in t.transactions.c if c.name not in ("attempt_id", "records", "bytes")]
+    found = []
+    for some in slices(sorted({str(state) for state in states}), _AT_ONCE):
+        query = (
+            _attempts_of_all()
+            .join(t.transactions, t.transactions.c.attempt_id == t.attempts.c.id)
+            .add_columns(*columns)
+            .where(t.transactions.c.prepared_transaction_state.in_(some))
+        )
+        found += [
+            (_attempt_row(row), _transaction_row(row)) for row in connection.execute(query)
+        ]
+    return found
 
 
 def is_decided_commit(connection: Connection, transaction: PreparedTransaction) -> bool:
@@ -225,103 +218,6 @@ def is_decided_commit(connection: Connection, transaction: PreparedTransaction) 
         )
     )
     return connection.execute(query).first() is not None
-
-
-def _of(query: Select[Any], namespace: str | None, name: str | None) -> Select[Any]:
-    if namespace is not None:
-        query = query.where(t.loads.c.namespace == namespace)
-    if name is not None:
-        query = query.where(t.loads.c.name == name)
-    return query
-
-
-def _attempts_of_all(namespace: str | None, name: str | None) -> Select[Any]:
-    d, of = t.decisions.c, t.loads.c
-    query = (
-        select(t.attempts, d.verdict, d.decided_at, d.decided_by, d.reason, of.namespace, of.name, of.load_key)
-        .join(t.loads, of.id == t.attempts.c.load_id)
-        .outerjoin(t.decisions, d.attempt_id == t.attempts.c.id)
-    )
-    return _of(query, namespace, name)
-
-
-def _identity(row: Row[Any]) -> LoadIdentity:
-    return LoadIdentity(row.namespace, row.name, row.load_key)
-
-
-def _is(load: LoadIdentity) -> Any:
-    c = t.loads.c
-    return and_(c.namespace == load.namespace, c.name == load.name, c.load_key == load.key)
-
-
-def _attempts(
-    connection: Connection, load: LoadIdentity, load_id: int | None
-) -> list[tuple[int, AttemptRow]]:
-    d = t.decisions.c
-    query = select(t.attempts, d.verdict, d.decided_at, d.decided_by, d.reason).outerjoin(
-        t.decisions, d.attempt_id == t.attempts.c.id
-    )
-    if load_id is None:
-        query = query.join(t.loads, t.loads.c.id == t.attempts.c.load_id).where(_is(load))
-    else:
-        query = query.where(t.attempts.c.load_id == load_id)
-    rows = connection.execute(query.order_by(t.attempts.c.number))
-    return [(row.id, _attempt_row(load, row)) for row in rows]
-
-
-def _load_row(row: Row[Any]) -> LoadRow:
-    interval = None
-    if row.data_interval_start is not None:
-        interval = (row.data_interval_start, row.data_interval_end)
-    return LoadRow(
-        load=LoadIdentity(row.namespace, row.name, row.load_key),
-        state=LoadState(row.state),
-        newest_attempt=row.newest_attempt,
-        reason=row.reason,
-        data_interval=interval,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-def _attempt_row(load: LoadIdentity, row: Row[Any]) -> AttemptRow:
-    return AttemptRow(
-        load=load,
-        number=row.number,
-        owner=row.owner,
-        opened_at=row.opened_at,
-        submitted_at=row.submitted_at,
-        submitted_by=row.submitted_by,
-        prepared_at=row.prepared_at,
-        verdict=None if row.verdict is None else Verdict(row.verdict),
-        decided_at=row.decided_at,
-        decided_by=row.decided_by,
-        closed_at=row.closed_at,
-        reason=row.reason or "",
-        records=row.records,
-        bytes=row.bytes,
-        manifest_sha256=row.manifest_sha256,
-        scope=None if row.scope is None else TransactionScope(row.scope),
-        two_phase_commit=row.two_phase_commit,
-        writer=row.writer,
-        digest_algorithm=row.digest_algorithm,
-        slot=row.slot,
-        writers_until=row.writers_until,
-        writers_left=row.writers_left,
-        cluster_id=row.cluster_id,
-        arguments_sha256=row.arguments_sha256,
-    )
-
-
-def _transaction_row(row: Row[Any]) -> TransactionRow:
-    state = PreparedTxnState.parse(row.prepared_transaction_state)
-    return TransactionRow(
-        transaction=PreparedTransaction(row.transactional_id, state),
-        spark_partition=None if row.spark_partition < 0 else row.spark_partition,
-        writes=tuple(PartitionWrites(**w) for w in json.loads(row.writes)),
-        topic_ids=json.loads(row.topic_ids),
-        outcome=None if row.outcome is None else Outcome(row.outcome),
-    )
 
 
 @dataclass(frozen=True)
@@ -390,7 +286,7 @@ NOTHING = Waiting()
 
 
 def waiting(connection: Connection, namespace: str) -> Waiting:
-    """Look at a namespace's unfinished attempts."""
+    """Decisions that are not verified, and prepared two-phase transactions that are not decided."""
     unverified, undecided = [], []
     for row in unfinished(connection, namespace):
         if row.verdict is Verdict.COMMIT and row.decided_at is not None:
@@ -416,3 +312,63 @@ def _oldest(connection: Connection, load: LoadIdentity, number: int) -> dict[str
 
 def _ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _of(query: Select[Any], namespace: str | None, name: str | None) -> Select[Any]:
+    if namespace is not None:
+        query = query.where(t.loads.c.namespace == namespace)
+    if name is not None:
+        query = query.where(t.loads.c.name == name)
+    return query
+
+
+def _attempts_of_all(namespace: str | None = None, name: str | None = None) -> Select[Any]:
+    d, of = t.decisions.c, t.loads.c
+    query = (
+        select(t.attempts, d.verdict, d.decided_at, d.decided_by, d.reason, of.namespace, of.name, of.load_key)
+        .join(t.loads, of.id == t.attempts.c.load_id)
+        .outerjoin(t.decisions, d.attempt_id == t.attempts.c.id)
+    )
+    return _of(query, namespace, name)
+
+
+def _identity(row: Row[Any]) -> LoadIdentity:
+    return LoadIdentity(row.namespace, row.name, row.load_key)
+
+
+def _is(load: LoadIdentity) -> Any:
+    c = t.loads.c
+    return and_(c.namespace == load.namespace, c.name == load.name, c.load_key == load.key)
+
+
+def _of_load(load: LoadIdentity) -> Select[Any]:
+    return _attempts_of_all().where(_is(load)).order_by(t.attempts.c.number)
+
+
+def _load_row(row: Row[Any]) -> LoadRow:
+    interval = None
+    if row.data_interval_start is not None:
+        interval = (row.data_interval_start, row.data_interval_end)
+    return read_row(LoadRow, row, load=_identity(row), state=LoadState(row.state), data_interval=interval)
+
+
+def _attempt_row(row: Row[Any]) -> AttemptRow:
+    return read_row(
+        AttemptRow,
+        row,
+        load=_identity(row),
+        verdict=None if row.verdict is None else Verdict(row.verdict),
+        scope=None if row.scope is None else TransactionScope(row.scope),
+        reason=row.reason or "",
+    )
+
+
+def _transaction_row(row: Row[Any]) -> TransactionRow:
+    state = PreparedTxnState.parse(row.prepared_transaction_state)
+    return TransactionRow(
+        transaction=PreparedTransaction(row.transactional_id, state),
+        spark_partition=None if row.spark_partition < 0 else row.spark_partition,
+        writes=tuple(PartitionWrites(**w) for w in json.loads(row.writes)),
+        topic_ids=json.loads(row.topic_ids),
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+    )

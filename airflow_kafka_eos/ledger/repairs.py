@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
-from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
+from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, read_row
 from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
@@ -31,9 +31,12 @@ _R = t.repairs.c
 def open_repair(
     connection: Connection, load: LoadIdentity, number: int, lost: str, ledger_id: str, opened_by: str
 ) -> RepairRow | None:
-    """Open an attempt to replace a lost transaction; None when it is not lost (any more), or the load is COMMITTED.
+    """Open an attempt to replace a lost transaction of the decided attempt; the load is REPAIRING then.
 
+    Before anything is written (rule: decide-before-kafka). None: it is not lost (any more), or the load is COMMITTED.
     Other repairs of it may be under way: the first that is ready is adopted, so two never keep ending each other.
+
+    :raises UndecidableError: the load is not decided to be committed, or is GIVEN_UP.
     """
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
@@ -78,7 +81,10 @@ def adopt(
 ) -> RepairRow:
     """Let a repair's transaction enter the decision in the lost one's place, or make the repair undecidable.
 
-    The lost row is compared-and-set, KIP-939's mapping follows, every other repair of it loses.
+    The lost row is compared-and-set, KIP-939's mapping follows, every other repair of it loses. The answer is the
+    repair: ADOPTED, or UNDECIDABLE when another one was first or cleanup took it for a dead one.
+
+    :raises ConfigurationError: the transaction is not the repair's own, or has other records than the lost one.
     """
     locked = must_lock(connection, load)
     attempt_id, row = _repair(connection, locked, number)
@@ -99,7 +105,7 @@ def adopt(
     c, moment = t.transactions.c, now()
     of_lost = (c.attempt_id == attempt_id, c.transactional_id == row.lost_transactional_id)
     lost = connection.execute(select(t.transactions).where(*of_lost)).one()
-    _refuse_other_records(row, lost, transaction.transactional_id, writes)
+    _check_same_records(row, lost, transaction.transactional_id, writes)
     connection.execute(
         update(t.transactions).where(*of_lost).values(outcome=Outcome.SUPERSEDED.value, outcome_at=moment)
     )
@@ -128,15 +134,18 @@ def adopt(
     return replace(row, state=state, ended_at=moment, transactional_id=own)
 
 
-def abandon(connection: Connection, load: LoadIdentity, number: int, reason: str) -> RepairRow:
+def abandon(connection: Connection, load: LoadIdentity, number: int, *, reason: str) -> RepairRow:
     """Make a repair undecidable, unless it was adopted; as it is then."""
     locked = must_lock(connection, load)
     attempt_id, row = _repair(connection, locked, number)
     return _end(connection, attempt_id, row, reason) if row.state is RepairState.OPEN else row
 
 
-def abandon_all(connection: Connection, load: LoadIdentity, reason: str) -> None:
-    """Make every repair of a load undecidable that is not adopted (rule: decide-before-kafka)."""
+def abandon_all(connection: Connection, load: LoadIdentity, *, reason: str) -> None:
+    """Make every repair of a load undecidable that is not adopted, before what it has open is ended.
+
+    Rule: decide-before-kafka.
+    """
     locked = lock(connection, load)
     if locked is not None and locked.committed is not None:
         end_open(connection, locked.attempt_id(locked.committed.number), reason)
@@ -183,7 +192,7 @@ def _is_of(row: RepairRow, name: str) -> bool:
     )
 
 
-def _refuse_other_records(row: RepairRow, lost: Row[Any], name: str, writes: Sequence[PartitionWrites]) -> None:
+def _check_same_records(row: RepairRow, lost: Row[Any], name: str, writes: Sequence[PartitionWrites]) -> None:
     """Whoever repairs has compared before, and says it better: a second line for what may never enter."""
     parsed = TransactionalId.parse(name)
     partition = lost.spark_partition if parsed is None or parsed.spark_partition is None else parsed.spark_partition
@@ -243,16 +252,4 @@ def _set(
 
 
 def _row(load: LoadIdentity, attempt: int, row: Row[Any]) -> RepairRow:
-    return RepairRow(
-        load=load,
-        attempt=attempt,
-        number=row.number,
-        lost_transactional_id=row.lost_transactional_id,
-        transactional_id=row.transactional_id,
-        state=RepairState(row.state),
-        opened_at=row.opened_at,
-        opened_by=row.opened_by,
-        ended_at=row.ended_at,
-        reason=row.reason,
-        closed_at=row.closed_at,
-    )
+    return read_row(RepairRow, row, load=load, attempt=attempt, state=RepairState(row.state))

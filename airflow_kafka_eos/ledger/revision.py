@@ -40,11 +40,11 @@ def read_checked(database: Database, work: Callable[[Connection], T]) -> T:
     def checked(connection: Connection) -> T:
         revision = read_revision(connection)
         if revision != REVISION:
-            _refuse(revision, database.shown)
+            _raise_not_ready(revision, database.shown)
         return work(connection)
 
     if database.is_missing:
-        _refuse(None, database.shown)
+        _raise_not_ready(None, database.shown)
     return database.read(checked)
 
 
@@ -55,10 +55,10 @@ def read_revision(connection: Connection) -> str | None:
     return connection.execute(_VERSION).scalar_one_or_none()
 
 
-def _refuse(revision: str | None, shown: str) -> NoReturn:
-    from airflow_kafka_eos.ledger.migrate import refuse_newer
+def _raise_not_ready(revision: str | None, shown: str) -> NoReturn:
+    from airflow_kafka_eos.ledger.migrate import check_revision_known
 
-    refuse_newer(revision)
+    check_revision_known(revision)
     what = "has not been created yet" if revision is None else f"is at revision {revision}, not {REVISION}"
     raise LedgerNotReadyError(
         f"the ledger {shown} {what}", remedy="Run `airflow-kafka-eos ledger upgrade` once, then try again"

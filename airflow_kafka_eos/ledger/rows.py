@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any, TypeVar
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
-from airflow_kafka_eos.transaction import Outcome, PreparedTransaction
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition
+
+T = TypeVar("T")
+
+
+def read_row(kind: type[T], row: Any, **given: Any) -> T:
+    """A row of the database as one of the classes below: what is not given is the column of the field's name."""
+    names = (f.name for f in fields(kind) if f.name not in given)  # type: ignore[arg-type]
+    return kind(**given, **{name: getattr(row, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,16 @@ class TransactionRow:
     @property
     def records(self) -> int:
         return sum(w.records for w in self.writes)
+
+    @property
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """Of its first record in each partition."""
+        return {w.topic_partition: w.first_offset for w in self.writes}
+
+    @property
+    def last_offsets(self) -> dict[TopicPartition, int]:
+        """Of its last record in each partition."""
+        return {w.topic_partition: w.last_offset for w in self.writes}
 
 
 class RepairState(str, Enum):

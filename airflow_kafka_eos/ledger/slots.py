@@ -8,21 +8,20 @@ whatever is open under its ids in between is that attempt's zombie's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert, not_, or_, select, update
 
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.rows import RETIRED, SlotRow
+from airflow_kafka_eos.ledger.queries import slices
+from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow, read_row
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
-
-T = TypeVar("T")
 
 #: How long after a writer's deadline its last InitProducerId may still reach a broker. The deadline is looked at before
 #: the request is sent; then Linux sends its segments again for 15 minutes at most (net.ipv4.tcp_retries2=15), and for
@@ -69,7 +68,7 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_i
         "quarantined_until": None,
     }
     while True:  # each round that is lost, somebody else has won
-        refuse_doubt(connection, load)
+        check_no_doubt(connection, load)
         row = connection.execute(
             select(c.id, c.number).where(_is(load.namespace, load.name), free).order_by(c.number).limit(1)
         ).one_or_none()
@@ -93,11 +92,11 @@ def _is_elsewhere(cluster_id: str | None) -> ColumnElement[bool]:
     return select(of.id).where(of.id == t.slots.c.attempt_id, of.cluster_id != cluster_id).exists()
 
 
-def note_checked(connection: Connection, namespace: str, name: str, number: int, attempt: int) -> None:
+def note_checked(connection: Connection, holder: AttemptRow) -> None:
     """Its ids show nothing that the ledger does not know: from here on what opens there is its holder's."""
-    c = t.slots.c
-    ours = and_(_is(namespace, name), c.number == number, c.released_at.is_(None))
-    holds = select(t.attempts.c.id).where(t.attempts.c.id == c.attempt_id, t.attempts.c.number == attempt).exists()
+    c, of = t.slots.c, t.attempts.c
+    ours = and_(_is(holder.load.namespace, holder.load.name), c.number == holder.slot, c.released_at.is_(None))
+    holds = select(of.id).where(of.id == c.attempt_id, of.number == holder.number).exists()
     connection.execute(update(t.slots).where(ours, holds).values(checked_at=text_of(clock(connection))))
 
 
@@ -150,7 +149,7 @@ def settle(connection: Connection, namespace: str, name: str, number: int) -> bo
     return connection.execute(update(t.slots).where(doubtful).values(values)).rowcount == 1
 
 
-def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
+def check_no_doubt(connection: Connection, load: LoadIdentity) -> None:
     """:raises InDoubtError: a slot of the load's name is in doubt."""
     c = t.slots.c
     found = connection.execute(
@@ -165,8 +164,8 @@ def refuse_doubt(connection: Connection, load: LoadIdentity) -> None:
         )
 
 
-def slot_rows(connection: Connection, namespace: str | None, name: str | None) -> list[SlotRow]:
-    """By namespace, name and number."""
+def slot_rows(connection: Connection, namespace: str | None = None, name: str | None = None) -> list[SlotRow]:
+    """By namespace, load name and number."""
     c = t.slots.c
     query = _query().order_by(c.namespace, c.load_name, c.number)
     if namespace is not None:
@@ -211,7 +210,7 @@ def decided_states(
     """
     found: dict[str, set[PreparedTxnState]] = {}
     c = t.transactions.c
-    for some in _slices(sorted(shown, key=str), 200):
+    for some in slices(sorted(shown, key=str), 200):
         states = {str(s) for one in some for s in _before(one.state)}
         # epochs are used up: the id has another producer id
         anew = [one.transactional_id for one in some if one.state.producer_epoch == 0]
@@ -261,10 +260,6 @@ def _is(namespace: str, name: str) -> Any:
     return and_(t.slots.c.namespace == namespace, t.slots.c.load_name == name)
 
 
-def _slices(items: list[T], size: int) -> Iterable[list[T]]:
-    return (items[i : i + size] for i in range(0, len(items), size))
-
-
 def _query() -> Any:
     return (
         select(t.slots, t.attempts.c.number.label("attempt"), t.loads.c.load_key)
@@ -274,16 +269,4 @@ def _query() -> Any:
 
 
 def _row(row: Row[Any]) -> SlotRow:
-    return SlotRow(
-        namespace=row.namespace,
-        load_name=row.load_name,
-        number=row.number,
-        holder=LoadIdentity(row.namespace, row.load_name, row.load_key),
-        attempt=row.attempt,
-        created_at=row.created_at,
-        leased_at=row.leased_at,
-        checked_at=row.checked_at,
-        released_at=row.released_at,
-        quarantined_until=row.quarantined_until,
-        doubt=row.doubt,
-    )
+    return read_row(SlotRow, row, holder=LoadIdentity(row.namespace, row.load_name, row.load_key))

@@ -4,9 +4,8 @@ All are prefixed, because a dual write shares its database with the application'
 ``kafka_transaction_state`` has the name and columns of KIP-939's recipe.
 
 Times are UTC ISO texts with microseconds (fixed width, so that they sort), because the three databases do not
-agree on time zones. Texts compare byte by byte everywhere, MySQL included.
-
-Texts for people (owners, reasons), made fit for every database. Pure.
+agree on time zones. Texts compare byte by byte everywhere, MySQL included; those for people (owners, reasons) are made
+fit for every database by :func:`for_people` and :func:`for_reason`.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ REVISION = "0007"
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
 PEOPLE_LENGTH = 500
+REASON_LENGTH = 4000
 _COLLATION = "utf8mb4_bin"
 
 
@@ -55,9 +55,7 @@ _TIME = _varchar(32)
 _WORD = _varchar(20)
 _PEOPLE = _varchar(PEOPLE_LENGTH)
 _TXN = _varchar(255)
-
 metadata = MetaData()
-
 ledger = Table(
     "kafka_eos_ledger",
     metadata,
@@ -66,7 +64,6 @@ ledger = Table(
     Column("created_at", _TIME, nullable=False),
     CheckConstraint("id = 1", name="ck_kafka_eos_ledger_one_row"),
 )
-
 loads = Table(
     "kafka_eos_loads",
     metadata,
@@ -83,7 +80,6 @@ loads = Table(
     Column("updated_at", _TIME, nullable=False),
     UniqueConstraint("namespace", "name", "load_key", name="uq_kafka_eos_loads_identity"),
 )
-
 attempts = Table(
     "kafka_eos_attempts",
     metadata,
@@ -116,7 +112,6 @@ attempts = Table(
     Column("arguments_sha256", _varchar(64)),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
-
 #: One decision per attempt (primary key), one commit per load (unique ``committed_load_id``, NULL for an
 #: abort; no partial index, which MySQL does not have). Rule: one-decision-per-load.
 decisions = Table(
@@ -142,7 +137,6 @@ decisions = Table(
         name="ck_kafka_eos_decisions_verdict",
     ),
 )
-
 #: Slots of pooled transactional ids (FLIP-511), by load name. ``attempt_id`` holds it until ``released_at``, and still
 #: answers for whatever its zombies open until the next one takes it. No lease before ``quarantined_until``, and none
 #: while one of the name is in ``doubt``.
@@ -164,7 +158,6 @@ slots = Table(
     UniqueConstraint("namespace", "load_name", "number", name="uq_kafka_eos_slots_number"),
     UniqueConstraint("attempt_id", name="uq_kafka_eos_slots_attempt"),
 )
-
 #: Of every attempt that was prepared, so that cleanup can describe them by name (rule: listing-only-adds). That one
 #: stands here says nothing of its being decided: ``decisions`` does.
 transactions = Table(
@@ -186,7 +179,6 @@ transactions = Table(
     Column("outcome_at", _TIME),
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
 )
-
 #: Repairs of transactions that were lost after the decision (rule: repair-replaces-lost-row). Each is an attempt of its
 #: own with one transaction, opened before anything is written. Adopted, its transaction stands among those of the
 #: decided attempt, and the lost one's outcome is ``superseded``.
@@ -208,7 +200,6 @@ repairs = Table(
     Column("closed_at", _TIME),
     UniqueConstraint("attempt_id", "number", name="uq_kafka_eos_repairs_number"),
 )
-
 #: KIP-939's mapping. It holds exactly the transactions that are decided to be committed and whose commit is
 #: not verified yet: rows come with the decision and go with ``record_committed``, each in that database transaction.
 #: (The KIP overwrites a row by the id's next transaction. Most of our ids have no next one: the table would only grow,
@@ -219,9 +210,8 @@ kafka_transaction_state = Table(
     Column("transactional_id", _TXN, primary_key=True),
     Column("prepared_transaction_state", _varchar(255), nullable=False),
 )
-
-#: Turns with what only one task at a time may make in Airflow (docs/adr/0022). A row stays, and is taken again.
-turns = Table(
+#: Leases of what only one task at a time may make in Airflow (docs/adr/0022). A row stays, and is taken again.
+leases = Table(
     "kafka_eos_turns",
     metadata,
     # a digest: what it names may be longer than an index takes
@@ -229,9 +219,6 @@ turns = Table(
     Column("taken_by", _PEOPLE, nullable=False),
     Column("taken_at", _TIME, nullable=False),
 )
-
-
-REASON_LENGTH = 4000
 
 
 def for_people(text: str, longest: int = PEOPLE_LENGTH) -> str:

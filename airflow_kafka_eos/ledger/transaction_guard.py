@@ -1,8 +1,6 @@
 """Keep an author's SQL inside of the database transaction that it was given, and that transaction durable.
 
 Rule: dual-write-with-the-decision.
-
-What a database calls an error, whatever its driver is.
 """
 
 from __future__ import annotations
@@ -17,20 +15,6 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from airflow_kafka_eos.dual_write import ends_transaction
 from airflow_kafka_eos.errors import ConfigurationError, DualWriteError
 
-
-def error_code(error: DBAPIError) -> str | int | None:
-    """MySQL's number, else the SQLSTATE; None where the driver gives neither (SQLite, a connection that broke).
-
-    pymysql has an SQLSTATE too, from 1.2 on, which says less than the number: HY000 for most.
-    """
-    original: Any = error.orig
-    if type(original).__module__.partition(".")[0] in ("MySQLdb", "pymysql"):
-        number = original.args[0] if original.args else None
-        return number if isinstance(number, int) else None
-    state = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
-    return state if isinstance(state, str) else None
-
-
 _GUARDED = "kafka_eos_guarded"
 _SAVEPOINT = "kafka_eos_dual_write"
 # no such savepoint, no transaction; SQLite has no code of its own for it
@@ -44,9 +28,26 @@ class SplitTransactionError(Exception):
 
 def install(engine: Engine) -> None:
     """Have the engine's connections refuse COMMIT and ROLLBACK while :func:`one_transaction` holds them."""
-    event.listen(engine, "commit", _refuse)
-    event.listen(engine, "rollback", _refuse)
-    event.listen(engine, "before_cursor_execute", _refuse_statement)
+    event.listen(engine, "commit", _check_end)
+    event.listen(engine, "rollback", _check_end)
+    event.listen(engine, "before_cursor_execute", _check_statement)
+
+
+def _check_end(connection: Connection) -> None:
+    if connection.get_execution_options().get(_GUARDED, False):
+        raise _refusal("commits or rolls back the connection")
+
+
+def _check_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    if connection.get_execution_options().get(_GUARDED, False) and ends_transaction(statement):
+        raise _refusal("runs COMMIT, ROLLBACK, BEGIN or the like")
+
+
+def _refusal(what: str) -> DualWriteError:
+    return DualWriteError(
+        f"the author's SQL {what}: rows and decision would no longer be one. Nothing is decided",
+        remedy="Leave that to the ledger, which commits rows and decision together; then clear prepare",
+    )
 
 
 @contextmanager
@@ -106,18 +107,14 @@ def insist_on_durability(connection: Connection) -> None:
         )
 
 
-def _refuse(connection: Connection) -> None:
-    if connection.get_execution_options().get(_GUARDED, False):
-        raise _refusal("commits or rolls back the connection")
+def error_code(error: DBAPIError) -> str | int | None:
+    """MySQL's number, else the SQLSTATE; None where the driver gives neither (SQLite, a connection that broke).
 
-
-def _refuse_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    if connection.get_execution_options().get(_GUARDED, False) and ends_transaction(statement):
-        raise _refusal("runs COMMIT, ROLLBACK, BEGIN or the like")
-
-
-def _refusal(what: str) -> DualWriteError:
-    return DualWriteError(
-        f"the author's SQL {what}: rows and decision would no longer be one. Nothing is decided",
-        remedy="Leave that to the ledger, which commits rows and decision together; then clear prepare",
-    )
+    pymysql has an SQLSTATE too, from 1.2 on, which says less than the number: HY000 for most.
+    """
+    original: Any = error.orig
+    if type(original).__module__.partition(".")[0] in ("MySQLdb", "pymysql"):
+        number = original.args[0] if original.args else None
+        return number if isinstance(number, int) else None
+    state = getattr(original, "pgcode", None) or getattr(original, "sqlstate", None)
+    return state if isinstance(state, str) else None

@@ -7,9 +7,9 @@ Airflow makes an asset that no DAG file names together with its first event, and
 notes that the alias has the asset. Where two tasks end at once, the second meets the database's UNIQUE constraint, and
 Airflow 3.3 marks it as failed for good, without retries ("Error updating Task Instance state. Setting the task to
 failed", seen in a backfill): a load that is committed and visible would show as a failed run. So tasks whose success
-would make the same in Airflow take turns (docs/adr/0022).
+would make the same in Airflow wait for each other: one has the lease (docs/adr/0022).
 
-Rule: turns-for-the-first-event.
+Rule: lease-for-the-first-event.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Airflow has the success of whoever took its turn by then, on a busy machine too.
-A_TURN = timedelta(seconds=60)
+#: Airflow has the success of whoever acquired the lease by then, on a busy machine too.
+LEASE_TTL = timedelta(seconds=60)
 #: Nobody waits longer.
 PATIENCE = timedelta(minutes=3)
 _LOOK_S = 1.0
@@ -104,14 +104,14 @@ def announce(
     alias: AssetAlias | None,
     topics: Iterable[str],
     server: str,
-    take: Callable[[Collection[str]], str | None] = lambda what: None,
+    acquire: Callable[[Collection[str]], str | None] = lambda what: None,
 ) -> Told:
     """Note for this task's success what there is to tell, with its extra.
 
     :param outlets: the task's own, ``alias`` among them.
     :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load.
     :param alias: tells of ``topics`` that no outlet names; None to tell of outlets alone.
-    :param take: takes the turn with what is to be made in Airflow, see :func:`take_turn`.
+    :param acquire: acquires the lease of what is to be made in Airflow, see :func:`acquire_lease`.
     """
     accessors: Any = context["outlet_events"]
     own: list[tuple[Any, AssetUniqueKey | None]] = []
@@ -131,8 +131,8 @@ def announce(
         found = _look(accessors, named, by_alias, alias, arrival)
         return found.to_be_made
 
-    take_turn(look, take)
-    # what was found last, and nothing is asked any more: a turn is short, and was taken with just these assets
+    acquire_lease(look, acquire)
+    # what was found last, and nothing is asked any more: a lease is short, and was acquired with just these assets
     told = Told(before=found.before)
     for outlet, key in own:
         if key is not None:
@@ -197,37 +197,37 @@ def to_be_made(uri: str, alias: str, *, is_made: bool) -> list[str]:
     return [of_alias] if is_made else [uri, of_alias]
 
 
-def take_turn(look: Callable[[], Collection[str]], take: Callable[[Collection[str]], str | None]) -> None:
-    """Wait until nothing is left to be made, or it is our turn to make all of it.
+def acquire_lease(look: Callable[[], Collection[str]], acquire: Callable[[Collection[str]], str | None]) -> None:
+    """Wait until nothing is left to be made, or we have the lease to make all of it.
 
-    Its turn is over for whoever took it when Airflow has its success, for then nothing is left; or by time, where it
-    died. Behind :data:`PATIENCE`, or where the ledger refuses a turn for good, this goes on all the same: the records
-    are there, and readers want to be told.
+    The lease of whoever acquired it is over when Airflow has its success, for then nothing is left; or by time, where
+    it died. Behind :data:`PATIENCE`, or where the ledger refuses a lease for good, this goes on all the same: the
+    records are there, and readers want to be told.
 
     :param look: asks Airflow for what is left.
-    :param take: takes the turn with that; None, or who has it.
+    :param acquire: acquires the lease of that; None, or who has it.
     """
     began, said = time.monotonic(), ""
     while left := look():
         try:
-            holder = take(left)
-            if holder is None:
+            other = acquire(left)
+            if other is None:
                 return
-            reason = f"{holder} has the turn"
+            reason = f"{other} has the lease"
             may_come = True
         except (KafkaEosError, AirflowException, AirflowRuntimeError) as e:  # a connection that Airflow does not give
             reason, may_come = f"{type(e).__name__}: {e}", not isinstance(e, TerminalError)
         waited_s = time.monotonic() - began
         if not may_come or waited_s >= PATIENCE.total_seconds():
             log.warning(
-                "waited %.0f s for its turn to create %s in Airflow, and goes on without it (%s). If another task "
+                "waited %.0f s for its lease to create %s in Airflow, and goes on without it (%s). If another task "
                 "creates the same at this moment, Airflow fails one of the two tasks: clear it then; the records "
                 "are visible",
                 *(waited_s, ", ".join(sorted(left)), reason),
             )
             return
         if reason != said:
-            log.info("waits for its turn to create %s in Airflow (%s)", ", ".join(sorted(left)), reason)
+            log.info("waits for its lease to create %s in Airflow (%s)", ", ".join(sorted(left)), reason)
             said = reason
         time.sleep(_LOOK_S)
 
@@ -278,7 +278,7 @@ def _past(key: AssetUniqueKey) -> Any:
 
 
 def _assets_of(alias: AssetAlias) -> set[AssetUniqueKey]:
-    """Those that were told of by this alias, active or not. None where Airflow does not say: then turns are taken."""
+    """Those that were told of by this alias, active or not. None: Airflow does not say, and a lease is acquired."""
     from airflow.sdk.execution_time.comms import AssetsByAliasResult, GetAssetsByAlias
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 

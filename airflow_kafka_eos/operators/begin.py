@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from airflow_kafka_eos.arguments import check_topics, is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.generation import refuse_reserved
+from airflow_kafka_eos.generation import check_not_reserved
 from airflow_kafka_eos.load import LoadState, OnCommitted, OnCommittedText, Verdict
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
@@ -89,7 +89,7 @@ class BeginLoadOperator(LoadOperator):
             with self.open_session() as session:
                 mode = OnCommitted.read("on_committed", self.on_committed)
                 load = self.load_identity
-                refuse_reserved(load)
+                check_not_reserved(load)
                 check_topics(self.topics, rendered=True, some=False)
                 if mode is OnCommitted.RELOAD:
                     load = reload(session, load, owner=owner, whole=self._whole_group_runs(context))

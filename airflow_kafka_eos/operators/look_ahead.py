@@ -78,12 +78,7 @@ def look_ahead(begin: LoadOperator, context: Any, session: Session, row: Attempt
 
 
 def _look(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, topics: Sequence[str]) -> None:
-    from airflow_kafka_eos.protocol.stages.begin import (
-        Wanted,
-        refuse_limits,
-        refuse_missing_rights,
-        refuse_missing_topics,
-    )
+    from airflow_kafka_eos.protocol.stages.begin import Wanted, check_limits, check_rights, check_topics_exist
 
     found = prepare_behind(begin)
     seen = None if found is None else _Seen(begin, found, context)
@@ -106,14 +101,14 @@ def _look(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, 
         topics = topics or seen.topics()
     if topics:
         try:
-            refuse_missing_topics(session, topics)
+            check_topics_exist(session, topics)
         except TopicError as e:
             if seen is None or not seen.may_be_made:
                 raise
             log.warning("load %s: not there yet: %s", row.load, e)
-    refuse_missing_rights(session, row.load, topics, wanted)
+    check_rights(session, row.load, topics, wanted)
     if wanted is not None:
-        refuse_limits(session, topics, wanted)
+        check_limits(session, topics, wanted)
 
 
 def _check_settings(session: Session) -> None:

@@ -49,7 +49,7 @@ _COUNTED = {
     "hanging": "hanging transactions ended",
     "in_doubt": "loads in doubt",
     "unknown": "open ids that the ledger does not know",
-    "strangers": "open ids of another ledger",
+    "other_ledgers": "open ids of another ledger",
     "elsewhere": "attempts of another cluster",
     "problems": "things need a person",
 }
@@ -119,7 +119,7 @@ class SweepLeftoversOperator(BaseOperator):
         ``swept``: ``load``, ``up_to_attempt``, ``aborted`` ids, ``error``. ``paused``: those of them that waited for a
         paused DAG: ``load``, ``attempt``, ``by``. ``hanging``: what no coordinator would have
         ended in the topics of the ledger's loads, and is ended now, as texts. ``unknown``: open ids of this ledger that
-        it does not know. ``strangers``: open ids of another ledger, older than ``abandoned_after``. ``hidden``: why
+        it does not know. ``other_ledgers``: open ids of another ledger, older than ``abandoned_after``. ``hidden``: why
         there may be more of all these that brokers do not show, as texts. ``elsewhere``: attempts of another Kafka
         cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``. ``in_doubt``: loads. ``numbers``: what
         went to Stats. ``problems``: what needs a person, as texts.
@@ -177,7 +177,12 @@ class SweepLeftoversOperator(BaseOperator):
     def _sweep(
         self, session: Session, by: str, found: dict[str, Any], passing: list[str], is_stopped: IsStopped
     ) -> None:
-        from airflow_kafka_eos.protocol.cleanup.namespace import clean, find, hidden_strangers, strangers
+        from airflow_kafka_eos.protocol.cleanup.namespace import (
+            clean,
+            find,
+            open_of_other_ledgers,
+            other_ledgers_hidden,
+        )
 
         in_doubt = _in_doubt(session)
         left = find(session, abandoned_after=self.abandoned_after, is_stopped=is_stopped)
@@ -225,13 +230,13 @@ class SweepLeftoversOperator(BaseOperator):
                 f"closed: sweep it with a kafka_conn_id that leads there, {self.kafka_conn_id} leads to "
                 f"{session.cluster_id}"
             )
-        found["strangers"] = strangers(session, longer_than=self.abandoned_after)
+        found["other_ledgers"] = open_of_other_ledgers(session, longer_than=self.abandoned_after)
         problems += [
             f"{name} is open for more than {self.abandoned_after}, and belongs to another ledger (of a deployment "
             "that does not exist any more?)"
-            for name in found["strangers"]
+            for name in found["other_ledgers"]
         ]
-        found["hidden"] = [str(why) for why in (left.hidden, hidden_strangers(session)) if why is not None]
+        found["hidden"] = [str(why) for why in (left.hidden, other_ledgers_hidden(session)) if why is not None]
         for text in found["hidden"]:
             self.log.warning("THIS MAY NOT BE ALL: %s", text)
         count(session.namespace, "swept_transactions", sum(len(s.aborted) for s in swept))
@@ -253,7 +258,7 @@ class SweepLeftoversOperator(BaseOperator):
         numbers = {
             "in_doubt_loads": len(found["in_doubt"]),
             "unknown_transactions": len(found["unknown"]),
-            "stranger_transactions": len(found["strangers"]),
+            "other_ledgers_transactions": len(found["other_ledgers"]),
             "problems": len(found["problems"]),
         }
         # sent first: what needs a person is known, whatever measuring meets

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
@@ -91,12 +91,6 @@ if TYPE_CHECKING:
 LONGEST_HOLD_TIME = timedelta(milliseconds=TWO_PHASE_TIMEOUT_MS)
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
-#: How the step's last line ends, by what was decided at once.
-_DECIDED = {
-    Verdict.COMMIT: "decided: commit",
-    Verdict.ABORT: "refused, so it is aborted, and the task decide fails with the reason",
-    None: "the task decide decides it",
-}
 #: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
 CONNECTION_SCHEMES = ("s3", "s3a", "gs", "gcs")
 
@@ -212,7 +206,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         from airflow_kafka_eos.operators.decide import decide_at_once
         from airflow_kafka_eos.protocol.guards.id_caps import Caps
         from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
-        from airflow_kafka_eos.protocol.stages.begin import prepared, reference, submit
+        from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference, submit
 
         with no_retry_of_terminal_errors():
             resolved = self._resolve()
@@ -277,10 +271,10 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                 "manifest": str(store.path(ref)),
             }
             with resolved.session(self.namespace) as session:
-                prepared(session, manifest, writers_left=store.writers_left(manifest))
+                record_prepared(session, manifest, writers_left=store.writers_left(manifest))
                 verdict = decide_at_once(self, context, session, manifest, result | warned)
             made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"
-            step.done(ref.load, f"prepared {made}; {_DECIDED[verdict]}", warns=verdict is Verdict.ABORT)
+            step.done(ref.load, f"prepared {made}; {_told(verdict)}", warns=verdict is Verdict.ABORT)
         return result | warned | ({} if verdict is None else {"verdict": verdict.value})
 
     def _prepare_again(
@@ -292,7 +286,7 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
         run_spark: Callable[[str, AttemptRef], None],
     ) -> dict[str, Any]:
         """Write the lost Spark partitions once more: they enter the decision, or nothing of them stays open."""
-        from airflow_kafka_eos.protocol.repair.reprepare import give_back, let_in
+        from airflow_kafka_eos.protocol.repair.reprepare import abandon_all, adopt_all
 
         partitions = [part.spark_partition for part in again.parts]
         self.log.warning("%s: preparing Spark partitions %s again", again.ref, partitions)
@@ -313,12 +307,12 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             # the ledger first, then Kafka; without a manifest nobody can decide it
             try:
                 with resolved.session(self.namespace) as session:
-                    give_back(session, again, str(redact(reason_of(e, resolved.secrets))))
+                    abandon_all(session, again, str(redact(reason_of(e, resolved.secrets))))
             except KafkaEosError as left:
                 self.log.warning("what %s has open is left to cleanup: %s", again.ref, left)
             raise
         with resolved.session(self.namespace) as session:
-            let_in(session, again, manifest)
+            adopt_all(session, again, manifest)
         return {"prepared_again": partitions, "records": manifest.records, "manifest": store.path(again.ref)}
 
     def _warned(self, session: Session, row: AttemptRow, asked: str | None, owner: str) -> dict[str, str]:
@@ -415,6 +409,18 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
                     yield
                 finally:
                     self.files, self.conf = before
+
+
+def _told(verdict: Verdict | None) -> str:
+    """How the step's last line ends, by what was decided at once."""
+    match verdict:
+        case Verdict.COMMIT:
+            return "decided: commit"
+        case Verdict.ABORT:
+            return "refused, so it is aborted, and the task decide fails with the reason"
+        case None:
+            return "the task decide decides it"
+    assert_never(verdict)
 
 
 def check_writer(scope: TransactionScope, two_phase_commit: TwoPhaseCommit, writer: WriterName) -> None:

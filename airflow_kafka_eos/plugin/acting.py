@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -101,6 +101,8 @@ def act(
                 if swept.error is not None:
                     raise swept.error
                 return {"done": f"clean up to attempt {swept.up_to}", "aborted": list(swept.aborted)}
+            case _:
+                assert_never(action)
 
 
 def _check(access: Access, found: Found, wanted: views.ActionName, asked: Asked) -> None:

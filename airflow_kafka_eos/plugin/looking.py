@@ -289,7 +289,7 @@ def _places(found: Iterable[Found], selection: Selection) -> dict[Place, list[Fo
     every = selection.run_id is None
     by_place: dict[Place, list[Found]] = {}
     for f in found:
-        if every and f.row.state in views.AT_REST:
+        if every and f.row.state.is_ended:
             # whatever of them is open shows in the listing of the configured cluster
             by_place.setdefault(replace(dags.configured(), ledger_conn_id=f.ledger_conn_id), []).append(f)
             continue
@@ -355,7 +355,7 @@ def _decided(ledger: Ledger, described: Iterable[TransactionDescription]) -> set
     """Of these, what a decision names and no repair has replaced."""
     return {
         row.transaction
-        for attempt, row in ledger.holders(d.state for d in described)
+        for attempt, row in ledger.prepared_as({d.state for d in described})
         if attempt.verdict is Verdict.COMMIT and row.outcome is not Outcome.SUPERSEDED
     }
 
@@ -364,7 +364,7 @@ def _written(ledger: Ledger, found: Iterable[Found], namespace: str) -> set[Topi
     """Partitions that the unfinished loads of a namespace, or the few of one run, have written to."""
     loads = [f for f in found if f.row.load.namespace == namespace and f.newest is not None]
     if len(loads) > 20:
-        loads = [f for f in loads if f.row.state not in views.AT_REST]
+        loads = [f for f in loads if not f.row.state.is_ended]
     return {
         w.topic_partition
         for f in loads

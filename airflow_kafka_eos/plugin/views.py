@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, assert_never
 
 from airflow_kafka_eos.generation import first_key
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow, reason_of_load
@@ -18,10 +18,6 @@ from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds
 from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, what_to_do
 from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
 
-#: Nothing of them is expected to be open.
-AT_REST = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
-#: Behind a commit decision, and not there yet.
-_UNFINISHED = frozenset({LoadState.COMMITTING, LoadState.REPAIRING, LoadState.IN_DOUBT})
 #: Rows in one answer.
 MOST_LOADS = 200
 MOST_TRANSACTIONS = 1000
@@ -340,7 +336,7 @@ def standing(
         if outlook is not None and outlook[0] in DEAD:
             return Standing.ABANDONED
         return Standing.PAUSED if waits_for_paused_dag(attempt, paused) else Standing.UNDECIDED
-    if is_decided and row is not None and row.state in _UNFINISHED:
+    if is_decided and row is not None and row.state.is_unverified:
         return Standing.DECIDED
     return Standing.LINGERING
 
@@ -385,11 +381,11 @@ def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = Non
     :param outlook: see :func:`outlook_of`.
     """
     found = []
-    if row.state in _UNFINISHED:
+    if row.state.is_unverified:
         found.append(Action(ActionName.RECOVER, "Recover"))
     if attempts:
         found.append(_cleanup(attempts, outlook))
-    if row.state in _UNFINISHED:
+    if row.state.is_unverified:
         warning = (
             "It is decided to be committed. Readers keep what is committed of it, the rest is never completed, and "
             "its key never loads again. There is no way back."
@@ -409,7 +405,7 @@ def _cleanup(attempts: Sequence[AttemptRow], outlook: Outlook) -> Action:
 
 def is_unfinished(row: LoadRow) -> bool:
     """Whether a run may go on with it: only then Airflow is asked which."""
-    return row.state not in AT_REST and row.state is not LoadState.IN_DOUBT
+    return not row.state.is_ended and row.state is not LoadState.IN_DOUBT
 
 
 def outlook_of(row: LoadRow | None, newest: AttemptRow | None, runs: Runs | None) -> Outlook:
@@ -476,10 +472,17 @@ def _listed(tries: Iterable[Try]) -> str:
 
 def _outlook(newest: AttemptRow, kind: Prospect) -> str:
     """What comes next, by itself or by a person."""
-    if newest.verdict is Verdict.COMMIT:
-        return _DECIDED.get(kind, "")
-    if newest.verdict is Verdict.ABORT:
-        return _ABORTED.get(kind, "")
+    match newest.verdict:
+        case Verdict.COMMIT:
+            return _DECIDED.get(kind, "")
+        case Verdict.ABORT:
+            return _ABORTED.get(kind, "")
+        case None:
+            return _outlook_undecided(newest, kind)
+    assert_never(newest.verdict)
+
+
+def _outlook_undecided(newest: AttemptRow, kind: Prospect) -> str:
     if kind in (Prospect.AT_WORK, Prospect.QUEUED):
         return "There is nothing to do."
     if kind is Prospect.WAITS_FOR_RETRY:

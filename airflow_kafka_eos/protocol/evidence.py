@@ -1,6 +1,6 @@
-"""What the partitions' logs say of the transactions of a load (rule: log-is-the-evidence).
+"""What the partitions' logs say of the transactions of a load, and what a person is told where they do not tell.
 
-What a person is told of transactions whose logs do not tell what became of them (rule: doubt-stops-for-a-person).
+Rules: log-is-the-evidence, doubt-stops-for-a-person.
 """
 
 from __future__ import annotations
@@ -9,18 +9,31 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, Sought, may_be_gone
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.hanging.finished import over
+from airflow_kafka_eos.protocol.guards.coordinators import finished
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import COMPACTED, Marker, TopicPartition
 
 _FOLLOWING = {Marker.COMPACTED_THEN_COMMIT: Marker.COMMIT, Marker.COMPACTED_THEN_ABORT: Marker.ABORT}
+#: What an error has room for.
+_SHOWN = 5
+_REMEDY = (
+    "Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
+    "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
+    "it as it is, and the same data can be loaded under a load_key of its own"
+)
+_REMEDY_COMPACTED = (
+    "Nothing more is touched: a load that was committed, and whose keys were written again since, looks like an "
+    "aborted one. Compare the topic with what `airflow-kafka-eos loads show` says. If it has every key of the "
+    "load, as the load wrote it or newer, nothing is missing; if not, load the same data under a load_key of its "
+    "own. Either way `airflow-kafka-eos loads give-up` closes this load"
+)
 
 
 class Judged(NamedTuple):
@@ -57,19 +70,6 @@ def evidence_of(
     return result
 
 
-def _believe_the_young(
-    session: Session, found: Iterable[dict[TopicPartition, Marker]], open_at: datetime
-) -> None:
-    """Where the transaction's own marker cannot have been taken out yet, the first one that is there is its own."""
-    doubtful = [(of, tp) for of in found for tp, marker in of.items() if marker in _FOLLOWING]
-    if not doubtful:
-        return
-    configs = session.partitions.topic_config({tp.topic for _, tp in doubtful}, COMPACTION)
-    for of, tp in doubtful:
-        if not may_be_gone(configs.get(tp.topic, {}), open_at.timestamp() * 1000, time.time() * 1000):
-            of[tp] = _FOLLOWING[of[tp]]
-
-
 def evidence(
     session: Session, row: TransactionRow, decided: AttemptRow | None = None
 ) -> dict[TopicPartition, Marker]:
@@ -83,50 +83,11 @@ def evidence(
     return found[row.transaction.transactional_id]
 
 
-def missing_for_good(
-    session: Session, rows: Iterable[TransactionRow]
-) -> dict[str, dict[TopicPartition, Marker]]:
-    """Of transactions that look open, those that are not, and have no marker all the same: by transactional id.
-
-    Their coordinators have nothing more to do, so no marker comes. And readers are past their last records: the leader
-    has ended them, and whatever ended them is below the high watermark. Only then the log is read again.
-
-    :raises TransientError: a broker does not answer.
-    """
-    known = {t.transaction.transactional_id: t for t in rows}
-    is_over = over(session, known)
-    if not is_over:
-        return {}
-    late = [known[name] for name in is_over]
-    stable = session.partitions.last_stable_offsets(w.topic_partition for t in late for w in t.writes)
-    found, _ = evidence_of(session, late)
-    gone = {}
-    for name, markers in found.items():
-        last = last_offsets(known[name])
-        told = {
-            tp: Marker.MISSING_FOR_GOOD if marker is Marker.MISSING and stable[tp] > last[tp] else marker
-            for tp, marker in markers.items()
-        }
-        if Marker.MISSING_FOR_GOOD in told.values():
-            gone[name] = told
-    return gone
-
-
-def first_offsets(row: TransactionRow) -> dict[TopicPartition, int]:
-    """Of its first record in each partition."""
-    return {w.topic_partition: w.first_offset for w in row.writes}
-
-
-def last_offsets(row: TransactionRow) -> dict[TopicPartition, int]:
-    """Of its last record in each partition."""
-    return {w.topic_partition: w.last_offset for w in row.writes}
-
-
 def _sought(row: TransactionRow) -> dict[TopicPartition, Sought]:
-    state, first = row.transaction.state, first_offsets(row)
+    state, first = row.transaction.state, row.first_offsets
     return {
         tp: Sought(state.producer_id, state.producer_epoch, last, first[tp])
-        for tp, last in last_offsets(row).items()
+        for tp, last in row.last_offsets.items()
     }
 
 
@@ -144,31 +105,46 @@ def _by_topic_ids(rows: Iterable[TransactionRow]) -> list[tuple[Mapping[str, str
     return list(groups)
 
 
-#: What an error has room for.
-_SHOWN = 5
+def _believe_the_young(
+    session: Session, found: Iterable[dict[TopicPartition, Marker]], open_at: datetime
+) -> None:
+    """Where the transaction's own marker cannot have been taken out yet, the first one that is there is its own."""
+    doubtful = [(of, tp) for of in found for tp, marker in of.items() if marker in _FOLLOWING]
+    if not doubtful:
+        return
+    configs = session.partitions.topic_config({tp.topic for _, tp in doubtful}, COMPACTION)
+    for of, tp in doubtful:
+        if not may_be_gone(configs.get(tp.topic, {}), open_at.timestamp() * 1000, time.time() * 1000):
+            of[tp] = _FOLLOWING[of[tp]]
 
-_WHY = {
-    Marker.MISSING_FOR_GOOD: "its leader has ended it and readers are past it, but its log has no end marker",
-    Marker.COMPACTED: "compaction took its records, and its end marker with them or before anybody looked",
-    Marker.COMPACTED_THEN_COMMIT: "compaction took its records; a commit marker of its producer follows, which may be "
-    "a later transaction's",
-    Marker.COMPACTED_THEN_ABORT: "compaction took its records; an abort marker of its producer follows, which may be "
-    "a later transaction's",
-    Marker.UNREADABLE: "unreadable: its log does not have its last record any more, or has something else in its "
-    "place",
-    Marker.MISSING: "open",
-}
-_REMEDY = (
-    "Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
-    "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
-    "it as it is, and the same data can be loaded under a load_key of its own"
-)
-_REMEDY_COMPACTED = (
-    "Nothing more is touched: a load that was committed, and whose keys were written again since, looks like an "
-    "aborted one. Compare the topic with what `airflow-kafka-eos loads show` says. If it has every key of the "
-    "load, as the load wrote it or newer, nothing is missing; if not, load the same data under a load_key of its "
-    "own. Either way `airflow-kafka-eos loads give-up` closes this load"
-)
+
+def missing_for_good(
+    session: Session, rows: Iterable[TransactionRow]
+) -> dict[str, dict[TopicPartition, Marker]]:
+    """Of transactions that look open, those that are not, and have no marker all the same: by transactional id.
+
+    Their coordinators have nothing more to do, so no marker comes. And readers are past their last records: the leader
+    has ended them, and whatever ended them is below the high watermark. Only then the log is read again.
+
+    :raises TransientError: a broker does not answer.
+    """
+    known = {t.transaction.transactional_id: t for t in rows}
+    is_finished = finished(session, known)
+    if not is_finished:
+        return {}
+    late = [known[name] for name in is_finished]
+    stable = session.partitions.last_stable_offsets(w.topic_partition for t in late for w in t.writes)
+    found, _ = evidence_of(session, late)
+    gone = {}
+    for name, markers in found.items():
+        last = known[name].last_offsets
+        told = {
+            tp: Marker.MISSING_FOR_GOOD if marker is Marker.MISSING and stable[tp] > last[tp] else marker
+            for tp, marker in markers.items()
+        }
+        if Marker.MISSING_FOR_GOOD in told.values():
+            gone[name] = told
+    return gone
 
 
 def doubt(
@@ -205,13 +181,34 @@ def doubt(
 
 def _story(row: TransactionRow, markers: Mapping[TopicPartition, Marker]) -> str:
     """What each partition shows, what tells nothing first."""
-    first, last = first_offsets(row), last_offsets(row)
+    first, last = row.first_offsets, row.last_offsets
     told = (Marker.COMMIT, Marker.ABORT)
     parts = [
-        f"{tp} (offsets {first[tp]} to {last[tp]}) {_WHY.get(marker, marker.value)}"
+        f"{tp} (offsets {first[tp]} to {last[tp]}) {_why(marker)}"
         for tp, marker in sorted(markers.items(), key=lambda item: (item[1] in told, item[0]))
     ]
     return ", ".join(parts[:_SHOWN]) + (f", and {len(parts) - _SHOWN} more partitions" if parts[_SHOWN:] else "")
+
+
+def _why(marker: Marker) -> str:
+    match marker:
+        case Marker.COMMIT | Marker.ABORT:
+            return str(marker.value)
+        case Marker.MISSING:
+            return "open"
+        case Marker.MISSING_FOR_GOOD:
+            return "its leader has ended it and readers are past it, but its log has no end marker"
+        case Marker.UNREADABLE:
+            return "unreadable: its log does not have its last record any more, or has something else in its place"
+        case Marker.COMPACTED:
+            return "compaction took its records, and its end marker with them or before anybody looked"
+        case Marker.COMPACTED_THEN_COMMIT | Marker.COMPACTED_THEN_ABORT:
+            kind = "a commit" if marker is Marker.COMPACTED_THEN_COMMIT else "an abort"
+            return (
+                f"compaction took its records; {kind} marker of its producer follows, which may be a later "
+                "transaction's"
+            )
+    assert_never(marker)
 
 
 def _reach(session: Session, markers: Mapping[TopicPartition, Marker]) -> str:

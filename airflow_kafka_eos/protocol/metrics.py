@@ -12,9 +12,8 @@ from airflow_kafka_eos.kafka.admin.preflight import RETENTION
 from airflow_kafka_eos.ledger.queries import NOTHING, Waiting
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.protocol.guards.id_caps import EXPIRATION
-from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, is_ours
+from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, open_of_ours
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition, TransactionDescription
 
@@ -69,9 +68,7 @@ def measure(session: Session) -> Metrics:
     """
     if (hidden := hidden_by_acls(session)) is not None:
         raise hidden
-    prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
-    listed = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
-    described = [d for d in session.coordinator.describe(listed).values() if d.is_open]
+    described = open_of_ours(session)
     lag = _lag(session, described)
     waiting = session.ledger.waiting(session.namespace)
     limits = _limits(session, waiting)
@@ -132,10 +129,10 @@ def _epoch_ms(text: str) -> int:
 def _limits(session: Session, waiting: Waiting) -> Limits:
     if not waiting.unverified:
         return Limits()
-    found = [int(s[EXPIRATION]) for s in session.partitions.broker_configs([EXPIRATION]).values() if EXPIRATION in s]
     # one that was deleted has no settings: its load's commit says so, the others have their numbers
     there = [topic for topic in waiting.topics if topic_seen(session.partitions.wire, topic) is not None]
-    return Limits(min(found, default=None), session.partitions.topic_config(there, RETENTION))
+    expiration_ms = min(session.broker_limits(EXPIRATION), default=None)
+    return Limits(expiration_ms, session.partitions.topic_config(there, RETENTION))
 
 
 def _lag(session: Session, described: list[TransactionDescription]) -> int:

@@ -12,6 +12,7 @@ from airflow_kafka_eos.kafka.admin.preflight import check_broker
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.naming import namespace_prefix
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,16 @@ class Session:
     def cluster_id(self) -> str | None:
         """The id of the Kafka cluster that the connection leads to; None where its brokers tell none."""
         return self.partitions.wire.cluster_id()
+
+    @property
+    def id_prefix(self) -> str:
+        """What every transactional id starts with that this ledger has handed out in the namespace."""
+        return namespace_prefix(self.namespace, self.ledger.ledger_id)
+
+    def broker_limits(self, setting: str) -> list[int]:
+        """What each broker has set it to, of those that show it (DESCRIBE_CONFIGS on the Cluster)."""
+        found = self.partitions.broker_configs([setting]).values()
+        return [int(of[setting]) for of in found if of.get(setting)]
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -107,7 +107,7 @@ class CleanupLoadSensor(PollingLoadSensor):
             owner=owner,
             up_to=self._up_to,
             quiet_s=self.quiet_period.total_seconds(),
-            places=() if self._poll is None else self._poll.places,
+            partitions=() if self._poll is None else self._poll.partitions,
             aborted=() if self._poll is None else self._poll.aborted,
         )
 
@@ -134,14 +134,22 @@ def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Co
     skipped = sorted(task for task, state in tasks.items() if state == "skipped")
     failed = sorted(task for task, state in tasks.items() if state == "failed")
     untold = not set(skipped).isdisjoint(leaves)
-    if not skipped or (load == LoadState.COMMITTED.value and not failed and not untold):
+    state = None if load is None else LoadState(load)
+    if not skipped or (state is LoadState.COMMITTED and not failed and not untold):
         return None
-    if load == LoadState.COMMITTED.value:
-        remedy = "Clear what was skipped, and cleanup, so that those who wait for the load are told"
-    elif load in (None, LoadState.ABORTED.value):
-        remedy = "Nothing of it is visible. To load it after all, clear prepare with what is downstream of it"
-    else:
-        remedy = "It is decided. Clear commit with what is downstream of it, and cleanup, to finish it"
+    match state:
+        case LoadState.COMMITTED:
+            remedy = "Clear what was skipped, and cleanup, so that those who wait for the load are told"
+        case None | LoadState.ABORTED:
+            remedy = "Nothing of it is visible. To load it after all, clear prepare with what is downstream of it"
+        case (
+            LoadState.COMMITTING | LoadState.REPAIRING | LoadState.IN_DOUBT | LoadState.GIVEN_UP
+            # cleanup has made these ABORTED by now
+            | LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING
+        ):
+            remedy = "It is decided. Clear commit with what is downstream of it, and cleanup, to finish it"
+        case _:
+            assert_never(state)
     return (
         f"it is {load or 'not begun'}, {', '.join(skipped)} skipped and {', '.join(failed) or 'none'} failed. Airflow "
         f"would show the run as successful. {remedy}"

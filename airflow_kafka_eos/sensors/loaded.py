@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.arguments import check_bool, check_text, check_topics
-from airflow_kafka_eos.lineage.assets import A_TURN, alias_of, announce, check_server, server_of
+from airflow_kafka_eos.lineage.assets import LEASE_TTL, alias_of, announce, check_server, server_of
 from airflow_kafka_eos.lineage.metrics import count_arrival
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
@@ -84,11 +84,11 @@ class LoadedSensor(PollingLoadSensor):
         before: list[str] = []
         news = ""
         if self.outlets:
-            place, turn_of = cache(self._resolve), task_of(context)
+            place, by = cache(self._resolve), task_of(context)
 
-            def take(what: Collection[str]) -> str | None:
+            def acquire(what: Collection[str]) -> str | None:
                 with place().ledger() as ledger:  # opened for each question: one that is away may come back
-                    return ledger.take_turn(what, by=turn_of, turn=A_TURN)
+                    return ledger.acquire_lease(what, by=by, ttl=LEASE_TTL)
 
             told = announce(
                 context,
@@ -97,7 +97,7 @@ class LoadedSensor(PollingLoadSensor):
                 alias=self._alias,
                 topics=self._topics(summary),
                 server=self._server(),
-                take=take,
+                acquire=acquire,
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before

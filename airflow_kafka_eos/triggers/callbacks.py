@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
-from airflow_kafka_eos.load import LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: What waits for nobody any more.
-_ENDED = frozenset({LoadState.COMMITTED, LoadState.ABORTED, LoadState.GIVEN_UP})
 #: Airflow keeps what a callback returns in a text column, which on MySQL ends at 64 KB.
 _TOLD = 20
 
@@ -70,5 +68,5 @@ def unfinished_loads(ledger: Ledger, namespace: str, load_name: str | None) -> l
             "updated_at": row.updated_at,
         }
         for row in ledger.loads(namespace, load_name)
-        if row.state not in _ENDED
+        if not row.state.is_ended
     ]

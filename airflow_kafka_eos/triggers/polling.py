@@ -118,7 +118,7 @@ class CleanupTrigger(PollingTrigger):
     :param owner: on whose behalf it acts, for the ledger.
     :param up_to: the newest attempt that it may touch.
     :param quiet_s: seconds without anything open.
-    :param places: topics and partitions where the sensor has aborted something.
+    :param partitions: topics and partitions where the sensor has aborted something.
     :param aborted: the transactional ids of that.
     """
 
@@ -128,7 +128,7 @@ class CleanupTrigger(PollingTrigger):
         owner: str,
         up_to: int,
         quiet_s: float,
-        places: Sequence[Sequence[Any]] = (),
+        partitions: Sequence[Sequence[Any]] = (),
         aborted: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
@@ -136,12 +136,12 @@ class CleanupTrigger(PollingTrigger):
         self.owner = owner
         self.up_to = up_to
         self.quiet_s = quiet_s
-        self.places = places
+        self.partitions = partitions
         self.aborted = aborted
 
     def fields(self) -> dict[str, Any]:
         own = {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
-        done = {"places": [list(place) for place in self.places], "aborted": list(self.aborted)}
+        done = {"partitions": [list(tp) for tp in self.partitions], "aborted": list(self.aborted)}
         return super().fields() | own | done
 
     def is_known_to(self, ledger: Ledger) -> bool:
@@ -158,7 +158,7 @@ class CleanupTrigger(PollingTrigger):
             up_to=self.up_to,
             by=self.owner,
             quiet_s=self.quiet_s,
-            places=self.places,
+            partitions=self.partitions,
             aborted=self.aborted,
         )
 

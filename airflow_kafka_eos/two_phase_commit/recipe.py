@@ -28,8 +28,8 @@ from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId, parse
 from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.evidence import evidence
-from airflow_kafka_eos.protocol.guards.ownership import holder_of, refuse_elsewhere, refuse_foreign
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_restored
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster, check_ours, holder_of
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.session import Session
@@ -56,7 +56,7 @@ def prepared_state(session: Session, transactional_id: str) -> PreparedTxnState:
 
     :raises ConfigurationError: the id is not of this namespace and ledger.
     """
-    refuse_foreign(session, transactional_id)
+    check_ours(session, transactional_id)
     attempt = holder_of(session, PreparedTransaction(transactional_id, PreparedTxnState.EMPTY))
     return PreparedTxnState.EMPTY if attempt is None else _recorded(session, attempt, transactional_id)
 
@@ -79,7 +79,7 @@ def init_transactions(
         return PreparedTxnState.EMPTY
     recorded = prepared_state(session, transactional_id)
     holder = holder_of(session, PreparedTransaction(transactional_id, recorded))
-    refuse_elsewhere(session, [] if holder is None else [holder])
+    check_cluster(session, [] if holder is None else [holder])
     seen = session.coordinator.describe([transactional_id]).get(transactional_id)
     if seen is None or not seen.is_open or recorded.is_empty:
         return PreparedTxnState.EMPTY
@@ -118,12 +118,12 @@ def complete_transaction(
         other, and a decision is never taken back.
     :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.repair.recover.recover` and :func:`force_terminate`.
     """
-    refuse_foreign(session, transactional_id)
+    check_ours(session, transactional_id)
     given, reason = PreparedTransaction(transactional_id, state), "complete_transaction: no decision"
     attempt = holder_of(session, given)
     if attempt is not None:
-        refuse_elsewhere(session, [attempt])
-    _refuse_forgotten(session, attempt, given)
+        check_cluster(session, [attempt])
+    _check_not_forgotten(session, attempt, given)
     if attempt is not None:
         if _is_of_an_earlier_holder(session, attempt, given):
             return Completion(Verdict.ABORT, None)
@@ -176,7 +176,7 @@ def _is_of_an_earlier_holder(session: Session, attempt: AttemptRow, given: Prepa
     return seen is None or not seen.is_open or seen.state != given.state
 
 
-def _refuse_forgotten(session: Session, attempt: AttemptRow | None, given: PreparedTransaction) -> None:
+def _check_not_forgotten(session: Session, attempt: AttemptRow | None, given: PreparedTransaction) -> None:
     """Refuse to go on where brokers show more than the ledger knows, as after a restore; a decided load is known."""
     name = given.transactional_id
     seen = session.coordinator.describe([name]).get(name)
@@ -193,7 +193,7 @@ def _refuse_forgotten(session: Session, attempt: AttemptRow | None, given: Prepa
     parsed = parse(name)
     load = attempt.load if attempt else parsed.load if isinstance(parsed, TransactionalId) else None
     if load is not None:
-        refuse_restored(session, load)
+        check_not_restored(session, load)
     if attempt is not None and attempt.is_undecided and recorded is None and seen is None and not given.state.is_empty:
         raise _doubt(given, attempt, f"the caller has {given.state}, and neither ledger nor coordinator know of it")
 

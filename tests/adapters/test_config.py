@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow_kafka_eos.cli.cluster import settings_of
 
 from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load
 from airflow_kafka_eos.cli import parser
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE, url_of
+from airflow_kafka_eos.cli.target import settings_of
 from airflow_kafka_eos.config import OPTIONS, deferrable, optional, provider_config, setting
 from airflow_kafka_eos.doctor.finding import Asked
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.get_provider_info import LEDGER_CONNECTION, get_provider_info
 from airflow_kafka_eos.hooks.kafka_eos import KafkaEosLedgerHook
 from airflow_kafka_eos.ledger.location import BACKENDS, FILE_NAME, LEDGER_CONN_TYPE
-from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
@@ -31,7 +30,7 @@ from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.protocol.guards.id_caps import Caps
 from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
-from airflow_kafka_eos.spark.spec import ApplicationSpec
+from airflow_kafka_eos.spark.options import WriteOptions
 
 SET = {
     "namespace": "payments",
@@ -182,7 +181,6 @@ def _refuse() -> None:
 def page() -> dict[str, Any]:
     from airflow_kafka_eos.plugin import acting, dags, looking, views
 
-    load = LoadIdentity("n", "l", "k")
     swept: dict[str, Any] = {}
 
     def clean(*_: Any, **how: Any) -> list[Any]:
@@ -196,7 +194,8 @@ def page() -> dict[str, Any]:
             patch.setattr(acting, name, instead or (lambda *_: None))
         patch.setattr(dags, "note_action", lambda *_, **__: None)
         user: Any = SimpleNamespace(name="somebody")
-        acting.act(user, looking.Selection(), acting.Asked(views.ActionName.CLEANUP, load, 1))
+        asked = acting.Asked(namespace="n", name="l", key="k", attempt=1)
+        acting.act(user, looking.Selection(), views.ActionName.CLEANUP, asked)
     place = dags.configured()
     return {
         "kafka_conn_id": place.kafka_conn_id,
@@ -234,7 +233,7 @@ def test_what_no_section_says_has_one_default() -> None:
         ids = (prepare.max_transactional_ids, prepare.max_transactional_ids_of_namespace)
         assert ids == (given.max_transactional_ids, given.max_transactional_ids_of_namespace)
         assert ids == (caps.per_name, caps.per_namespace) == (asked.caps.per_name, asked.caps.per_namespace)
-        spec = {name: ApplicationSpec.__dataclass_fields__[name].default for name in ("scope", "writer")}
+        spec = {name: WriteOptions.__dataclass_fields__[name].default for name in ("scope", "writer")}
         assert {name: getattr(prepare, name) for name in spec} == spec
         assert prepare.scope == given.scope == asked.scope.value
         assert prepare.two_phase_commit == given.two_phase_commit == asked.two_phase_commit.value

@@ -25,11 +25,19 @@ from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.lineage import assets
 from airflow_kafka_eos.lineage import assets as first_event
-from airflow_kafka_eos.lineage.assets import A_TURN, PATIENCE, Told, _look, announce, take_turn, to_be_made
+from airflow_kafka_eos.lineage.assets import (
+    LEASE_TTL,
+    PATIENCE,
+    Told,
+    _look,
+    acquire_lease,
+    announce,
+    to_be_made,
+)
 from airflow_kafka_eos.operators.base import Step
 from airflow_kafka_eos.sensors.loaded import LoadedSensor
 
-TURN_S = A_TURN.total_seconds()
+LEASE_S = LEASE_TTL.total_seconds()
 URI = "kafka://events/t"
 ALIAS = AssetAlias("days")
 NO_ANSWER = ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500})
@@ -53,11 +61,11 @@ def test_what_an_event_makes_is_the_asset_and_that_its_alias_has_it() -> None:
 
 
 class Tasks:
-    """In a time that passes by sleeping; each task's success makes what it had the turn for, a while later."""
+    """In a time that passes by sleeping; each task's success makes what it had the lease for, a while later."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        self.turns: dict[str, tuple[str, float]] = {}
+        self.leases: dict[str, tuple[str, float]] = {}
         self.made: dict[str, float] = {}
         self.ledger_is_down = False
         monkeypatch.setattr(first_event, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
@@ -71,10 +79,10 @@ class Tasks:
             if self.ledger_is_down:
                 raise LedgerUnavailableError("the ledger is away", remedy="wait")
             for one in sorted(what):
-                holder, since = self.turns.get(one, (by, self.now))
-                if holder != by and self.now < since + TURN_S:
+                holder, since = self.leases.get(one, (by, self.now))
+                if holder != by and self.now < since + LEASE_S:
                     return holder
-                self.turns[one] = (by, self.now)
+                self.leases[one] = (by, self.now)
             return None
 
         return take
@@ -85,7 +93,7 @@ class Tasks:
     def goes(self, by: str, *what: str, since: float = 0.0) -> float:
         """The second at which a task goes that comes at ``since``."""
         self.now = since
-        take_turn(self.left(what), self.take(by))
+        acquire_lease(self.left(what), self.take(by))
         return self.now
 
     def tells(self, by: str, *what: str, since: float = 0.0, takes_s: float = 2.0) -> float:
@@ -113,7 +121,7 @@ def test_one_goes_and_the_others_when_airflow_has_its_success(
     assert tasks.tells("a", "t") == 0
     assert caplog.messages == []
     assert [tasks.tells(by, "t") for by in "bcd"] == [2, 2, 2], "a further event makes nothing"
-    assert caplog.messages == ["waits for its turn to create t in Airflow (a has the turn)"] * 3
+    assert caplog.messages == ["waits for its lease to create t in Airflow (a has the lease)"] * 3
 
 
 def test_nobody_waits_for_a_task_with_a_topic_of_its_own(tasks: Tasks) -> None:
@@ -124,14 +132,14 @@ def test_nobody_waits_for_a_task_with_a_topic_of_its_own(tasks: Tasks) -> None:
 def test_a_task_of_several_topics_goes_once_with_all_of_them(tasks: Tasks) -> None:
     tasks.tells("a", "u", takes_s=20)
     assert tasks.tells("b", "t", "u") == 20
-    assert tasks.turns["t"] == ("b", 20), "held from when it goes: its turn with t did not pass while it waited for u"
+    assert tasks.leases["t"] == ("b", 20), "held from when it goes: its lease of t did not pass while it waited for u"
     assert tasks.tells("c", "t", since=20) == 22
 
 
-def test_one_that_died_with_its_turn_costs_one_turn(tasks: Tasks) -> None:
+def test_one_that_died_with_its_lease_costs_one_lease(tasks: Tasks) -> None:
     assert tasks.goes("dead", "t") == 0
-    assert tasks.tells("b", "t", since=10) == TURN_S
-    assert tasks.tells("c", "t", since=10) == TURN_S + 2
+    assert tasks.tells("b", "t", since=10) == LEASE_S
+    assert tasks.tells("c", "t", since=10) == LEASE_S + 2
     assert tasks.goes("dead", "another") == tasks.goes("dead", "another", since=1) - 1 == 0, "its own next try goes on"
 
 
@@ -150,18 +158,18 @@ def test_a_ledger_that_comes_back_is_asked_again(tasks: Tasks, caplog: pytest.Lo
         tasks.ledger_is_down = tasks.now < 30
         return tasks.take("a")(what)
 
-    take_turn(tasks.left(["t"]), take)
+    acquire_lease(tasks.left(["t"]), take)
     assert tasks.now == 30
     assert len(caplog.messages) == 1
 
 
-def test_a_ledger_that_refuses_turns_is_not_waited_for(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_ledger_that_refuses_leases_is_not_waited_for(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
     """A grant that an upgrade has forgotten: the load is visible, and its readers want to be told."""
 
     def take(_: Collection[str]) -> None:
         raise ConfigurationError("no right to kafka_eos_turns", remedy="grant it")
 
-    take_turn(tasks.left(["t"]), take)
+    acquire_lease(tasks.left(["t"]), take)
     assert tasks.now == 0
     (said,) = caplog.messages
     assert "and goes on without it" in said and "(ConfigurationError: no right to kafka_eos_turns" in said
@@ -201,12 +209,12 @@ def tell(take: Callable[[Collection[str]], str | None], *outlets: Any) -> tuple[
     """What is told of, and the names of the assets that the alias' events go to."""
     accessors = OutletEventAccessors()
     context: Any = {"outlet_events": accessors}
-    told = announce(context, [*outlets, ALIAS], ARRIVAL, alias=ALIAS, topics=["t"], server="events", take=take)
+    told = announce(context, [*outlets, ALIAS], ARRIVAL, alias=ALIAS, topics=["t"], server="events", acquire=take)
     return told, [event.dest_asset_key.name for event in accessors[ALIAS].asset_alias_events]
 
 
-def test_what_is_told_is_what_the_turn_was_taken_for(tasks: Tasks, airflow: Airflow) -> None:
-    """A reader's DAG gives the asset a name while the task waits: events go there; no look is behind the turn."""
+def test_what_is_told_is_what_the_lease_was_acquired_for(tasks: Tasks, airflow: Airflow) -> None:
+    """A reader's DAG gives the asset a name while the task waits: events go there; no look is behind the lease."""
     named = AssetResult(name="of a reader", uri=URI, group="")
     airflow.answer("GetAssetByUri", ErrorResponse(error=ErrorType.ASSET_NOT_FOUND), named)
     taken: list[list[str]] = []
@@ -235,14 +243,14 @@ def test_an_asset_that_has_events_is_made_though_no_dag_knows_it(airflow: Airflo
     assert taken == to_be_made(URI, "days", is_made=True)
 
 
-def test_a_load_that_was_told_of_by_another_name_takes_no_turn(airflow: Airflow) -> None:
+def test_a_load_that_was_told_of_by_another_name_acquires_no_lease(airflow: Airflow) -> None:
     """Those behind it would wait for nothing."""
     airflow.answer("GetAssetEventByAsset", events_of(ARRIVAL["load"]))
     assert tell(lambda what: pytest.fail(f"took {what}")) == (Told(outlets=[ALIAS], before=[URI]), [])
 
 
 def test_an_outlet_that_is_told_of_while_its_task_waits_is_not_told_of_again(tasks: Tasks, airflow: Airflow) -> None:
-    """By another run of the same load, which had the turn with a topic."""
+    """By another run of the same load, which had the lease of a topic."""
     report = Asset("file:///report")
 
     def take(_: Collection[str]) -> str | None:
@@ -291,7 +299,7 @@ def test_a_connection_that_cannot_be_read_fails_no_visible_load(
         assert len(asked) == (PATIENCE.total_seconds() + 1 if events != ARRIVAL["load"] else 0)
 
 
-def test_the_ledger_keeps_the_turns_of_each_task(
+def test_the_ledger_keeps_the_leases_of_each_task(
     tasks: Tasks, airflow: Airflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of two in one run without a group, too: their owner is one. The connections are read once, not each second."""
@@ -311,11 +319,11 @@ def test_the_ledger_keeps_the_turns_of_each_task(
         loaded.done(dict(ARRIVAL), context, Step(loaded, context))
     assert resolved == [task for task in "aaba" for _ in ("its server", "its ledger")]
     said = [m for m in caplog.messages if "and goes on without it" in m]
-    assert len(said) == 2 and all("(d/r task a#map_index=0 has the turn)" in m for m in said)
+    assert len(said) == 2 and all("(d/r task a#map_index=0 has the lease)" in m for m in said)
 
 
 @pytest.mark.parametrize("is_raised", [True, False])
-def test_where_airflow_does_not_say_what_an_alias_has_turns_are_taken(
+def test_where_airflow_does_not_say_what_an_alias_has_leases_are_acquired(
     monkeypatch: pytest.MonkeyPatch, is_raised: bool
 ) -> None:
     """One answer of 500 failed loaded of a visible load."""

@@ -17,7 +17,7 @@ from tests.airflow.steps import run
 #: step -> what is called then
 STEPS: dict[str, tuple[Any, str]] = {
     "its repairs are open": (PrepareLoadOperator, "_prepare_again"),
-    "Spark has written it": (reprepare, "let_in"),
+    "Spark has written it": (reprepare, "adopt_all"),
     "it is adopted": (reprepare, "_tell_kafka"),
 }
 

@@ -114,7 +114,7 @@ def a_prepared_load(
     from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
     from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
     from airflow_kafka_eos.kafka.producer.writers import describe_once
-    from airflow_kafka_eos.protocol.stages.begin import prepared, reference, submit
+    from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference, submit
 
     run("begin", key, ledger_conn_id=ledger_conn_id)
     with session(ledger_conn_id) as opened:
@@ -140,7 +140,7 @@ def a_prepared_load(
         )  # fmt: skip
         store = ManifestStore(str(home / "kafka_eos_manifests"))
         store.write(ref, m.dump(document))
-        prepared(opened, document)
+        record_prepared(opened, document)
     return ref, Path(store.path(ref))
 
 

@@ -75,7 +75,7 @@ def test_the_shipped_maintenance_sweeps_the_loads_and_takes_none_for_a_strangers
     sweep = dag.get_task("sweep")
     sweep.abandoned_after = timedelta(milliseconds=1)
     found = sweep.execute({"ti": TaskInstance()})[left.load.namespace]
-    assert (found["strangers"], found["unknown"], found["problems"]) == ([], [], [])
+    assert (found["other_ledgers"], found["unknown"], found["problems"]) == ([], [], [])
     assert {s["load"]: s["aborted"] for s in found["swept"]} == {str(left.load): [gone], str(decided.load): []}
     assert (state(left), state(decided)) == (LoadState.ABORTED, LoadState.COMMITTED)
 

@@ -174,7 +174,7 @@ def test_what_only_a_person_can_judge_fails_it_without_retries_and_is_in_xcom(le
     with pytest.raises(AirflowFailException, match="2 things need a person"):
         operator.execute(context)
     found = ti.pushed["return_value"][namespace]
-    assert (found["unknown"], found["strangers"]) == ([forgotten], [dead])
+    assert (found["unknown"], found["other_ledgers"]) == ([forgotten], [dead])
     assert [s["load"] for s in found["swept"]] == [str(other.load)], "one finding keeps no other from being swept"
     assert world.open_ids() == sorted([forgotten, dead]), "it ends neither"
     warned = found_by(namespace, fail_on_problems=False, **moment)
@@ -187,7 +187,7 @@ def test_a_stranger_that_is_young_may_be_another_deployments_work(left: Callable
     world = left("none")
     theirs = str(TransactionalId(world.load, "0123456789", 1, 0, 0))
     producer = foreign_transaction(world, theirs)
-    assert found_by(world.load.namespace)["strangers"] == []
+    assert found_by(world.load.namespace)["other_ledgers"] == []
     producer.abort_transaction(30)
 
 

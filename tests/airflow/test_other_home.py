@@ -105,7 +105,7 @@ def event_of(trigger: PollingTrigger) -> dict[str, Any]:
 def triggers(ledger_id: str | None) -> tuple[PollingTrigger, PollingTrigger]:
     """As they are made of what Airflow has kept; without an id of one deferred by a version before."""
     kept = FIELDS | {"load_key": "k", "poll_s": 0.2} | ({} if ledger_id is None else {"ledger_id": ledger_id})
-    cleanup = {"owner": OWNER, "up_to": 1, "quiet_s": 0.0, "places": []}
+    cleanup = {"owner": OWNER, "up_to": 1, "quiet_s": 0.0, "partitions": []}
     return CleanupTrigger(**kept | cleanup), LoadedTrigger(**kept)
 
 

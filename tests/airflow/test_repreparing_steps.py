@@ -24,7 +24,7 @@ from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId, prefix
-from airflow_kafka_eos.protocol.stages.begin import prepared as mark_prepared
+from airflow_kafka_eos.protocol.stages.begin import record_prepared as mark_prepared
 from airflow_kafka_eos.protocol.stages.begin import reference, submit
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.protocol.stages.decide import Checks, decide

@@ -56,7 +56,7 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     a_committed_load(home, kafka, "told", name, (second, 2))
     of_alias = f"kafka://events/{name} by a.b/%C3%BC%20%25"
     with Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db") as ledger:
-        assert ledger.take_turn([of_alias], by="another task", turn=timedelta()) is None
+        assert ledger.acquire_lease([of_alias], by="another task", ttl=timedelta()) is None
     another_has_it_since(home, "2100")
     environment = os.environ | {
         "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "telling"),
@@ -75,7 +75,7 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
         try:
             wait_until(lambda: WAITS in said_so_far() or process.poll() is not None, "the wait", 150)
             stranger.abort_transaction(30)
-            wait_until(lambda: bool(waits(said_so_far())) or process.poll() is not None, "the turn", 150)
+            wait_until(lambda: bool(waits(said_so_far())) or process.poll() is not None, "the lease", 150)
             another_has_it_since(home, "2000")
             wait_until(lambda: process.poll() is not None, "the end of both runs", 150)
         finally:
@@ -99,7 +99,7 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     assert woken == [("reader_of_report",), ("reader_of_topic",)]
     assert ask(home, "SELECT * FROM asset_partition_dag_run") == []
 
-    # a reader knows the topic's asset; that this alias has it too, Airflow has yet to note, and another had the turn
+    # a reader knows the topic's asset; that this alias has it too, Airflow has yet to note, and another had the lease
     of_second = f"kafka://events/{second}"
     to_make = sorted([of_second, f"{of_second} by a.b/%C3%BC%20%25", of_alias])
     assert waits(said_so_far()) == [", ".join(to_make)], "and not in the second run: Airflow has all of it"
@@ -112,8 +112,8 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
     )
     assert waits(last.stdout + last.stderr) == []
     with Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db") as ledger:
-        holder = ledger.take_turn([f"kafka://events/{other}"], by="whoever comes next", turn=timedelta(days=1))
-        assert holder and holder.startswith("telling/"), "it took the turn itself"
+        holder = ledger.acquire_lease([f"kafka://events/{other}"], by="whoever comes next", ttl=timedelta(days=1))
+        assert holder and holder.startswith("telling/"), "it acquired the lease itself"
     uri = f"kafka://events/{other}"
     assert ask(home, f"SELECT a.name FROM asset_event e JOIN asset a ON a.id = e.asset_id WHERE a.uri = '{uri}'") == [
         (uri,)
@@ -122,7 +122,7 @@ def test_a_load_is_told_of_once_also_when_loaded_waited_and_runs_again(
 
 def waits(said: str) -> list[str]:
     """What runs of loaded have waited to make."""
-    return re.findall(r"waits for its turn to create (.*?) in Airflow \(another task has the turn\)", said)
+    return re.findall(r"waits for its lease to create (.*?) in Airflow \(another task has the lease\)", said)
 
 
 def another_has_it_since(home: Path, moment: str) -> None:

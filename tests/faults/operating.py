@@ -112,7 +112,7 @@ def prepare(plan: Plan, order: Order, timeline: Timeline) -> Any:
         raise (FinalError if _is_final(ended) else FailedError)(f"Spark failed: {ended.error or ended.killed_by}")
     manifest = store.read(ref)
     with session(plan) as s:
-        opening.prepared(s, manifest, writers_left=store.writers_left(manifest))
+        opening.record_prepared(s, manifest, writers_left=store.writers_left(manifest))
     return {"attempt": ref.attempt, "records": manifest.records}
 
 

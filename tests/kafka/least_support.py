@@ -16,7 +16,7 @@ from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from tests.acls import Right, allow_exactly
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
@@ -47,7 +47,7 @@ def by_arrow(world: World, *parts: list[str]) -> Manifest:
     names = [TransactionalId(ref.load, ref.ledger_id, ref.attempt, n, n) for n in range(len(parts))]
     entries = [ManifestEntry(n, *world.write_arrow(names[n], part)) for n, part in enumerate(parts)]
     manifest = world.manifest(ref, entries)
-    prepared(world.session, manifest)
+    record_prepared(world.session, manifest)
     return manifest
 
 

@@ -175,8 +175,8 @@ def test_what_is_committed_is_listed_by_name_and_aborted_is_not(
 
 
 def test_the_coordinators_places_name_each_partition_of_the_transaction_log(coordinator: Coordinator) -> None:
-    places = coordinator.places()
-    assert places is not None and places == coordinator.places()
+    places = coordinator.epochs()
+    assert places is not None and places == coordinator.epochs()
     assert sorted(partition for partition, _, _ in places) == list(range(len(places)))
     assert {leader for _, leader, _ in places} == set(coordinator._wire.broker_ids())
 

@@ -153,7 +153,7 @@ def test_a_missing_permission_is_named(secured: Secured) -> None:
         assert partitions.broker_config(["transaction.max.timeout.ms"]) == {}
         assert coordinator.list_open("airflow.") == []  # the broker leaves them out without a word
         brokers = frozenset((-1, node_id, -1) for node_id in wire.broker_ids())
-        assert coordinator.places() == brokers  # without DESCRIBE on __transaction_state
+        assert coordinator.epochs() == brokers  # without DESCRIBE on __transaction_state
 
         grant(plain, ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
         grant(plain, ResourceType.TRANSACTIONAL_ID, txn.transactional_id, AclOperation.DESCRIBE)

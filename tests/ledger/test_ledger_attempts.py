@@ -243,7 +243,7 @@ def test_scope_load_is_one_transaction_with_the_writes_of_all_spark_partitions(l
     assert [str(w.topic_partition) for w in known.writes] == ["orders-0", "orders-1"]
     ledger.decide_commit(document, decided_by="decide")
     assert ledger.is_decided_commit(known.transaction)
-    ledger.record_outcome(LOAD, 1, known.transaction.transactional_id, Outcome.COMMITTED)
+    ledger.record_outcomes(LOAD, 1, {known.transaction.transactional_id: Outcome.COMMITTED})
     assert ledger.record_committed(LOAD, 1).closed_at
 
 

@@ -32,7 +32,7 @@ def test_a_full_ledger_decides_nothing_and_goes_on_when_there_is_room(ledger: Le
     if not url.startswith("sqlite"):
         return  # filling a disk is not for a test; PostgreSQL's code 53100 is told apart like SQLite's
     prepare(ledger)
-    engine = ledger._database.engine
+    engine = ledger.database.engine
     event.listen(engine, "connect", no_further_page)
     with pytest.raises(LedgerUnavailableError, match=r"is full .*nothing was written.*Make room"):
         for _ in range(200):  # until the last page has no room left
@@ -46,14 +46,14 @@ def test_a_ledger_that_is_full_says_so_where_somebody_else_may_be_first(ledger: 
     """By SQLITE_FULL everything is rolled back, a savepoint too: going back to it would tell of that instead."""
     if not url.startswith("sqlite"):
         return
-    event.listen(ledger._database.engine, "connect", no_further_page)
+    event.listen(ledger.database.engine, "connect", no_further_page)
     loads = [LoadIdentity("team", "load_orders", f"{number:03}{'k' * 150}") for number in range(200)]
     with pytest.raises(LedgerUnavailableError, match=r"is full .*nothing was written"):
         for load in loads:  # their rows are the longest of what a begin writes: it is theirs that has no room
             ledger.begin(load, owner="o")
     begun = [load for load in loads if ledger.attempts(load)]
     assert len(begun) == len(ledger.loads("team", "load_orders")) and 0 < len(begun) < len(loads)
-    event.remove(ledger._database.engine, "connect", no_further_page)
+    event.remove(ledger.database.engine, "connect", no_further_page)
     assert ledger.begin(loads[len(begun)], owner="o").number == 1
 
 
@@ -67,7 +67,7 @@ def test_a_read_only_ledger_can_be_looked_at_and_decides_nothing(ledger: Ledger,
     else:
         # whoever runs the tests may be root, for whom no file is read-only
         says = "is read-only .*nothing was written.*writable"
-        event.listen(ledger._database.engine, "connect", lambda c, _: c.execute("PRAGMA query_only = ON"))
+        event.listen(ledger.database.engine, "connect", lambda c, _: c.execute("PRAGMA query_only = ON"))
     assert len(ledger.attempts(LOAD)) == 1
     with pytest.raises(LedgerUnavailableError, match=says):
         ledger.decide_commit(manifest(ledger, 1), decided_by="d")
@@ -77,7 +77,7 @@ def test_a_read_only_ledger_can_be_looked_at_and_decides_nothing(ledger: Ledger,
 def test_a_new_id_makes_undecided_attempts_undecidable_and_keeps_what_is_committed(ledger: Ledger, url: str) -> None:
     commit(ledger)
     for t in ledger.transactions(LOAD, 1):
-        ledger.record_outcome(LOAD, 1, t.transaction.transactional_id, Outcome.COMMITTED)
+        ledger.record_outcomes(LOAD, 1, {t.transaction.transactional_id: Outcome.COMMITTED})
     ledger.record_committed(LOAD, 1)
     prepare(ledger, OTHER)
     before = manifest(ledger, 1, OTHER)
@@ -91,7 +91,7 @@ def test_a_new_id_makes_undecided_attempts_undecidable_and_keeps_what_is_committ
     with pytest.raises(ConfigurationError, match="belongs to ledger"):
         ledger.decide_commit(before, decided_by="late")
     with Ledger.open(url) as stale:
-        stale._ledger_id = old  # a process that opened it before
+        stale.ledger_id = old  # a process that opened it before
         with pytest.raises(UndecidableError, match="the ledger got a new id"):
             stale.decide_commit(before, decided_by="late")
 
@@ -120,7 +120,7 @@ def test_no_new_id_while_a_decided_load_is_in_doubt_until_it_is_given_up(ledger:
 def test_no_new_id_while_a_load_that_was_given_up_may_have_transactions_open(ledger: Ledger) -> None:
     commit(ledger)
     committed, open_ = (t.transaction.transactional_id for t in ledger.transactions(LOAD, 1))
-    ledger.record_outcome(LOAD, 1, committed, Outcome.COMMITTED)
+    ledger.record_outcomes(LOAD, 1, {committed: Outcome.COMMITTED})
     ledger.record_given_up(LOAD, by="ada", reason="written by hand")
     old = ledger.ledger_id
     says = rf"may have transactions open: team\..*\({re.escape(open_)}, "

@@ -267,7 +267,7 @@ def test_a_transaction_without_a_commit_decision_is_not_decided(ledger: Ledger) 
 
 def finish(ledger: Ledger) -> None:
     for row in ledger.transactions(LOAD, 1):
-        ledger.record_outcome(LOAD, 1, row.transaction.transactional_id, Outcome.COMMITTED)
+        ledger.record_outcomes(LOAD, 1, {row.transaction.transactional_id: Outcome.COMMITTED})
 
 
 def test_committed_needs_every_outcome(ledger: Ledger, url: str) -> None:
@@ -275,14 +275,14 @@ def test_committed_needs_every_outcome(ledger: Ledger, url: str) -> None:
     first, second = (t.transaction.transactional_id for t in ledger.transactions(LOAD, 1))
     with pytest.raises(NotFinishedError, match="2 of 2"):
         ledger.record_committed(LOAD, 1)
-    assert ledger.record_outcome(LOAD, 1, first, Outcome.COMMITTED) is Outcome.COMMITTED
-    assert ledger.record_outcome(LOAD, 1, second, Outcome.OPEN) is Outcome.OPEN
+    assert ledger.record_outcomes(LOAD, 1, {first: Outcome.COMMITTED}) == {first: Outcome.COMMITTED}
+    assert ledger.record_outcomes(LOAD, 1, {second: Outcome.OPEN}) == {second: Outcome.OPEN}
     with pytest.raises(NotFinishedError, match="1 of 2") as caught:
         ledger.record_committed(LOAD, 1)
     assert caught.value.transactional_id == second
     assert state(ledger) is LoadState.COMMITTING
     assert len(mapping(url)) == 2
-    ledger.record_outcome(LOAD, 1, second, Outcome.COMMITTED)
+    ledger.record_outcomes(LOAD, 1, {second: Outcome.COMMITTED})
     row = ledger.record_committed(LOAD, 1)
     assert row.closed_at is not None
     assert state(ledger) is LoadState.COMMITTED
@@ -294,7 +294,7 @@ def test_committed_needs_every_outcome(ledger: Ledger, url: str) -> None:
 def test_a_lost_transaction_is_not_waited_for(ledger: Ledger, outcome: Outcome) -> None:
     commit(ledger)
     finish_first = ledger.transactions(LOAD, 1)[0].transaction.transactional_id
-    ledger.record_outcome(LOAD, 1, finish_first, outcome)
+    ledger.record_outcomes(LOAD, 1, {finish_first: outcome})
     with pytest.raises(InDoubtError) as caught:
         ledger.record_committed(LOAD, 1)
     assert caught.value.transactional_id == finish_first
@@ -312,10 +312,10 @@ def test_the_mapping_goes_with_the_verified_commit_and_only_its_own_rows(ledger:
 def test_committed_is_final(ledger: Ledger) -> None:
     commit(ledger)
     name = ledger.transactions(LOAD, 1)[0].transaction.transactional_id
-    ledger.record_outcome(LOAD, 1, name, Outcome.OPEN)
-    ledger.record_outcome(LOAD, 1, name, Outcome.COMMITTED)
+    ledger.record_outcomes(LOAD, 1, {name: Outcome.OPEN})
+    ledger.record_outcomes(LOAD, 1, {name: Outcome.COMMITTED})
     for later in (Outcome.OPEN, Outcome.ABORTED, Outcome.IN_DOUBT):
-        assert ledger.record_outcome(LOAD, 1, name, later) is Outcome.COMMITTED
+        assert ledger.record_outcomes(LOAD, 1, {name: later}) == {name: Outcome.COMMITTED}
     assert ledger.transactions(LOAD, 1)[0].outcome is Outcome.COMMITTED
 
 
@@ -323,7 +323,7 @@ def test_outcomes_belong_to_a_commit_decision(ledger: Ledger) -> None:
     prepare(ledger)
     name = transaction(ledger, 1, 0).transactional_id
     calls = (
-        lambda: ledger.record_outcome(LOAD, 1, name, Outcome.COMMITTED),
+        lambda: ledger.record_outcomes(LOAD, 1, {name: Outcome.COMMITTED}),
         lambda: ledger.record_committed(LOAD, 1),
         lambda: ledger.record_in_doubt(LOAD, 1, "x"),
     )

@@ -15,7 +15,7 @@ from ledger_support import LOAD, OTHER, manifest, ref
 
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
-from airflow_kafka_eos.load import DECIDED_COMMIT, LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.transaction import FINAL, Outcome
 
@@ -112,7 +112,7 @@ class LedgerMachine(RuleBasedStateMachine):
             name = rows[partition].transaction.transactional_id
             now: list[Outcome] = []
             done = self.attempt_to(
-                lambda: now.append(self.ledger.record_outcome(load, number, name, outcome))
+                lambda: now.append(self.ledger.record_outcomes(load, number, {name: outcome})[name])
             )
             assert done is self.is_committed(load, number)
             expected = rows[partition].outcome if rows[partition].outcome in FINAL else outcome
@@ -160,7 +160,7 @@ class LedgerMachine(RuleBasedStateMachine):
             undecided = [r for r in rows if r.is_undecided]
             assert len(committed) <= 1, "one commit per load"
             assert undecided in ([], rows[-1:]), "opening aborts what is undecided"
-            assert bool(committed) is (row.state in DECIDED_COMMIT)
+            assert bool(committed) is row.state.is_decided
             if committed:
                 assert committed == rows[-1:], "no new attempt"
             self.state_fits(load, row.state, rows)

@@ -80,10 +80,10 @@ def test_holders_are_found_by_producer_id_and_epoch(ledger: Ledger) -> None:
     commit(ledger)
     prepare(ledger, OTHER)
     states = [PreparedTxnState(1000, 1), PreparedTxnState(1001, 1), PreparedTxnState(1000, 2)]
-    found = ledger.holders([*states, *(PreparedTxnState(n, 0) for n in range(2000, 3300))])
+    found = ledger.prepared_as([*states, *(PreparedTxnState(n, 0) for n in range(2000, 3300))])
     by_load = {(a.load, t.transaction.state) for a, t in found}
     assert by_load == {(load, state) for load in (LOAD, OTHER) for state in states[:2]}
     (attempt, transaction) = next((a, t) for a, t in found if a.load == LOAD and t.spark_partition == 0)
     assert attempt == ledger.attempt(LOAD, 1)
     assert transaction == ledger.transactions(LOAD, 1)[0]
-    assert ledger.holders([]) == []
+    assert ledger.prepared_as([]) == []

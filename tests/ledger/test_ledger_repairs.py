@@ -182,7 +182,7 @@ def test_committed_needs_the_replacement_and_not_what_it_replaced(ledger: Ledger
     sql(url, "UPDATE kafka_eos_repairs SET state = 'open' WHERE number = 2")
     with pytest.raises(NotFinishedError, match="1 of 3"):
         ledger.record_committed(LOAD, 1)
-    ledger.record_outcome(LOAD, 1, row.transactional_id, Outcome.COMMITTED)
+    ledger.record_outcomes(LOAD, 1, {row.transactional_id: Outcome.COMMITTED})
     ledger.record_committed(LOAD, 1)
     assert (load_state(ledger), mapping(url)) == (LoadState.COMMITTED, set())
     assert all(r.state is not RepairState.OPEN for r in ledger.repairs(LOAD))
@@ -194,7 +194,7 @@ def test_whoever_is_overtaken_finds_a_committed_load_and_changes_nothing(ledger:
     lost = lost_one(ledger)
     row = open_repair(ledger, lost)
     adopt(ledger, row, lost)
-    ledger.record_outcome(LOAD, 1, row.transactional_id, Outcome.COMMITTED)
+    ledger.record_outcomes(LOAD, 1, {row.transactional_id: Outcome.COMMITTED})
     ledger.record_committed(LOAD, 1)
     before, name = ledger.load(LOAD), lost.transaction.transactional_id
     ledger.record_repairing(LOAD, 1, "one was lost")
@@ -208,14 +208,14 @@ def test_a_repair_that_is_lost_is_repaired_in_turn(ledger: Ledger) -> None:
     lost = lost_one(ledger)
     first = open_repair(ledger, lost)
     adopt(ledger, first, lost)
-    ledger.record_outcome(LOAD, 1, first.transactional_id, Outcome.LOST)
+    ledger.record_outcomes(LOAD, 1, {first.transactional_id: Outcome.LOST})
     again = next(t for t in ledger.transactions(LOAD, 1) if t.transaction == prepared(first))
     second = open_repair(ledger, again)
     assert (second.number, second.lost_transactional_id) == (3, first.transactional_id)
     adopt(ledger, second, again)
     outcomes = {t.transaction.transactional_id: t.outcome for t in ledger.transactions(LOAD, 1)}
     assert outcomes[first.transactional_id] is Outcome.SUPERSEDED
-    ledger.record_outcome(LOAD, 1, second.transactional_id, Outcome.COMMITTED)
+    ledger.record_outcomes(LOAD, 1, {second.transactional_id: Outcome.COMMITTED})
     assert ledger.record_committed(LOAD, 1).closed_at is not None
 
 
@@ -223,11 +223,11 @@ def test_a_repair_that_is_lost_is_repaired_in_turn(ledger: Ledger) -> None:
 def test_what_the_markers_said_is_final_and_only_a_repair_supersedes(ledger: Ledger, final: Outcome) -> None:
     commit(ledger)
     name = ledger.transactions(LOAD, 1)[0].transaction.transactional_id
-    ledger.record_outcome(LOAD, 1, name, final)
+    ledger.record_outcomes(LOAD, 1, {name: final})
     for later in (Outcome.OPEN, Outcome.ABORTED, Outcome.IN_DOUBT, Outcome.COMMITTED, Outcome.LOST):
-        assert ledger.record_outcome(LOAD, 1, name, later) is final
+        assert ledger.record_outcomes(LOAD, 1, {name: later}) == {name: final}
     with pytest.raises(ConfigurationError, match="only by the repair"):
-        ledger.record_outcome(LOAD, 1, name, Outcome.SUPERSEDED)
+        ledger.record_outcomes(LOAD, 1, {name: Outcome.SUPERSEDED})
 
 
 def test_repairing_is_recorded_once_and_not_of_a_finished_load(ledger: Ledger) -> None:
@@ -273,7 +273,7 @@ def test_only_a_decided_unfinished_load_is_given_up(ledger: Ledger) -> None:
     ledger.decide_abort(ref(ledger, 1), decided_by="x", reason="x")
     commit(ledger)
     for t in ledger.transactions(LOAD, 2):
-        ledger.record_outcome(LOAD, 2, t.transaction.transactional_id, Outcome.COMMITTED)
+        ledger.record_outcomes(LOAD, 2, {t.transaction.transactional_id: Outcome.COMMITTED})
     ledger.record_committed(LOAD, 2)
     with pytest.raises(UndecidableError, match="COMMITTED cannot become GIVEN_UP"):
         ledger.record_given_up(LOAD, by="ada", reason="x")

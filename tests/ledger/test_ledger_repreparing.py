@@ -102,7 +102,7 @@ def test_a_newer_reason_is_taken_and_committed_is_final(ledger: Ledger) -> None:
     own = TransactionalId(LOAD, ledger.ledger_id, row.number, lost.spark_partition, 17)
     adopt(ledger, row, own, moved(lost))
     for t in ledger.transactions(LOAD, 1):
-        ledger.record_outcome(LOAD, 1, t.transaction.transactional_id, Outcome.COMMITTED)
+        ledger.record_outcomes(LOAD, 1, {t.transaction.transactional_id: Outcome.COMMITTED})
     ledger.record_committed(LOAD, 1)
     assert not ledger.record_repairing(LOAD, 1, "late", newer=True)
     known = ledger.load(LOAD)

@@ -37,8 +37,8 @@ def test_a_decision_waits_until_all_of_it_is_verified(ledger: Ledger) -> None:
     assert one == Unverified(LOAD, LoadState.COMMITTING, decided_ms, {"orders": WRITTEN_MS})
     assert ledger.waiting("elsewhere") == NOTHING
     names = [t.transaction.transactional_id for t in ledger.transactions(LOAD, 1)]
-    ledger.record_outcome(LOAD, 1, names[0], Outcome.COMMITTED)
-    ledger.record_outcome(LOAD, 1, names[1], Outcome.LOST)
+    ledger.record_outcomes(LOAD, 1, {names[0]: Outcome.COMMITTED})
+    ledger.record_outcomes(LOAD, 1, {names[1]: Outcome.LOST})
     ledger.record_repairing(LOAD, 1, "lost")
     (one,) = ledger.waiting("team").unverified
     assert (one.state, one.oldest_ms) == (LoadState.REPAIRING, {"orders": WRITTEN_MS})
@@ -47,7 +47,7 @@ def test_a_decision_waits_until_all_of_it_is_verified(ledger: Ledger) -> None:
 def test_what_is_verified_is_safe_from_retention(ledger: Ledger) -> None:
     commit(ledger)
     for t in ledger.transactions(LOAD, 1):
-        ledger.record_outcome(LOAD, 1, t.transaction.transactional_id, Outcome.COMMITTED)
+        ledger.record_outcomes(LOAD, 1, {t.transaction.transactional_id: Outcome.COMMITTED})
     (one,) = ledger.waiting("team").unverified
     assert one.oldest_ms == {} and ledger.waiting("team").topics == frozenset()
     ledger.record_committed(LOAD, 1)

@@ -64,8 +64,8 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "older-attempt-decided",
         "only the newest attempt is decided",
         _LEDGER + "decisions.py",
-        "    if newest is not None and newest.number != attempt.number:",
-        "    if newest is None:",
+        "            if newest is not None and newest.number != attempt.number:",
+        "            if newest is None:",
         ("tests/ledger/test_ledger_decisions.py::test_commit_needs_the_newest_attempt",),
     ),
     Mutation(
@@ -73,9 +73,8 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "aborted-attempt-decided",
         "what is aborted is never committed",
         _LEDGER + "decisions.py",
-        '    if attempt.verdict is Verdict.ABORT:\n        return f"it was aborted',
-        '    if attempt.verdict is Verdict.ABORT:\n        return ""\n'
-        '    if attempt.number < 0:\n        return f"it was aborted',
+        '        case Verdict.ABORT:\n            return f"it was aborted {by}: {attempt.reason}"\n',
+        '        case Verdict.ABORT:\n            return ""\n',
         ("tests/ledger/test_ledger_decisions.py::test_an_aborted_attempt_is_never_committed",),
     ),
     Mutation(

@@ -24,7 +24,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "unreadable-is-done",
         "a log that cannot be read tells nothing",
         "airflow_kafka_eos/transaction.py",
-        "seen & UNTOLD or ",
+        "not all(marker.tells for marker in seen) or ",
         "",
         ("tests/test_evidence.py::test_the_table_of_outcomes",),
     ),
@@ -93,8 +93,8 @@ OF_ENDING: tuple[Mutation, ...] = (
         "reload-of-each-try",
         "a begin that is tried again makes no second copy",
         "airflow_kafka_eos/generation.py",
-        "newest.number + (newest.state is LoadState.COMMITTED)",
-        "newest.number + 1",
+        "LoadState.ABORTED:\n            return newest.number\n",
+        "LoadState.ABORTED:\n            return newest.number + 1\n",
         ("tests/test_generation.py::test_a_begin_that_is_tried_again_makes_no_second_copy",),
     ),
     Mutation(
@@ -102,8 +102,8 @@ OF_ENDING: tuple[Mutation, ...] = (
         "reload-round-a-doubt",
         "a reload waits for the person that a decision in doubt waits for",
         "airflow_kafka_eos/generation.py",
-        "    if newest.state in _UNFINISHED:\n",
-        "    if False:\n",
+        "        case LoadState.IN_DOUBT | LoadState.GIVEN_UP:\n",
+        "        case LoadState.GIVEN_UP if False:\n",
         ("tests/test_generation.py::test_only_behind_a_commit_a_new_generation_is_opened",),
     ),
     Mutation(
@@ -174,7 +174,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "one-listing",
         "one listing without an open id does not end a cleanup: a coordinator that moves hides its ids",
         _PROTOCOL + "cleanup/poll.py",
-        "        if quiet < quiet_s or self._looks < looks or not probes:",
+        "        if quiet < quiet_s or self._looks < looks or not guesses:",
         "        if self._looks < 1:",
         ("tests/protocol/test_sweeping.py::test_one_empty_listing_does_not_end_cleanup",),
     ),
@@ -183,7 +183,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "unprobed-end",
         "no look ends a cleanup that has not asked by name for what nobody has reported",
         _PROTOCOL + "cleanup/poll.py",
-        "self._looks < looks or not probes:",
+        "self._looks < looks or not guesses:",
         "self._looks < looks:",
         (
             "tests/protocol/test_probing.py::"

@@ -6,7 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _PROTOCOL = "airflow_kafka_eos/protocol/"
 _FORGOTTEN = _PROTOCOL + "hanging/lost_markers.py"
-_OVER = _PROTOCOL + "hanging/finished.py"
+_OVER = _PROTOCOL + "guards/coordinators.py"
 _HANGING = _PROTOCOL + "hanging/find.py"
 _POLLING = _PROTOCOL + "cleanup/poll.py"
 _EDGES = "tests/protocol/test_forgotten_edges.py::"
@@ -22,7 +22,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "marker-past-its-coordinator",
         "nothing is written while a coordinator may still end it",
         _OVER,
-        "    return seen is None or not (seen.is_open or seen.coordinator_state is CoordinatorState.UNKNOWN)\n",
+        "    return seen is None or seen.coordinator_state.is_at_rest\n",
         "    return True\n",
         (_TESTS + "test_nothing_is_written_while_a_coordinator_may_end_it",),
     ),
@@ -31,8 +31,8 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "marker-in-an-unknown-state",
         "a coordinator's state that a newer broker has is not taken for an end",
         _OVER,
-        "not (seen.is_open or seen.coordinator_state is CoordinatorState.UNKNOWN)",
-        "not seen.is_open",
+        "seen is None or seen.coordinator_state.is_at_rest",
+        "seen is None or not seen.is_open",
         (_TESTS + "test_nothing_is_written_while_a_coordinator_may_end_it",),
     ),
     Mutation(
@@ -121,7 +121,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "reported-partitions-not-asked",
         "among them those that the ledger has",
         _PROTOCOL + "cleanup/sweep.py",
-        "                report.places.update(w.topic_partition for w in t.writes)\n",
+        "                report.partitions.update(w.topic_partition for w in t.writes)\n",
         "                pass\n",
         (_SWEPT,),
     ),
@@ -130,7 +130,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "shown-partitions-not-asked",
         "and those that the coordinator showed of what nobody has reported",
         _PROTOCOL + "cleanup/sweep.py",
-        "            lingering.append(identity)\n            report.places |= found.partitions\n",
+        "            lingering.append(identity)\n            report.partitions |= found.partitions\n",
         "            lingering.append(identity)\n",
         (_REAL + "test_cleanup_ends_what_hangs_behind_its_own_abort",),
     ),
@@ -169,7 +169,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "one-broker-believed-by-find",
         "nor does it hang",
         _HANGING,
-        " or (name in listed and is_over(seen))",
+        " or (name in listed and is_finished(seen))",
         "",
         (_EDGES + "test_one_broker_that_knows_no_such_id_is_not_believed",),
     ),
@@ -178,7 +178,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "moving-coordinator-believed",
         "nothing is over while a coordinator moves or is away",
         _OVER,
-        "    if before is None or before != session.coordinator.places():\n        return {}\n",
+        "    if watch.has_moved():\n        return {}\n",
         "",
         (_EDGES + "test_nothing_is_over_while_a_coordinator_moves",),
     ),
@@ -196,8 +196,8 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "given-up-ended-by-cleanup",
         "what is decided and not committed is no cleanup's to end",
         _HANGING,
-        "            if known is None or known.state is not LoadState.COMMITTED:\n                continue\n",
-        "",
+        "        if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:\n",
+        "        if False:\n",
         (_EDGES + "test_a_cleanup_ends_nothing_of_another_load_that_was_given_up",),
     ),
     Mutation(
@@ -211,19 +211,19 @@ OF_FORGETTING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "forgotten-markers",
-        "places-lost-with-an-error",
+        "partitions-lost-with-an-error",
         "where something was aborted is remembered though the broker did not answer",
         _POLLING,
-        "            self._places |= report.places\n",
-        "            self._places |= report.places if report.left_alone else set()\n",
+        "            self._partitions |= report.partitions\n",
+        "            self._partitions |= report.partitions if report.left_alone else set()\n",
         (_EDGES + "test_what_was_aborted_is_remembered_though_the_broker_never_answered",),
     ),
     Mutation(
         "forgotten-markers",
-        "places-lost-by-deferring",
+        "partitions-lost-by-deferring",
         "and handed over to the trigger",
         "airflow_kafka_eos/triggers/polling.py",
-        "            places=self.places,\n",
+        "            partitions=self.partitions,\n",
         "",
         (_EDGES + "test_what_was_aborted_is_handed_over_to_the_trigger",),
     ),

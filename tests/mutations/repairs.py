@@ -67,8 +67,9 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "doubt-taken-back",
         "a look at a load in doubt does not take it back from the person who is asked",
         "airflow_kafka_eos/ledger/decisions.py",
-        "    elif state is not LoadState.IN_DOUBT:\n",
-        "    else:\n",
+        "        case LoadState.IN_DOUBT:\n            return True\n",
+        "        case LoadState.IN_DOUBT:\n            move(connection, locked, LoadState.REPAIRING)\n"
+        "            return True\n",
         (_AGAIN + "test_a_load_in_doubt_is_taken_back_by_who_repairs_it_and_nobody_else",),
     ),
     Mutation(
@@ -113,8 +114,8 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "straggler-forgotten",
         "cleanup looks at closed repairs too: a straggler may have begun behind their end",
         _SWEEPING,
-        "end_abandoned(session, load, closed_too=True, places=report.places)",
-        "end_abandoned(session, load, places=report.places)",
+        "end_abandoned(session, load, closed_too=True, partitions=report.partitions)",
+        "end_abandoned(session, load, partitions=report.partitions)",
         (_REAL + "test_a_straggler_whose_repair_was_closed_is_found_by_the_sweep",),
     ),
     Mutation(
@@ -170,7 +171,7 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "repaired-twice-by-a-restored-ledger",
         "nothing is repaired where the broker shows a repair that the ledger does not know",
         "airflow_kafka_eos/protocol/stages/commit.py",
-        "                    refuse_unknown_repairs(session, load)\n",
+        "                    check_repairs_known(session, load)\n",
         "",
         ("tests/protocol/test_repair_restored.py::"
          "test_what_was_repaired_behind_the_backup_is_not_repaired_again",),

@@ -11,12 +11,12 @@ from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
 from tests.mutations.ending import OF_ENDING
 from tests.mutations.forgetting import OF_FORGETTING
 from tests.mutations.keys import OF_KEYS
+from tests.mutations.leases import OF_LEASES
 from tests.mutations.mutation import Mutation
 from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
 from tests.mutations.repairs import OF_REPAIRS
 from tests.mutations.standing_still import OF_STANDING_STILL
-from tests.mutations.turns import OF_TURNS
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -31,5 +31,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_COMPACTING,
     *OF_STANDING_STILL,
     *OF_KEYS,
-    *OF_TURNS,
+    *OF_LEASES,
 )

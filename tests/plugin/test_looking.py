@@ -48,5 +48,5 @@ def lost_by(ledger: Ledger, owner: str) -> None:
     ledger.mark_prepared(manifest(ledger, number))
     ledger.decide_commit(manifest(ledger, number), decided_by=owner)
     lost = ledger.transactions(LOAD, number)[0].transaction.transactional_id
-    ledger.record_outcome(LOAD, number, lost, Outcome.LOST)
+    ledger.record_outcomes(LOAD, number, {lost: Outcome.LOST})
     assert ledger.open_repair(LOAD, number, lost, opened_by=owner) is not None

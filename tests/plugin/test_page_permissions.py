@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from tests.plugin.conftest import Site, owner
 from tests.plugin.test_page_api import GUARD, NewLoad, get, lingering, press, state, status, whose
 
@@ -54,7 +54,7 @@ def test_attempts_of_another_dag_are_neither_shown_nor_swept(site: Site, new_loa
     # not the protocol's begin, which would sweep what the first one has left
     ledger.begin(world.load, owner=owner(world))
     ref = reference(site.session, ledger.submit(world.load, owner=owner(world)))
-    prepared(site.session, world.manifest(ref, [world.write(ref, ["c"])]))
+    record_prepared(site.session, world.manifest(ref, [world.write(ref, ["c"])]))
     ledger.make_undecidable(world.load, up_to=2, decided_by="test", reason="over")
     with site.client("neighbour") as neighbour:
         full = get(neighbour, "load", **whose(world))

@@ -14,7 +14,7 @@ from airflow_kafka_eos.kafka.admin.find_markers import TOPIC_ID_VERSION, uuid_of
 from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.conftest import NO_RETENTION_ROUNDS
@@ -149,6 +149,6 @@ def decided_by_hand(world: World, *keys: bytes, places: Sequence[int] = (0,)) ->
     writer.state = world.session.coordinator.describe([name])[name].state
     transaction = PreparedTransaction(name, writer.state)
     manifest = world.manifest(ref, [ManifestEntry(0, transaction, tuple(writer.writes.values()))])
-    prepared(world.session, manifest)
+    record_prepared(world.session, manifest)
     world.decide(manifest)
     return writer

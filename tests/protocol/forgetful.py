@@ -14,7 +14,7 @@ from airflow_kafka_eos.load import TransactionScope, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.late import add_partition, produce_late
@@ -29,7 +29,7 @@ def prepare_forgotten(
     transaction = write_forgotten(world, ref, values, known=known, scope=scope)
     writes = tuple(_writes(p, value) for p, value in zip(shown(world, transaction), values, strict=True))
     manifest = world.manifest(ref, [ManifestEntry(0, transaction, writes)], scope=scope)
-    prepared(world.session, manifest)
+    record_prepared(world.session, manifest)
     return manifest
 
 

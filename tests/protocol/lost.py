@@ -20,7 +20,7 @@ from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.transaction import Marker, PreparedTransaction
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World
@@ -74,7 +74,7 @@ def decided(world: World, count: int, each: int = 40, writer: str = "arrow") -> 
             for n in range(count)
         ],
     )
-    prepared(world.session, manifest)
+    record_prepared(world.session, manifest)
     # a busy machine may need a while for the ledger; the shortest timeouts leave no room for it
     world.decide(manifest, margin_s=20 if world.timeout_ms > 30_000 else 1)
     return manifest

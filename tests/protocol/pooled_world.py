@@ -12,7 +12,7 @@ from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, TransactionS
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
 from airflow_kafka_eos.naming import AnyId, IdRole, name_prefix
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
-from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
+from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.spark.pooled import Snapshot, choose, snapshot
 from airflow_kafka_eos.transaction import TransactionDescription
 from tests.protocol.world import RUN, World
@@ -55,7 +55,7 @@ class PooledWorld(World):
     def prepare(self, *parts: Sequence[str], owner: str = RUN) -> Manifest:
         ref = self.driver(owner)
         manifest = self.manifest(ref, [self.task(ref, part, n) for n, part in enumerate(parts)])
-        prepared(self.session, manifest, writers_left=self.writers_left)
+        record_prepared(self.session, manifest, writers_left=self.writers_left)
         return manifest
 
     def prepare_shared(self, *parts: Sequence[str], two_phase: bool = False, owner: str = RUN) -> Manifest:
@@ -69,7 +69,7 @@ class PooledWorld(World):
             for n, part in enumerate(parts)
         ]
         manifest = self.manifest(ref, entries, scope=TransactionScope.LOAD, two_phase=two_phase)
-        prepared(self.session, manifest, writers_left=self.writers_left)
+        record_prepared(self.session, manifest, writers_left=self.writers_left)
         return manifest
 
     def load_shared(self, *parts: Sequence[str]) -> Manifest:

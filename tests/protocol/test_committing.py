@@ -88,7 +88,7 @@ def test_committed_is_written_only_when_every_marker_is_there(world: World) -> N
     assert ended
     first = manifest.transactions[0].transactional_id
 
-    world.session.ledger.record_outcome(world.load, 1, first, Outcome.COMMITTED)
+    world.session.ledger.record_outcomes(world.load, 1, {first: Outcome.COMMITTED})
     with pytest.raises(NotFinishedError):
         world.session.ledger.record_committed(world.load, 1)
     with pytest.raises(NotFinishedError):
@@ -130,7 +130,7 @@ def test_loaded_names_who_holds_readers_back(world: World) -> None:
     producer = foreign_transaction(world, name)
     world.load_all([str(n) for n in range(40)])
     waiting = lags(world.session, world.load)
-    assert [h.transactional_id for lag in waiting for h in lag.holders] == [name]
+    assert [h.transactional_id for lag in waiting for h in lag.blockers] == [name]
     assert name in str(waiting[0])
     producer.commit_transaction(30)
     until = time.monotonic() + 30

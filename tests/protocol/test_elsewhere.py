@@ -23,10 +23,10 @@ from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.cleanup.namespace import clean, find
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
 from airflow_kafka_eos.protocol.repair.recover import give_up, recover
-from airflow_kafka_eos.protocol.repair.reprepare import let_in, open_repreparation
+from airflow_kafka_eos.protocol.repair.reprepare import adopt_all, open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, submit
 from airflow_kafka_eos.protocol.stages.commit import commit, commit_pass
@@ -196,7 +196,7 @@ def test_a_slot_stays_in_its_cluster(here: World, there: Session) -> None:
         slots.append(submit(session, load, **pooling).slot)  # type: ignore[arg-type]
         (swept,) = clean(session, {load: 1}, by=RUN, quiet_s=0, deadline_s=30)
         assert swept.error is None
-        session.ledger._write(lambda c: c.execute(update(tables.slots).values(quarantined_until=None)))
+        session.ledger.database.write(lambda c: c.execute(update(tables.slots).values(quarantined_until=None)))
     assert slots == [0, 1, 0, 1]
 
 
@@ -206,7 +206,7 @@ def test_a_cluster_that_is_gone_is_forgotten_with_the_repairs_that_it_had(here: 
     wait_until(lambda: not commit_pass(here.session, here.load, 1).open, "the commit of the other")
     here.session.ledger.open_repair(here.load, 1, manifest.transactions[0].transactional_id, opened_by="killed")
     here.session.ledger.abandon_repairs(here.load, reason="dead")
-    here.session.ledger._write(
+    here.session.ledger.database.write(
         lambda c: c.execute(update(tables.attempts).values(closed_at="2026-01-01T00:00:00+00:00"))
     )
     with pytest.raises(OtherClusterError):
@@ -261,8 +261,8 @@ def test_nothing_is_prepared_again_for_another_cluster(here: World, there: Sessi
     refused(url, here, there, lambda: open_repreparation(there, row, by=RUN, hold_time_ms=60_000))
     again = opened(here)
     manifest = written(here, again, same(1))
-    refused(url, here, there, lambda: let_in(there, again, manifest))
-    let_in(here.session, again, manifest)
+    refused(url, here, there, lambda: adopt_all(there, again, manifest))
+    adopt_all(here.session, again, manifest)
     here.commit()
     assert state(here) is LoadState.COMMITTED
 
@@ -272,11 +272,11 @@ def test_a_cluster_that_is_not_known_passes_for_this_one(
     here: World, there: Session, monkeypatch: pytest.MonkeyPatch, unknown: str
 ) -> None:
     row = here.open_attempt()
-    refuse_elsewhere(here.session, [row])
+    check_cluster(here.session, [row])
     with pytest.raises(OtherClusterError):
-        refuse_elsewhere(there, [row])
+        check_cluster(there, [row])
     if unknown == "of the attempt":
         row = replace(row, cluster_id=None)
     else:
         monkeypatch.setattr(Wire, "cluster_id", lambda self: None)
-    refuse_elsewhere(there, [row])
+    check_cluster(there, [row])

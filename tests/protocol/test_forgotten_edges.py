@@ -16,8 +16,8 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.evidence import evidence
+from airflow_kafka_eos.protocol.guards.coordinators import finished
 from airflow_kafka_eos.protocol.hanging import find, lost_markers
-from airflow_kafka_eos.protocol.hanging.finished import over
 from airflow_kafka_eos.protocol.hanging.lost_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.stages.begin import reference
@@ -78,13 +78,13 @@ def test_nothing_is_over_while_a_coordinator_moves(here: World, monkeypatch: pyt
     manifest = prepare_forgotten(here, "ab", known=[2])
     transaction = end(here, manifest, Verdict.ABORT)
     name = transaction.transactional_id
-    assert set(over(here.session, [name])) == {name}
+    assert set(finished(here.session, [name])) == {name}
     with monkeypatch.context() as patched:
         places = iter([{"a": 1}, {"a": 2}])
-        patched.setattr(here.session.coordinator, "places", lambda: next(places))
-        assert over(here.session, [name]) == {}
-    monkeypatch.setattr(here.session.coordinator, "places", lambda: None)
-    assert over(here.session, [name]) == {}
+        patched.setattr(here.session.coordinator, "epochs", lambda: next(places))
+        assert finished(here.session, [name]) == {}
+    monkeypatch.setattr(here.session.coordinator, "epochs", lambda: None)
+    assert finished(here.session, [name]) == {}
 
 
 def test_a_cleanup_ends_nothing_of_another_load_that_was_given_up(here: World) -> None:
@@ -171,7 +171,7 @@ def test_what_was_aborted_is_handed_over_to_the_trigger(here: World) -> None:
     fields = names | {"kafka_conn_id": "k", "ledger_conn_id": None, "poll_s": 1.0}
     # what a person reads of it is whole, too
     assert poll.aborted == [transaction.transactional_id]
-    trigger = CleanupTrigger(**fields, owner=RUN, up_to=9, quiet_s=0, places=poll.places, aborted=poll.aborted)
+    trigger = CleanupTrigger(**fields, owner=RUN, up_to=9, quiet_s=0, partitions=poll.partitions, aborted=poll.aborted)
     again = CleanupTrigger(**trigger.serialize()[1]).new_poll()
     assert isinstance(again, CleanPoll)
     assert again.summary()["aborted"] == poll.aborted

@@ -16,7 +16,7 @@ from airflow_kafka_eos.manifest import ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.protocol.lost import state
@@ -49,7 +49,7 @@ def test_what_a_killed_broker_forgets_is_neither_lost_nor_left_open(
         names = [TransactionalId(ref.load, ref.ledger_id, ref.attempt, n, n) for n in range(TRANSACTIONS)]
         entries = [ManifestEntry(n, *world.write_arrow(name, _values(n))) for n, name in enumerate(names)]
         manifest = world.manifest(ref, entries)
-        prepared(session, manifest)
+        record_prepared(session, manifest)
         if is_decided:
             world.decide(manifest)
         session.coordinator.end_many([t.transaction for t in manifest.prepared], verdict)

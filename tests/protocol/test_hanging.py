@@ -35,7 +35,7 @@ from airflow_kafka_eos.protocol.hanging.find import (
 )
 from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
 from tests.protocol.late import add_partition, produce_late
@@ -77,7 +77,7 @@ def prepare(world: World, *values: str, partition: int = 0) -> PreparedTransacti
     ref = reference(world.session, world.open_attempt())
     name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
     transaction, writes = world.write_arrow(name, values, partition=partition)
-    prepared(world.session, world.manifest(ref, [ManifestEntry(0, transaction, writes)]))
+    record_prepared(world.session, world.manifest(ref, [ManifestEntry(0, transaction, writes)]))
     return transaction
 
 
@@ -220,7 +220,7 @@ class TestOnTransactionVersion1:
         writes = (PartitionWrites(here.topic, 0, 1, 1, 0, 0, "0" * 32, 1),)
         entry = ManifestEntry(0, PreparedTransaction(name, stranger.state), writes)
         there = replace(here.manifest(ref, [entry]), topics={here.topic: TopicInfo("of another cluster", 2)})
-        prepared(session, there)
+        record_prepared(session, there)
         session.ledger.decide_abort(ref, decided_by=RUN, reason="refused")
         assert [h.whose for h in look(here)] == [Whose.FOREIGN]
 
@@ -318,7 +318,7 @@ def test_what_began_before_the_last_record_is_the_decided_transaction_itself(wor
     transaction = prepare(world, "a", "b")
     decide(world)
     world.commit()
-    every = world.session.ledger.holders([transaction.state])  # of the other cluster's loads too
+    every = world.session.ledger.prepared_as([transaction.state])  # of the other cluster's loads too
     ((attempt, row),) = [(a, t) for a, t in every if t.transaction == transaction]
     producer = OpenProducer(places(world)[0], *_identity(transaction), 0, 2, 0)
     assert is_behind(producer, attempt, (attempt, row))

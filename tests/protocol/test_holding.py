@@ -8,7 +8,7 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import ManifestEntry
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, holders_of
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 from tests.protocol.world import World
 
@@ -22,7 +22,7 @@ def test_a_ledger_of_two_clusters_tells_equal_producer_ids_apart(world: World) -
     ref = reference(there.session, there.open_attempt())
     name = str(TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0))
     twin = ManifestEntry(0, PreparedTransaction(name, here.state), manifest.prepared[0].writes)
-    prepared(there.session, there.manifest(ref, [twin]))
+    record_prepared(there.session, there.manifest(ref, [twin]))
     (attempt,) = world.session.ledger.attempts(world.load)
     assert holders_of(world.session, [here]) == {here: attempt}
 

@@ -17,7 +17,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, choose, clean, find, is_repaired
-from airflow_kafka_eos.protocol.repair.reprepare import let_in
+from airflow_kafka_eos.protocol.repair.reprepare import adopt_all
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, reference
 from tests.protocol.lost import mixed_up
@@ -122,7 +122,7 @@ def test_what_is_being_prepared_again_is_left_to_its_run_until_it_is_abandoned(a
     assert young.loads == {}
     assert find(alone.session, abandoned_after=timedelta(0)).loads == {alone.load: 1}
     clean(alone.session, young.loads, by=RUN, quiet_s=0, deadline_s=60)
-    let_in(alone.session, again, made)
+    adopt_all(alone.session, again, made)
     alone.commit()
     assert find(alone.session, abandoned_after=DAY).loads == {}
     row = alone.session.ledger.load(alone.load)

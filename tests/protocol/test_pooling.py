@@ -20,7 +20,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, V
 from airflow_kafka_eos.naming import PooledId, TransactionalId
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
+from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.pooled_world import PooledWorld
@@ -119,7 +119,7 @@ def test_a_stage_that_runs_again_skips_ids_that_are_initialised(world: PooledWor
     assert accepted.transaction is not None
     assert accepted.transaction.transactional_id == str(retried)
     manifest = again.manifest(ref, [accepted])
-    prepared(again.session, manifest, writers_left=True)
+    record_prepared(again.session, manifest, writers_left=True)
     again.decide(manifest)
     again.commit()
     again.clean()
@@ -163,7 +163,7 @@ def test_a_zombie_of_the_lease_before_cannot_write_what_is_committed(world: Pool
     ref = world.driver()
     old = world.task(ref, ["old"])
     manifest = world.manifest(ref, [old])
-    prepared(world.session, manifest, writers_left=False)
+    record_prepared(world.session, manifest, writers_left=False)
     world.decide(manifest)
     world.commit()
     again = world.of("again").prepare(["new"])
@@ -218,7 +218,7 @@ def test_a_zombie_of_a_committed_load_is_ended_while_nobody_else_has_its_slot(wo
     ref = world.driver()
     accepted, copy = world.task(ref, ["a"]), world.task_id(ref)
     manifest = world.manifest(ref, [accepted])
-    prepared(world.session, manifest, writers_left=True)
+    record_prepared(world.session, manifest, writers_left=True)
     world.decide(manifest)
     world.commit()
     world.write_arrow(copy, ["the copy, late"])

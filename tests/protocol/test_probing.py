@@ -14,7 +14,7 @@ from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
-from airflow_kafka_eos.protocol.cleanup.sweep import PARTITIONS, TRIES, probe, sweep
+from airflow_kafka_eos.protocol.cleanup.sweep import PARTITIONS, TRIES, describe_guesses, sweep
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTxnState, TransactionDescription
 from tests.kafka.open_transactions import wait_until
@@ -49,20 +49,20 @@ def test_what_can_be_guessed_is_found_whatever_is_missing_between() -> None:
         REF.task_id(PARTITIONS, 1),
     ]
     broker = Known(*every, REF.task_id(3 * PARTITIONS, 0), replace(REF, slot=1).task_id(0, 0))
-    assert probe(broker, REF) == {str(name) for name in every}
+    assert describe_guesses(broker, REF) == {str(name) for name in every}
 
 
 def test_an_incrementing_attempt_is_asked_for_its_one_id_of_scope_load() -> None:
     own = replace(REF, slot=None)
     broker = Known(own.common_id(IdRole.LOAD), own.task_id(0, 0))
-    assert probe(broker, own) == {str(own.common_id(IdRole.LOAD))}
+    assert describe_guesses(broker, own) == {str(own.common_id(IdRole.LOAD))}
     assert broker.requests == 1
 
 
 def test_nothing_costs_one_request_and_so_does_an_attempt_of_scope_load() -> None:
     for own in (set(), {str(REF.common_id(IdRole.LOAD))}):
         broker = Known(*own)
-        assert probe(broker, REF) == own
+        assert describe_guesses(broker, REF) == own
         assert broker.requests == 1
 
 

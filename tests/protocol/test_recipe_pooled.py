@@ -162,7 +162,7 @@ def test_a_decision_between_the_looks_is_not_answered_with_abort(world: World) -
             world.commit()
             return super().make_undecidable(*arguments, **named)
 
-    late = replace(world.session, ledger=Late(ledger._database, ledger.ledger_id))
+    late = replace(world.session, ledger=Late(ledger.database, ledger.ledger_id))
     answer = complete_transaction(late, one(manifest).transactional_id, one(manifest).state, by=RUN)
     assert answer == Completion(Verdict.COMMIT, one(manifest))
     assert world.visible() == ["a"]

@@ -18,9 +18,9 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
-from airflow_kafka_eos.protocol.cleanup.sweep import began_anew
+from airflow_kafka_eos.protocol.cleanup.sweep import zombie_reopened
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction
 from tests.protocol.world import RUN, World
@@ -61,11 +61,11 @@ def test_a_zombie_under_a_committed_identity_is_found_and_ended_and_the_commit_s
     writes = (PartitionWrites("orders", 0, 1, 1, offset, offset, "0" * 32, int(time.time() * 1000)),)
     world = replace(world, timeout_ms=60_000)
     manifest = world.manifest(ref, [ManifestEntry(0, PreparedTransaction(name, state), writes)])
-    prepared(world.session, manifest)
+    record_prepared(world.session, manifest)
     world.decide(manifest)
     before = world.session.coordinator.describe([name])[name]
     # not committed yet: whatever is open is the decided one
-    assert not began_anew(world.session, world.load, 1, before)
+    assert not zombie_reopened(world.session, world.load, 1, before)
     world.commit()
     # the writer knows of no end: its next partition opens a transaction anew, with the same producer id and epoch
     _produce(writer, 1)
@@ -77,7 +77,7 @@ def test_a_zombie_under_a_committed_identity_is_found_and_ended_and_the_commit_s
     # and so it could while nobody has seen the commit's markers
     for doubtful in (ahead, replace(row, outcome=None)):
         doctored: Any = SimpleNamespace(transactions=lambda *_, one=doubtful: [one])
-        assert not began_anew(replace(world.session, ledger=doctored), world.load, 1, found)
+        assert not zombie_reopened(replace(world.session, ledger=doctored), world.load, 1, found)
     poll = CleanPoll(world.load, up_to=1, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass

@@ -15,7 +15,7 @@ from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_unknown_attempts
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_attempts_known
 from airflow_kafka_eos.protocol.repair import copy
 from airflow_kafka_eos.protocol.repair.copy import repair
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
@@ -39,12 +39,12 @@ def test_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten(
     name = lost.transaction.transactional_id
     opened = world.session.ledger.open_repair(world.load, 1, name, opened_by="r")
     assert opened is not None
-    refuse_unknown_attempts(world.session, world.load, [opened.transactional_id])
+    check_attempts_known(world.session, world.load, [opened.transactional_id])
     known = TransactionalId.parse(opened.transactional_id)
     assert known is not None
     later = str(replace(known, attempt=known.attempt + 1))
     with pytest.raises(InDoubtError, match="transactions of later ones"):
-        refuse_unknown_attempts(world.session, world.load, [opened.transactional_id, later])
+        check_attempts_known(world.session, world.load, [opened.transactional_id, later])
     world.commit()
 
 

@@ -22,7 +22,7 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.repair.copy import repair
 from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import Outcome
@@ -86,7 +86,7 @@ def large_and_small(world: World) -> Manifest:
         for n, batch in batches.items()
     ]
     manifest = world.manifest(ref, entries)
-    prepared(world.session, manifest)
+    record_prepared(world.session, manifest)
     world.decide(manifest)
     return manifest
 

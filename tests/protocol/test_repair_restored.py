@@ -15,7 +15,7 @@ from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.protocol.repair.recover import recover
-from airflow_kafka_eos.protocol.repair.reprepare import let_in, open_repreparation
+from airflow_kafka_eos.protocol.repair.reprepare import adopt_all, open_repreparation
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import submit
 from tests.protocol.lost import decided, lose, read, state
@@ -41,7 +41,7 @@ def prepared_again(own: World, folder: Path) -> None:
     checkpoint(own)
     backup(folder)
     again = opened(own)
-    let_in(own.session, again, written(own, again, same(3)))
+    adopt_all(own.session, again, written(own, again, same(3)))
     own.commit()
 
 
@@ -81,14 +81,14 @@ def test_a_repair_that_is_open_and_unknown_is_not_ended_by_another(own: World, t
         replace(own, session=old).commit()
     assert own.open_ids() == [made.transactions[0].transactional_id]
     old.ledger.close()
-    let_in(own.session, again, made)
+    adopt_all(own.session, again, made)
     own.commit()
 
 
 class Moving(Coordinator):
     """One is away, and what it has is on no listing."""
 
-    def places(self) -> None:
+    def epochs(self) -> None:
         return None
 
     def list_committed(self, prefix: str) -> list[str]:

@@ -267,7 +267,7 @@ def _repairer_that_dies(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as m:
         m.setattr(type(world.session.ledger), "adopt", die)
-        m.setattr(repairing, "_give_back", lambda *arguments: None)
+        m.setattr(repairing, "_abandon", lambda *arguments: None)
         with pytest.raises(Killed):
             world.commit()
     assert len(world.open_ids()) == 1

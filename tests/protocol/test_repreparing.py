@@ -16,7 +16,12 @@ from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.repair import reprepare
 from airflow_kafka_eos.protocol.repair.recover import give_up, recover
-from airflow_kafka_eos.protocol.repair.reprepare import Repreparation, give_back, let_in, open_repreparation
+from airflow_kafka_eos.protocol.repair.reprepare import (
+    Repreparation,
+    abandon_all,
+    adopt_all,
+    open_repreparation,
+)
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, submit
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
@@ -121,7 +126,7 @@ def test_only_what_is_lost_is_prepared_again_and_enters_the_decision(world: Worl
     assert [part.spark_partition for part in again.parts] == [1]
     made = written(world, again, same(4))
     assert len(made.transactions) == 1
-    let_in(world.session, again, made)
+    adopt_all(world.session, again, made)
     world.commit()
     after = read(world, "read_committed")
     assert [m for m in after if m in before] == before
@@ -161,7 +166,7 @@ def test_only_an_equal_digest_enters_and_anything_else_says_both(world: World, c
     again = opened(world)
     made = written(world, again, {0: rows(0, 40), 1: change(rows(1, 40))})
     with pytest.raises(InDoubtError) as caught:
-        let_in(world.session, again, made)
+        adopt_all(world.session, again, made)
     said = str(caught.value)
     old, new = (
         {w.partition: w for w in writes} for writes in (again.parts[1].lost.writes, made.entries[1].writes)
@@ -183,7 +188,7 @@ def test_only_an_equal_digest_enters_and_anything_else_says_both(world: World, c
     assert (row.state, row.reason) == (LoadState.IN_DOUBT, caught.value.message)
     # the source is what it was again
     again = opened(world)
-    let_in(world.session, again, written(world, again, same(2), task=200))
+    adopt_all(world.session, again, written(world, again, same(2), task=200))
     world.commit()
     assert (len(read(world, "read_committed")), state(world)) == (80, LoadState.COMMITTED)
 
@@ -193,11 +198,11 @@ def test_a_source_with_fewer_spark_partitions_or_another_digest_is_said(world: W
     again = opened(world)
     made = written(world, again, {0: rows(0, 40)})
     with pytest.raises(InDoubtError, match=r"had 20 records with digest [0-9a-f]{32} in \S+-0, and has no records now"):
-        let_in(world.session, again, made)
+        adopt_all(world.session, again, made)
     again = opened(world)
     made = written(world, again, same(2))
     with pytest.raises(InDoubtError, match="cannot be compared"):
-        let_in(world.session, again, replace(made, digest_algorithm="another"))
+        adopt_all(world.session, again, replace(made, digest_algorithm="another"))
     nothing_is_open(world)
 
 
@@ -214,7 +219,7 @@ def test_of_two_that_prepare_again_at_once_one_is_adopted(
                 again = opened(world, own, by)
                 made = written(replace(world, session=own), again, same(2), task)
                 ready.wait(60)
-                let_in(own, again, made)
+                adopt_all(own, again, made)
         except BaseException as e:
             failed.append(e)
 
@@ -234,9 +239,9 @@ def test_one_that_comes_when_another_has_brought_all_of_it_is_late_and_no_error(
     lost_and_gone(world, 2, 0, 1)
     slow, fast = opened(world, by="slow"), opened(world, by="fast")
     late = written(world, slow, same(2), 100)
-    let_in(world.session, fast, written(world, fast, same(2), 200))
+    adopt_all(world.session, fast, written(world, fast, same(2), 200))
     nothing_is_open(world)
-    let_in(world.session, slow, late)
+    adopt_all(world.session, slow, late)
     world.commit()
     assert (len(read(world, "read_committed")), state(world)) == (80, LoadState.COMMITTED)
 
@@ -248,7 +253,7 @@ def test_recover_at_the_same_time_neither_ends_nor_doubles_it(world: World) -> N
     with pytest.raises(RecordsGoneError):
         recover(world.session, world.load, by="ada", deadline_s=30)
     assert world.open_ids() == [made.transactions[0].transactional_id]
-    let_in(world.session, again, made)
+    adopt_all(world.session, again, made)
     assert recover(world.session, world.load, by="ada", deadline_s=30).state is LoadState.COMMITTED
     assert (len(read(world, "read_committed")), world.open_ids()) == (40, [])
 
@@ -260,7 +265,7 @@ def test_what_other_attempts_of_its_tasks_left_is_ended_and_what_is_decided_is_n
     killed = write_rows(world, again.ref.task_id(0, 7), rows(0, 10))  # type: ignore[arg-type]
     made = written(world, again, same(1))
     assert len(world.open_ids()) == 2
-    let_in(world.session, again, made)
+    adopt_all(world.session, again, made)
     assert killed.transaction is not None
     nothing_is_open(world)
     # a copy that begins behind the adoption: commit and cleanup look again
@@ -289,11 +294,11 @@ def test_a_prepare_that_is_killed_leaves_nothing_that_the_next_does_not_end(
             wait_until(lambda: sweep(world.session, world.load, up_to=1, by="cleanup").is_quiet, "the sweep")
         case "prepare":
             again = opened(world)
-            let_in(world.session, again, written(world, again, same(2), task=200))
+            adopt_all(world.session, again, written(world, again, same(2), task=200))
         case "give up":
             give_up(world.session, world.load, by="ada", reason="loaded by hand")
         case "give back":
-            give_back(world.session, dead, "Spark failed")
+            abandon_all(world.session, dead, "Spark failed")
     nothing_is_open(world)
     assert len(read(world, "read_committed")) == (40 if next_one == "prepare" else 0)
 
@@ -305,9 +310,9 @@ def test_a_listing_that_hides_ids_closes_no_repair(world: World, monkeypatch: py
     written(world, again, same(1))
     coordinator = type(world.session.coordinator)
     with monkeypatch.context() as m:
-        m.setattr(coordinator, "places", lambda self: None)
+        m.setattr(coordinator, "epochs", lambda self: None)
         m.setattr(coordinator, "list_open", lambda self, *a, **k: [])
-        give_back(world.session, again, "Spark failed")
+        abandon_all(world.session, again, "Spark failed")
     assert len(world.open_ids()) == 1
     newest = world.session.ledger.repairs(world.load)[-1]
     assert (newest.state, newest.closed_at) == (RepairState.UNDECIDABLE, None)
@@ -322,11 +327,11 @@ def test_one_that_cleanup_took_for_dead_enters_nothing_and_may_run_again(world: 
     made = written(world, again, same(1))
     sweep(world.session, world.load, up_to=1, by="cleanup")
     with pytest.raises(NotFinishedError, match="was made undecidable meanwhile"):
-        let_in(world.session, again, made)
+        adopt_all(world.session, again, made)
     nothing_is_open(world)
     assert (read(world, "read_committed"), state(world)) == ([], LoadState.REPAIRING)
     again = opened(world)
-    let_in(world.session, again, written(world, again, same(1), task=200))
+    adopt_all(world.session, again, written(world, again, same(1), task=200))
     world.commit()
     assert (len(read(world, "read_committed")), state(world)) == (40, LoadState.COMMITTED)
 
@@ -337,7 +342,7 @@ def test_one_that_the_broker_has_ended_meanwhile_enters_nothing(world: World) ->
     made = written(world, again, same(1))
     lose(world, made.transactions[0])
     with pytest.raises(UndecidableError, match=r"no longer .*raise hold_time, .*\.max\.timeout\.ms.* 600 s"):
-        let_in(world.session, again, made)
+        adopt_all(world.session, again, made)
     nothing_is_open(world)
     assert state(world) is LoadState.REPAIRING
     assert world.session.ledger.repairs(world.load)[-1].state is RepairState.UNDECIDABLE
@@ -353,7 +358,7 @@ def test_one_that_dies_behind_the_adoption_is_rolled_forward_and_copied_if_it_is
     made = written(world, again, same(1))
     with monkeypatch.context() as m:
         m.setattr(reprepare, "_tell_kafka", lambda *_: None)
-        let_in(world.session, again, made)
+        adopt_all(world.session, again, made)
     if lost:
         lose(world, made.transactions[0])
     world.commit()

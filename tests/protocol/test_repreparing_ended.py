@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, UndecidableError
 from airflow_kafka_eos.protocol.repair import reprepare
-from airflow_kafka_eos.protocol.repair.reprepare import let_in
+from airflow_kafka_eos.protocol.repair.reprepare import adopt_all
 from tests.protocol.lost import read, rows, wait_until, write_rows
 from tests.protocol.test_repreparing import lost_and_gone, nothing_is_open, opened, same, written
 from tests.protocol.world import World
@@ -19,7 +19,7 @@ def test_one_whose_load_is_given_up_meanwhile_says_so_and_leaves_nothing_open(wo
     made = written(world, again, same(1))
     world.session.ledger.record_given_up(world.load, by="ada", reason="loaded by hand")
     with pytest.raises(UndecidableError, match="given up"):
-        let_in(world.session, again, made)
+        adopt_all(world.session, again, made)
     nothing_is_open(world)
 
 
@@ -35,7 +35,7 @@ def test_what_other_attempts_left_is_ended_though_the_commit_did_not_succeed(
         raise BrokerUnavailableError("nobody answers")
 
     monkeypatch.setattr(reprepare, "commit_pass", away)
-    let_in(world.session, again, made)
+    adopt_all(world.session, again, made)
     wait_until(lambda: world.open_ids() == [made.transactions[0].transactional_id], "the end of the other one")
     world.commit()
     assert len(read(world, "read_committed")) == 40

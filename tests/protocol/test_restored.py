@@ -23,7 +23,7 @@ from airflow_kafka_eos.naming import PooledId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
+from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 
@@ -49,7 +49,7 @@ def restored(own: World, folder: Path) -> Session:
 
 
 def checkpoint(own: World) -> None:
-    database = own.session.ledger._database
+    database = own.session.ledger.database
     database.read(lambda c: None)
     with database.engine.connect() as connection:
         connection.exec_driver_sql("COMMIT")
@@ -151,7 +151,7 @@ def backup_while_a_slot_is_leased(pooled: PooledWorld, folder: Path) -> PooledWo
     ref = holder.driver()
     checkpoint(pooled)
     backup(folder)
-    prepared(holder.session, holder.manifest(ref, [holder.task(ref, ["refused"])]), writers_left=False)
+    record_prepared(holder.session, holder.manifest(ref, [holder.task(ref, ["refused"])]), writers_left=False)
     holder.session.ledger.decide_abort(ref, decided_by=RUN, reason="refused")
     holder.clean()
     return holder
@@ -200,7 +200,7 @@ def test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its(
     decided = pooled.of("c").prepare(["c"])
     old = restored(pooled, tmp_path)
     long_ago = datetime.now(UTC) - LONGEST_REQUEST_DELAY - timedelta(minutes=1)
-    old.ledger._write(lambda c: c.execute(update(tables.attempts).values(writers_until=text_of(long_ago))))
+    old.ledger.database.write(lambda c: c.execute(update(tables.attempts).values(writers_until=text_of(long_ago))))
     CleanPoll(holder.load, up_to=9, by=RUN, quiet_s=0)(old)
     old.ledger.close()
     pooled.of("c").decide(decided)
@@ -234,7 +234,7 @@ class Frugal(Coordinator):
 class Mute(Coordinator):
     """Brokers that are away just when older attempts are swept."""
 
-    def places(self) -> None:
+    def epochs(self) -> None:
         raise BrokerUnavailableError("no broker answers")
 
 

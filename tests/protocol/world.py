@@ -19,7 +19,7 @@ from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.stages.begin import begin, prepared, reference, submit
+from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.protocol.stages.commit import commit
 from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
@@ -104,7 +104,7 @@ class World:
             for n, part in enumerate(parts)
         ]
         manifest = self.manifest(ref, entries, scope=TransactionScope.LOAD, two_phase=two_phase)
-        prepared(self.session, manifest)
+        record_prepared(self.session, manifest)
         return manifest
 
     def prepare_two_phase(self, *parts: Sequence[str]) -> Manifest:
@@ -120,7 +120,7 @@ class World:
             for n, part in enumerate(parts)
         ]
         manifest = self.manifest(ref, entries, two_phase=True)
-        prepared(self.session, manifest)
+        record_prepared(self.session, manifest)
         return manifest
 
     def manifest(
@@ -147,7 +147,7 @@ class World:
         """An attempt with one prepared transaction per part."""
         ref = reference(self.session, self.open_attempt(owner))
         manifest = self.manifest(ref, [self.write(ref, part, n) for n, part in enumerate(parts)])
-        prepared(self.session, manifest)
+        record_prepared(self.session, manifest)
         return manifest
 
     def decide(

@@ -24,7 +24,7 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.stages.begin import prepared, reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -96,7 +96,7 @@ def test_a_load_passes_with_the_least_rights_and_shows_no_password(grants: Secur
         )
         shown, output = run(spec, grants, tmp_path)
         manifest = ManifestStore(spec.options.manifest_dir).read(ref)
-        prepared(session, manifest)
+        record_prepared(session, manifest)
         world.decide(manifest)
         world.commit()
         plain = KafkaSettings.from_mapping({"bootstrap.servers": grants.plain.bootstrap_servers})

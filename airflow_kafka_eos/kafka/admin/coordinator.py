@@ -63,7 +63,7 @@ class Coordinator:
 
         :param longer_than_ms: only those that run longer, by the broker's own clock (KIP-994); -1 for all.
 
-        A coordinator that moves while we ask can hide ids (see :meth:`places`): describe by name what the ledger
+        A coordinator that moves while we ask can hide ids (see :meth:`epochs`): describe by name what the ledger
         knows (rule: listing-only-adds). Ids without DESCRIBE permission are left out by the broker without a word.
 
         :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
@@ -104,12 +104,12 @@ class Coordinator:
             lambda: list_transactions.known_ids(self._wire, prefix), what=f"listing the transactional ids of {prefix!r}"
         )
 
-    def places(self) -> list_transactions.Places | None:
+    def epochs(self) -> list_transactions.CoordinatorEpochs | None:
         """Where the coordinators are; None while one is away.
 
         A listing is complete when this is the same before and behind it: no coordinator has moved meanwhile.
         """
-        return self._settle(lambda: list_transactions.places(self._wire), what="asking where the coordinators are")
+        return self._settle(lambda: list_transactions.epochs(self._wire), what="asking where the coordinators are")
 
     # -- describe --------------------------------------------------------------------------------------------------
 

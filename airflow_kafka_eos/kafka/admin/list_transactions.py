@@ -17,19 +17,11 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.transaction import OPEN_STATES, CoordinatorState
 
 #: Partition of ``__transaction_state``, its leader, the leader's epoch.
-Places = frozenset[tuple[int, int, int]]
+CoordinatorEpochs = frozenset[tuple[int, int, int]]
 
 STATE_TOPIC = "__transaction_state"
 TOPIC_AUTHORIZATION_FAILED = 29
-_CLOSED = frozenset(
-    {
-        CoordinatorState.EMPTY,
-        CoordinatorState.COMPLETE_COMMIT,
-        CoordinatorState.COMPLETE_ABORT,
-        CoordinatorState.DEAD,
-    }
-)
-_COMMITTED = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.COMPLETE_COMMIT})
+_COMMITTED = frozenset(state for state in CoordinatorState if state.is_committed)
 _DURATION_VERSION = 1
 _PATTERN_VERSION = 2
 
@@ -44,14 +36,14 @@ class Listed(NamedTuple):
     @property
     def may_be_open(self) -> bool:
         """A state that we do not know counts as one."""
-        return self.state not in _CLOSED
+        return not self.state.is_at_rest
 
 
 def open_ids(wire: Wire, prefix: str, longer_than_ms: int) -> list[str]:
     """See :meth:`Coordinator.list_open <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_open>`."""
     _refuse_unfiltered(wire, longer_than_ms)
     found = everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
-    return sorted({name for name, state in found if state not in _CLOSED})
+    return sorted({name for name, state in found if not state.is_at_rest})
 
 
 def _refuse_unfiltered(wire: Wire, longer_than_ms: int) -> None:
@@ -96,7 +88,7 @@ def of_producers(wire: Wire, producer_ids: Iterable[int]) -> list[Listed]:
     return found
 
 
-def places(wire: Wire) -> Places | None:
+def epochs(wire: Wire) -> CoordinatorEpochs | None:
     """Where the transaction coordinators are; None while one is away.
 
     Where DESCRIBE on ``__transaction_state`` is missing, the brokers that are alive must do.
@@ -112,7 +104,7 @@ def places(wire: Wire) -> Places | None:
     return frozenset((p.partition_index, p.leader_id, p.leader_epoch) for p in topic.partitions)
 
 
-def are_seen(found: Places) -> bool:
+def are_seen(found: CoordinatorEpochs) -> bool:
     """Whether these are the coordinators themselves: then one that is away would show."""
     return all(partition >= 0 for partition, _, _ in found)
 

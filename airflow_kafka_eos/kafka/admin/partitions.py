@@ -38,7 +38,7 @@ class ProducerState(NamedTuple):
     txn_start_offset: int
 
 
-class Holder(NamedTuple):
+class LsoBlocker(NamedTuple):
     """An open transaction that holds back a partition's last stable offset.
 
     ``transactional_id`` is None when no coordinator shows it: another application's that may not be described here, or
@@ -166,13 +166,13 @@ class Partitions:
 
         return self._ask_leaders(tps, request, states, "READ", "describing the producers")
 
-    def lso_holders(self, tp: TopicPartition) -> list[Holder]:
+    def lso_blockers(self, tp: TopicPartition) -> list[LsoBlocker]:
         """The open transactions of a partition, the one that holds back readers first."""
         open_ = sorted(
             (p for p in self.producers([tp])[tp] if p.txn_start_offset >= 0), key=lambda p: p.txn_start_offset
         )
         ids = {row.producer_id: row.transactional_id for row in self.listed(p.producer_id for p in open_)}
-        return [Holder(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in open_]
+        return [LsoBlocker(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in open_]
 
     def listed(self, producer_ids: Iterable[int]) -> list[list_transactions.Listed]:
         """What each broker lists of these producer ids; what may not be described is left out without a word."""

@@ -14,12 +14,7 @@ import time
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.protocol.guards.ownership import (
-    holder_of,
-    present_holder,
-    refuse_elsewhere,
-    refuse_foreign,
-)
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster, check_ours, holder_of, present_holder
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -51,15 +46,15 @@ def force_terminate(
     :raises InDoubtError: it is open, and the ledger does not know its attempt (restored from a backup?).
     :raises NotFinishedError: it has not ended at the deadline.
     """
-    refuse_foreign(session, transactional_id)
+    check_ours(session, transactional_id)
     seen = _describe(session, transactional_id)
     attempt = present_holder(session, transactional_id, seen)
     if of is not None and not _is_same(attempt, of):
         return None
     if attempt is None:
-        _refuse_unknown(transactional_id, seen)
+        _check_known(transactional_id, seen)
         return None
-    refuse_elsewhere(session, [attempt])
+    check_cluster(session, [attempt])
     # before anything is looked at again: from here on nobody decides it (rule: decide-before-kafka)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
     session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")
@@ -73,7 +68,7 @@ def force_terminate(
         identity = PreparedTransaction(transactional_id, seen.state)
         if not _is_same(holder_of(session, identity), attempt):
             return ended  # ours is over, and its slot was given to another attempt
-        _refuse_decided(session, identity, attempt)
+        _check_not_decided(session, identity, attempt)
         if seen.coordinator_state is CoordinatorState.ONGOING:
             log.warning("force-terminating %s of %s attempt %d", identity, attempt.load, attempt.number)
             session.coordinator.end(identity, Verdict.ABORT)
@@ -97,7 +92,7 @@ def _is_same(one: AttemptRow | None, other: AttemptRow) -> bool:
     return one is not None and (one.load, one.number) == (other.load, other.number)
 
 
-def _refuse_unknown(transactional_id: str, seen: TransactionDescription | None) -> None:
+def _check_known(transactional_id: str, seen: TransactionDescription | None) -> None:
     if seen is None:
         raise ConfigurationError(
             "neither the ledger nor a coordinator knows this transactional id",
@@ -112,13 +107,12 @@ def _refuse_unknown(transactional_id: str, seen: TransactionDescription | None) 
         )
 
 
-def _refuse_decided(session: Session, identity: PreparedTransaction, attempt: AttemptRow) -> None:
+def _check_not_decided(session: Session, identity: PreparedTransaction, attempt: AttemptRow) -> None:
     if not session.ledger.is_decided_commit(identity):
         return
-    load = session.ledger.load(attempt.load)
     # COMMITTED: each of its commit markers was seen (rule: zombie-behind-the-commit), so what is open now is what a
     # zombie began behind them
-    if load is not None and load.state in (LoadState.COMMITTED, LoadState.GIVEN_UP):
+    if session.ledger.state(attempt.load) in (LoadState.COMMITTED, LoadState.GIVEN_UP):
         return
     raise UndecidableError(
         "the transaction is decided to be committed: it can only be rolled forward",

@@ -1,9 +1,8 @@
 """What no run is left to sweep: found in ledger and listing, and swept until it is quiet.
 
 A run's own cleanup, and the next begin of a load, sweep what is theirs. What stays behind them: runs that were skipped
-or deleted whole (`dagrun_timeout`), zombies that write after cleanup, loads that nobody runs again.
-
-Open transactions of a namespace that are of no ledger we know: shown to people, never ended (rule: only-our-ids).
+or deleted whole (`dagrun_timeout`), zombies that write after cleanup, loads that nobody runs again. What is open in the
+namespace with another ledger's id is shown to people, never ended (rule: only-our-ids).
 """
 
 from __future__ import annotations
@@ -17,27 +16,17 @@ from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedErro
 from airflow_kafka_eos.kafka.admin.list_permissions import why_ledgers_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.naming import namespace_prefix, parse, prefix_of_all_ledgers
+from airflow_kafka_eos.naming import parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP
-from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, is_elsewhere, is_ours
+from airflow_kafka_eos.protocol.guards.ownership import (
+    hidden_by_acls,
+    holders_of,
+    is_of_other_cluster,
+    open_of_ours,
+)
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction
-
-
-@dataclass(frozen=True)
-class Swept:
-    """What became of one load.
-
-    :param up_to: attempts to this number were swept.
-    :param aborted: transactional ids that were ended.
-    :param error: why it is not clean; None when it is.
-    """
-
-    load: LoadIdentity
-    up_to: int
-    aborted: tuple[str, ...] = ()
-    error: KafkaEosError | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +46,21 @@ class Leftovers:
     hidden: AccessError | None = None
     elsewhere: tuple[AttemptRow, ...] = ()
     stopped: tuple[AttemptRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What became of one load.
+
+    :param up_to: attempts to this number were swept.
+    :param aborted: transactional ids that were ended.
+    :param error: why it is not clean; None when it is.
+    """
+
+    load: LoadIdentity
+    up_to: int
+    aborted: tuple[str, ...] = ()
+    error: KafkaEosError | None = None
 
 
 def find(
@@ -81,7 +85,7 @@ def find(
     # asked behind the listing: an attempt that was opened since then must not look like an old one
     unfinished = session.ledger.unfinished(session.namespace)
     now = datetime.now().astimezone()
-    elsewhere = [row for row in unfinished if is_elsewhere(session, row)]
+    elsewhere = [row for row in unfinished if is_of_other_cluster(session, row)]
     young = [row for row in unfinished if row.is_undecided and now - last_sign(row) < abandoned_after]
     stopped = tuple(row for row in young if row not in elsewhere and is_stopped(row))
     loads = choose(unfinished, holders.values(), now, abandoned_after, elsewhere, stopped)
@@ -93,32 +97,10 @@ def find(
     left_there = tuple(
         row
         for row in elsewhere
-        if now - last_sign(row) >= 2 * abandoned_after and not _is_in_doubt(session, row.load)
+        if now - last_sign(row) >= 2 * abandoned_after and session.ledger.state(row.load) is not LoadState.IN_DOUBT
     )
     stopped = tuple(row for row in stopped if row.number <= loads.get(row.load, 0))
     return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there, stopped)
-
-
-def open_of(session: Session, loads: Mapping[LoadIdentity, int]) -> dict[LoadIdentity, list[str]]:
-    """Transactional ids that are open now, of each load's attempts up to that number. Ends nothing."""
-    found: dict[LoadIdentity, list[str]] = {load: [] for load in loads}
-    for transaction, holder in holders_of(session, _open(session)).items():
-        if holder.number <= loads.get(holder.load, 0):
-            found[holder.load].append(transaction.transactional_id)
-    return {load: sorted(ids) for load, ids in found.items()}
-
-
-def _open(session: Session) -> list[PreparedTransaction]:
-    """What is open under the ids of this ledger in the session's namespace."""
-    prefix = namespace_prefix(session.namespace, session.ledger.ledger_id)
-    open_ids = [name for name in session.coordinator.list_open(prefix) if is_ours(session, name)]
-    described = session.coordinator.describe(open_ids)
-    return [PreparedTransaction(name, seen.state) for name, seen in described.items() if seen.is_open]
-
-
-def _is_in_doubt(session: Session, load: LoadIdentity) -> bool:
-    row = session.ledger.load(load)
-    return row is not None and row.state is LoadState.IN_DOUBT
 
 
 def choose(
@@ -165,6 +147,20 @@ def last_sign(row: AttemptRow) -> datetime:
     return datetime.fromisoformat(max(filter(None, (row.opened_at, row.submitted_at, row.prepared_at))))
 
 
+def open_of(session: Session, loads: Mapping[LoadIdentity, int]) -> dict[LoadIdentity, list[str]]:
+    """Transactional ids that are open now, of each load's attempts up to that number. Ends nothing."""
+    found: dict[LoadIdentity, list[str]] = {load: [] for load in loads}
+    for transaction, holder in holders_of(session, _open(session)).items():
+        if holder.number <= loads.get(holder.load, 0):
+            found[holder.load].append(transaction.transactional_id)
+    return {load: sorted(ids) for load, ids in found.items()}
+
+
+def _open(session: Session) -> list[PreparedTransaction]:
+    """What is open under the ids of this ledger in the session's namespace."""
+    return [PreparedTransaction(seen.transactional_id, seen.state) for seen in open_of_ours(session)]
+
+
 def clean(
     session: Session,
     loads: Mapping[LoadIdentity, int],
@@ -209,7 +205,7 @@ def clean(
     return [done[load] for load in loads if load in done]
 
 
-def strangers(session: Session, *, longer_than: timedelta) -> list[str]:
+def open_of_other_ledgers(session: Session, *, longer_than: timedelta) -> list[str]:
     """Ids of the session's namespace with another ledger's id in them, open for longer than that; sorted.
 
     A deployment that is gone for good, or a ledger that was thrown away, leaves them: with two-phase commit they hold
@@ -227,6 +223,6 @@ def strangers(session: Session, *, longer_than: timedelta) -> list[str]:
     ]
 
 
-def hidden_strangers(session: Session) -> AccessError | None:
+def other_ledgers_hidden(session: Session) -> AccessError | None:
     """Why other ledgers' transactions in the namespace may not be among them; None where they may be described."""
     return why_ledgers_hidden(session.coordinator, session.namespace)

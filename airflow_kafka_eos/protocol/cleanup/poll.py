@@ -39,14 +39,14 @@ class CleanPoll:
 
     One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
     may be late. So it takes two of them that were complete, some time apart. The looks that the quiet period begins and
-    ends with ask by name too for what nobody has reported (:mod:`probing`); those between only list. What only a person
-    can end is not waited for: ``problem`` says it.
+    ends with ask by name too for what nobody has reported (:func:`~.sweep.describe_guesses`); those between only list.
+    What only a person can end is not waited for: ``problem`` says it.
 
     Coordinators' word is not the last one: they forget to end a transaction in some partitions
     (:mod:`..hanging.lost_markers`). So where anything was aborted, the leaders of its partitions are asked as well, and
     what hangs there is ended.
 
-    :param places: of a poll that this one goes on with, see :attr:`places`.
+    :param partitions: of a poll that this one goes on with, see :attr:`partitions`.
     :param aborted: the ids that it has ended.
     :param reason: why undecided attempts are aborted, for the ledger.
     """
@@ -58,7 +58,7 @@ class CleanPoll:
         up_to: int,
         by: str,
         quiet_s: float,
-        places: Iterable[Sequence[Any]] = (),
+        partitions: Iterable[Sequence[Any]] = (),
         aborted: Iterable[str] = (),
         reason: str = CLEANUP,
         clock: Callable[[], float] = time.monotonic,
@@ -76,7 +76,7 @@ class CleanPoll:
         self._aborted = set(aborted)
         #: warnings that were given: each look meets the same
         self._told: set[str] = set()
-        self._places = {TopicPartition(*place) for place in places}
+        self._partitions = {TopicPartition(*tp) for tp in partitions}
         #: once it is done: what no further sweep would end; None for a load that is clean
         self.problem: KafkaEosError | None = None
         self._state: str | None = None
@@ -97,7 +97,7 @@ class CleanPoll:
             quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
             quiet_s = max(quiet_s, APART_S)
         # a thousand ids a look, with a slot; no load is called clean by a look without them
-        probes = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
+        guesses = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
         report = SweepReport(told=self._told)
         try:
             sweep(
@@ -105,13 +105,13 @@ class CleanPoll:
                 self.load,
                 up_to=self.up_to,
                 by=self.by,
-                probes=probes,
+                guesses=guesses,
                 report=report,
                 reason=self.reason,
             )
         finally:  # brokers that are away when their answer is awaited are those that forget
             self._aborted.update(report.aborted)
-            self._places |= report.places
+            self._partitions |= report.partitions
         now = self._clock()
         if not report.is_quiet:
             self._quiet_since, self._looks = None, 0
@@ -121,7 +121,7 @@ class CleanPoll:
         self._looks += 1
         self._quiet_since = now if self._quiet_since is None else self._quiet_since
         quiet = now - self._quiet_since
-        if quiet < quiet_s or self._looks < looks or not probes:
+        if quiet < quiet_s or self._looks < looks or not guesses:
             # the same text at each look: it is told once
             waits = f"load {self.load}: nothing is open; this must stay so for {quiet_s:g} s"
             return waits, max(0.0, quiet_s - quiet)
@@ -129,8 +129,8 @@ class CleanPoll:
         if refused is None:
             finish(session, self.load, up_to=self.up_to)
         self.problem = report.problem(self.load) or refused
-        row = session.ledger.load(self.load)
-        self._state = None if row is None else row.state.value
+        state = session.ledger.state(self.load)
+        self._state = None if state is None else state.value
         return None, 0
 
     def _end_hanging(self, session: Session) -> AccessError | None:
@@ -139,16 +139,16 @@ class CleanPoll:
         Then the attempts stay unswept, so that maintenance names them.
         """
         try:
-            for one in end_ours(session, self._places, self.load, up_to=self.up_to):
+            for one in end_ours(session, self._partitions, self.load, up_to=self.up_to):
                 self._aborted.add(str(one.transactional_id))
         except AccessError as e:
             return e
         return None
 
     @property
-    def places(self) -> list[list[Any]]:
+    def partitions(self) -> list[list[Any]]:
         """Where it has aborted something: topics and partitions, JSON values. Coordinators tell it only once."""
-        return [list(place) for place in sorted(self._places)]
+        return [list(tp) for tp in sorted(self._partitions)]
 
     @property
     def aborted(self) -> list[str]:

@@ -4,18 +4,11 @@ Rules: decide-before-kafka, only-our-ids, describe-then-ask.
 
 One pass is idempotent and short; whoever waits for a quiet period repeats it.
 
-Ids that an attempt may have and that nobody has reported, asked for by name: for where a listing shows nothing.
-
-A listing can be hidden: by a coordinator that moves, by rights, by a proxy that has no ListTransactions. What can be
-asked for without it: the one id of scope ``load``, and the ids of a slot, which are numbered from 0 on. Asked is by
-Describe, never by InitProducerId as in FLIP-511's probing: it makes no id, and ends nothing (rule: describe-then-ask).
-
-What cannot: incrementing ids of scope ``task`` end in Spark's ``taskAttemptId()``, which nobody knows beforehand. Where
-listing is never possible, use pooling, or scope ``load``.
-
-A zombie that begins anew under an identity that is committed: transaction version 1 bumps no epoch at an end.
-
-Rule: zombie-behind-the-commit.
+A listing can be hidden: by a coordinator that moves, by rights, by a proxy that has no ListTransactions. So ids that
+nobody has reported are guessed, and asked for by name, where they can be (:func:`describe_guesses`). Asked is by
+Describe, never by InitProducerId as in FLIP-511's probing: it makes no id, and ends nothing. What cannot be guessed:
+incrementing ids of scope ``task`` end in Spark's ``taskAttemptId()``. Where listing is never possible, use pooling, or
+scope ``load``.
 """
 
 from __future__ import annotations
@@ -23,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
@@ -39,8 +33,9 @@ from airflow_kafka_eos.naming import (
     prefix,
     slot_prefix,
 )
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_unknown_attempts, refuse_unknown_commits
+from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_attempts_known, check_commits_known
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
@@ -53,78 +48,14 @@ from airflow_kafka_eos.transaction import (
     TransactionDescription,
 )
 
-Describe = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]
-
+log = logging.getLogger(__name__)
+#: why what nobody has decided is aborted, as the ledger notes it
+CLEANUP = "cleanup"
 #: Spark partitions asked about at once. So many in a row without an id end the search: empty ones have none.
 PARTITIONS = 256
 #: Ids of a Spark partition asked about at once: Spark tries a task four times (spark.task.maxFailures).
 TRIES = 4
-
-
-def probe(describe: Describe, ref: AttemptRef) -> set[str]:
-    """The ids of an attempt that coordinators know, of those that can be guessed.
-
-    :param describe: what coordinators show of ids; those that none knows are left out.
-    """
-    common = str(ref.common_id(IdRole.LOAD))
-    if ref.slot is None:
-        return set(describe([common]))
-    known: set[str] = set()
-    first, beside = 0, [common]  # with the first block: a request of its own it does not need
-    while True:
-        wanted = [(p, n) for p in range(first, first + PARTITIONS) for n in range(TRIES)]
-        found = set(describe([*beside, *(str(ref.task_id(p, n)) for p, n in wanted)]))
-        known |= found
-        tasks = found - {common}
-        if not tasks:
-            return known
-        known |= _more(describe, ref, tasks)
-        first, beside = first + PARTITIONS, []
-
-
-def _more(describe: Describe, ref: AttemptRef, found: set[str]) -> set[str]:
-    """Higher numbers of the Spark partitions all of whose ids were known so far."""
-    known: set[str] = set()
-    while last := [i for name in found if (i := PooledId.parse(name)) and (i.number or 0) % TRIES == TRIES - 1]:
-        wanted = [(i.spark_partition or 0, (i.number or 0) + k) for i in last for k in range(1, TRIES + 1)]
-        found = set(describe([str(ref.task_id(p, n)) for p, n in wanted]))
-        known |= found
-    return known
-
-
-log = logging.getLogger(__name__)
-
-
-def began_anew(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
-    """Whether the open transaction that was described is another one than the committed one of the same identity.
-
-    So it is when the ledger has the commit's markers on record (rule: zombie-behind-the-commit), and every partition's
-    leader shows the open one to begin behind the committed one's last record. Aborting that identity cannot hurt the
-    committed one then: its markers are in the log, and an EndTxn(abort) that finds it instead is refused
-    (INVALID_TXN_STATE).
-    """
-    if found.coordinator_state is not CoordinatorState.ONGOING:
-        return False
-    rows = [
-        t
-        for t in session.ledger.transactions(load, number)
-        if t.transaction.transactional_id == found.transactional_id and t.outcome is Outcome.COMMITTED
-    ]
-    if not rows:
-        return False
-    last = {w.topic_partition: w.last_offset for w in rows[0].writes}
-    identity = (found.state.producer_id, found.state.producer_epoch)
-    for tp, states in session.partitions.producers(found.partitions).items():
-        for state in states:
-            mine = (state.producer_id, state.producer_epoch) == identity and state.txn_start_offset >= 0
-            if mine and state.txn_start_offset <= last.get(tp, -1):
-                return False
-    log.warning("a zombie began another transaction as %s (%s) after the commit", found.transactional_id, found.state)
-    return True
-
-
-#: why what nobody has decided is aborted, as the ledger notes it
-CLEANUP = "cleanup"
+Describe = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]
 
 
 @dataclass
@@ -140,7 +71,7 @@ class SweepReport:
     #: decided, open, and of a load that was given up: only a person ends them
     given_up: list[str] = field(default_factory=list)
     #: where aborted transactions had records: of those that attempts have reported, and of those that were open
-    places: set[TopicPartition] = field(default_factory=set)
+    partitions: set[TopicPartition] = field(default_factory=set)
     #: warnings that were given before: whoever waits looks again and again
     told: set[str] = field(default_factory=set)
     #: no coordinator moved, or was away, while the listing was made: it hid nothing
@@ -200,7 +131,7 @@ def sweep(
     *,
     up_to: int,
     by: str,
-    probes: bool = True,
+    guesses: bool = True,
     report: SweepReport | None = None,
     reason: str = CLEANUP,
 ) -> SweepReport:
@@ -211,7 +142,7 @@ def sweep(
     identity is decided, and only then exactly the described identity is ended by EndTxn. A decided load is rolled
     forward instead.
 
-    :param probes: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
+    :param guesses: ask by name too for ids that nobody has reported. Without, the pass proves nothing about them.
     :param report: to be filled, so that what a pass has seen outlives an error; None: a new one.
     :param reason: why undecided attempts are aborted, for the ledger.
     :raises OtherClusterError: one of these attempts was written to another cluster, and is not closed: nothing is done.
@@ -219,16 +150,16 @@ def sweep(
         aborted; or a decided transaction is lost.
     """
     report = SweepReport() if report is None else report
-    refuse_elsewhere(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
+    check_cluster(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
     if not rows:
         return report
-    refuse_elsewhere(session, rows)  # submitted meanwhile
+    check_cluster(session, rows)  # submitted meanwhile
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
     failed = _end_repairs(session, load, rows, by, report) or failed
-    lingering = _lingering(session, load, rows, up_to, report, probes)
+    lingering = _lingering(session, load, rows, up_to, report, guesses)
     if any(PooledId.parse(t.transactional_id) for t in lingering):
-        refuse_unknown_commits(session, load)  # a slot may have had holders since that the ledger has forgotten
+        check_commits_known(session, load)  # a slot may have had holders since that the ledger has forgotten
     failed = _abort(session, lingering, report) or failed
     log.log(
         # a look that ends nothing comes every second while somebody waits, and says itself what for
@@ -245,7 +176,7 @@ def sweep(
 
 def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
     for row in rows:
-        if row.verdict is Verdict.COMMIT and not _is_given_up(session, row.load):
+        if row.verdict is Verdict.COMMIT and session.ledger.state(row.load) is not LoadState.GIVEN_UP:
             try:
                 result = commit_pass(session, row.load, row.number, ends_forgotten=True)
             except KafkaEosError as e:
@@ -261,11 +192,6 @@ def _roll_forward(session: Session, rows: list[AttemptRow], report: SweepReport)
     return None
 
 
-def _is_given_up(session: Session, load: LoadIdentity) -> bool:
-    known = session.ledger.load(load)
-    return known is not None and known.state is LoadState.GIVEN_UP
-
-
 def _end_repairs(
     session: Session, load: LoadIdentity, rows: list[AttemptRow], by: str, report: SweepReport
 ) -> KafkaEosError | None:
@@ -277,45 +203,26 @@ def _end_repairs(
         return None
     try:
         session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
-        report.aborted += end_abandoned(session, load, closed_too=True, places=report.places)
+        report.aborted += end_abandoned(session, load, closed_too=True, partitions=report.partitions)
     except KafkaEosError as e:
         return e
     return None
 
 
-def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
-    """Write down which attempts are swept, after the quiet period: aborted ones, and the decided one of a load that
-    was given up."""
-    for row in session.ledger.attempts(load):
-        if row.number > up_to or row.closed_at is not None:
-            continue
-        if row.verdict is Verdict.ABORT:
-            session.ledger.record_swept(load, row.number)
-        elif row.verdict is Verdict.COMMIT:
-            _close_given_up(session, row)
-
-
-def _close_given_up(session: Session, row: AttemptRow) -> None:
-    """Close it if its load was given up, and none of its ids is open any more."""
-    if not _is_given_up(session, row.load):
-        return
-    # of all that was ever decided in it, also what a repair has replaced
-    ids = [t.transaction.transactional_id for t in session.ledger.transactions(row.load, row.number)]
-    if not any(d.is_open for d in session.coordinator.describe(ids).values()):
-        session.ledger.record_swept(row.load, row.number)
-
-
-def needs_quiet_period(rows: list[AttemptRow]) -> bool:
-    """Whether writers may be left that open one more transaction after a sweep.
-
-    An application that reported its manifest has ended all of its writers; one that was submitted and never did
-    may still have zombies.
-    """
-    return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
+def _lingering(
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport, guesses: bool
+) -> list[PreparedTransaction]:
+    """What is to be ended."""
+    lingering = []
+    for found in _open_transactions(session, load, rows, report, guesses).values():
+        if (identity := _if_ours(session, load, up_to, found, report)) is not None:
+            lingering.append(identity)
+            report.partitions |= found.partitions
+    return lingering
 
 
 def _open_transactions(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport, probes: bool
+    session: Session, load: LoadIdentity, rows: list[AttemptRow], report: SweepReport, guesses: bool
 ) -> dict[str, TransactionDescription]:
     # the ledger's ids by name, for a coordinator that is just moving hides its ids from a listing
     # (rule: listing-only-adds); what an attempt closed as swept or committed had open was seen to end: a zombie of its
@@ -325,27 +232,20 @@ def _open_transactions(
         for t in session.ledger.transactions(load, row.number):
             known.append(t.transaction.transactional_id)
             if row.verdict is Verdict.ABORT:
-                report.places.update(w.topic_partition for w in t.writes)
-    before = session.coordinator.places()
+                report.partitions.update(w.topic_partition for w in t.writes)
+    watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     pooled = _pooled(session, load, rows)
-    report.is_complete = before is not None and before == session.coordinator.places()
-    refuse_unknown_attempts(session, load, listed)
+    report.is_complete = not watch.has_moved()
+    check_attempts_known(session, load, listed)
     leased = any(row.slot is not None for row in rows)
 
     def describe(ids: Iterable[str]) -> dict[str, TransactionDescription]:
         return describe_listed(session.coordinator, load, session.ledger.ledger_id, ids, pooled=leased)
 
-    guessed = _guessed(session, rows, describe) if probes else set()
+    guessed = _guessed(session, rows, describe) if guesses else set()
     described = describe(sorted({*known, *listed, *pooled, *guessed}))
     return {name: d for name, d in described.items() if d.is_open}
-
-
-def _guessed(session: Session, rows: list[AttemptRow], describe: Describe) -> set[str]:
-    """Ids by name of attempts that have reported nothing: a listing may hide them, too."""
-    silent = [r for r in rows if r.is_submitted and not r.is_prepared and r.closed_at is None]
-    refs = [AttemptRef(r.load, session.ledger.ledger_id, r.number, r.slot) for r in silent]
-    return {name for ref in refs for name in probe(describe, ref)}
 
 
 def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> list[str]:
@@ -357,16 +257,42 @@ def _pooled(session: Session, load: LoadIdentity, rows: list[AttemptRow]) -> lis
     return [name for name in listed if (found := PooledId.parse(name)) is not None and found.slot in slots]
 
 
-def _lingering(
-    session: Session, load: LoadIdentity, rows: list[AttemptRow], up_to: int, report: SweepReport, probes: bool
-) -> list[PreparedTransaction]:
-    """What is to be ended."""
-    lingering = []
-    for found in _open_transactions(session, load, rows, report, probes).values():
-        if (identity := _if_ours(session, load, up_to, found, report)) is not None:
-            lingering.append(identity)
-            report.places |= found.partitions
-    return lingering
+def _guessed(session: Session, rows: list[AttemptRow], describe: Describe) -> set[str]:
+    """Ids by name of attempts that have reported nothing: a listing may hide them, too."""
+    silent = [r for r in rows if r.is_submitted and not r.is_prepared and r.closed_at is None]
+    refs = [AttemptRef(r.load, session.ledger.ledger_id, r.number, r.slot) for r in silent]
+    return {name for ref in refs for name in describe_guesses(describe, ref)}
+
+
+def describe_guesses(describe: Describe, ref: AttemptRef) -> set[str]:
+    """The ids of an attempt that coordinators know, of those that can be guessed.
+
+    :param describe: what coordinators show of ids; those that none knows are left out.
+    """
+    common = str(ref.common_id(IdRole.LOAD))
+    if ref.slot is None:
+        return set(describe([common]))
+    known: set[str] = set()
+    first, beside = 0, [common]  # with the first block: a request of its own it does not need
+    while True:
+        wanted = [(p, n) for p in range(first, first + PARTITIONS) for n in range(TRIES)]
+        found = set(describe([*beside, *(str(ref.task_id(p, n)) for p, n in wanted)]))
+        known |= found
+        tasks = found - {common}
+        if not tasks:
+            return known
+        known |= _more(describe, ref, tasks)
+        first, beside = first + PARTITIONS, []
+
+
+def _more(describe: Describe, ref: AttemptRef, found: set[str]) -> set[str]:
+    """Higher numbers of the Spark partitions all of whose ids were known so far."""
+    known: set[str] = set()
+    while last := [i for name in found if (i := PooledId.parse(name)) and (i.number or 0) % TRIES == TRIES - 1]:
+        wanted = [(i.spark_partition or 0, (i.number or 0) + k) for i in last for k in range(1, TRIES + 1)]
+        found = set(describe([str(ref.task_id(p, n)) for p, n in wanted]))
+        known |= found
+    return known
 
 
 def _if_ours(
@@ -393,16 +319,16 @@ def _if_ours(
         report.left_alone.append(name)
     elif session.ledger.is_decided_commit(identity):
         # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
-        if began_anew(session, load, number, found):
+        if zombie_reopened(session, load, number, found):
             return identity
-        if _is_given_up(session, load):
+        if session.ledger.state(load) is LoadState.GIVEN_UP:
             (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
     elif found.coordinator_state is CoordinatorState.ONGOING:
         log.debug("aborting %s of %s attempt %d", identity, load, number)  # there may be thousands
         return identity
     else:
         report.still_open.append(name)  # the broker is ending it by itself
-        report.places |= found.partitions
+        report.partitions |= found.partitions
     return None
 
 
@@ -423,6 +349,34 @@ def _holder(
     return None
 
 
+def zombie_reopened(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
+    """Whether the open transaction that was described is another one than the committed one of the same identity.
+
+    So it is when the ledger has the commit's markers on record (rule: zombie-behind-the-commit), and every partition's
+    leader shows the open one to begin behind the committed one's last record. Aborting that identity cannot hurt the
+    committed one then: its markers are in the log, and an EndTxn(abort) that finds it instead is refused
+    (INVALID_TXN_STATE).
+    """
+    if found.coordinator_state is not CoordinatorState.ONGOING:
+        return False
+    rows = [
+        t
+        for t in session.ledger.transactions(load, number)
+        if t.transaction.transactional_id == found.transactional_id and t.outcome is Outcome.COMMITTED
+    ]
+    if not rows:
+        return False
+    last = rows[0].last_offsets
+    identity = (found.state.producer_id, found.state.producer_epoch)
+    for tp, states in session.partitions.producers(found.partitions).items():
+        for state in states:
+            mine = (state.producer_id, state.producer_epoch) == identity and state.txn_start_offset >= 0
+            if mine and state.txn_start_offset <= last.get(tp, -1):
+                return False
+    log.warning("a zombie began another transaction as %s (%s) after the commit", found.transactional_id, found.state)
+    return True
+
+
 def _abort(session: Session, lingering: list[PreparedTransaction], report: SweepReport) -> KafkaEosError | None:
     """End them; what failed is found by the next pass."""
     report.aborted += [t.transactional_id for t in lingering]
@@ -431,3 +385,39 @@ def _abort(session: Session, lingering: list[PreparedTransaction], report: Sweep
     except KafkaEosError as e:
         return e
     return None
+
+
+def needs_quiet_period(rows: list[AttemptRow]) -> bool:
+    """Whether writers may be left that open one more transaction after a sweep.
+
+    An application that reported its manifest has ended all of its writers; one that was submitted and never did
+    may still have zombies.
+    """
+    return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
+
+
+def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
+    """Write down which attempts are swept, after the quiet period: aborted ones, and the decided one of a load that
+    was given up."""
+    for row in session.ledger.attempts(load):
+        if row.number > up_to or row.closed_at is not None:
+            continue
+        match row.verdict:
+            case Verdict.ABORT:
+                session.ledger.record_swept(load, row.number)
+            case Verdict.COMMIT:
+                _close_given_up(session, row)
+            case None:
+                pass  # opened since the sweep
+            case _:
+                assert_never(row.verdict)
+
+
+def _close_given_up(session: Session, row: AttemptRow) -> None:
+    """Close it if its load was given up, and none of its ids is open any more."""
+    if session.ledger.state(row.load) is not LoadState.GIVEN_UP:
+        return
+    # of all that was ever decided in it, also what a repair has replaced
+    ids = [t.transaction.transactional_id for t in session.ledger.transactions(row.load, row.number)]
+    if not any(d.is_open for d in session.coordinator.describe(ids).values()):
+        session.ledger.record_swept(row.load, row.number)

@@ -14,14 +14,7 @@ from datetime import datetime
 from airflow_kafka_eos.errors import AccessError, ConfigurationError
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
-from airflow_kafka_eos.naming import (
-    MAX_IDS_OF_NAME,
-    MAX_IDS_OF_NAMESPACE,
-    AnyId,
-    PooledId,
-    namespace_prefix,
-    parse,
-)
+from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE, AnyId, PooledId, parse
 from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls
 from airflow_kafka_eos.protocol.session import Session
 
@@ -104,15 +97,13 @@ def ids_report(session: Session) -> IdsReport:
 
     :raises BrokerUnavailableError: a broker did not answer; a part is never taken for the whole.
     """
-    found = [i for i in map(parse, _listed(session)) if i is not None]
-    settings = session.partitions.broker_configs([EXPIRATION]).values()
-    limits = [int(s[EXPIRATION]) for s in settings if s.get(EXPIRATION)]
+    found = _known_ids(session)
     report = summary(
         session.namespace,
         found,
         session.ledger.slots(session.namespace),
         session.ledger.submitted_times(session.namespace),
-        min(limits, default=None),
+        min(session.broker_limits(EXPIRATION), default=None),
         session.ledger.clock(),
     )
     return replace(report, hidden=hidden_by_acls(session))
@@ -128,7 +119,7 @@ def check_caps(session: Session, load: LoadIdentity, naming: TransactionNaming, 
     """
     if caps.per_name is None and caps.per_namespace is None:
         return
-    found = [i for i in map(parse, _listed(session)) if i is not None]
+    found = _known_ids(session)
     adds = naming is not TransactionNaming.POOLING or not _has_free_slot(session, load)
     if (hidden := hidden_by_acls(session)) is not None:
         log.warning("transactional ids are counted against their cap, and some may be hidden: %s", hidden)
@@ -192,8 +183,8 @@ def summary(
     return IdsReport(namespace, expiration_ms, tuple(names))
 
 
-def _listed(session: Session) -> list[str]:
-    return session.coordinator.list_known(namespace_prefix(session.namespace, session.ledger.ledger_id))
+def _known_ids(session: Session) -> list[AnyId]:
+    return [found for name in session.coordinator.list_known(session.id_prefix) if (found := parse(name)) is not None]
 
 
 def _name(found: AnyId) -> str:

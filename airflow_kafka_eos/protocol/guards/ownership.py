@@ -1,13 +1,10 @@
-"""Whose a transactional id is: which attempt in the ledger holds it (rules: only-our-ids, describe-then-ask).
+"""Whose a transactional id is: which attempt holds it, in which Kafka cluster, and what a listing may not show.
 
-Attempts of another Kafka cluster than the one that the session is connected to: nothing is done to them from here.
-
-Rule: one-cluster-per-attempt.
+Rules: only-our-ids, describe-then-ask, one-cluster-per-attempt.
 
 One ledger may serve several clusters, and connections get changed. In the wrong cluster nothing of an attempt is open
-and nothing of it is committed: cleanup would close it, and commit would take it for lost.
-
-What a listing may not show, of ours or of others: Kafka leaves out what one may not describe, without a word.
+and nothing of it is committed: cleanup would close it, and commit would take it for lost. So nothing is done to it from
+there. And brokers leave out of a listing what one may not describe, without a word.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from airflow_kafka_eos.errors import AccessError, ConfigurationError, OtherClust
 from airflow_kafka_eos.kafka.admin.list_permissions import why_short, why_some_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.naming import AnyId, PooledId, parse
+from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId, parse
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 
@@ -33,7 +30,7 @@ def is_ours(session: Session, transactional_id: str) -> bool:
     )
 
 
-def refuse_foreign(session: Session, transactional_id: str) -> None:
+def check_ours(session: Session, transactional_id: str) -> None:
     """:raises ConfigurationError: the id is not of this namespace and ledger (rule: only-our-ids)."""
     if is_ours(session, transactional_id):
         return
@@ -51,6 +48,20 @@ def refuse_foreign(session: Session, transactional_id: str) -> None:
         remedy=f"Leave it to {remedy}",
         transactional_id=transactional_id,
     )
+
+
+def open_of_ours(session: Session) -> list[TransactionDescription]:
+    """What is open under the ids of this ledger in the session's namespace."""
+    listed = [name for name in session.coordinator.list_open(session.id_prefix) if is_ours(session, name)]
+    return [seen for seen in session.coordinator.describe(listed).values() if seen.is_open]
+
+
+def number_of(session: Session, load: LoadIdentity, transactional_id: str) -> int | None:
+    """The number of the attempt or repair of the load that an incrementing id is of; None: it is not the load's."""
+    parsed = TransactionalId.parse(transactional_id)
+    if parsed is None or (parsed.load, parsed.ledger_id) != (load, session.ledger.ledger_id):
+        return None
+    return parsed.attempt
 
 
 def holder_of(session: Session, transaction: PreparedTransaction) -> AttemptRow | None:
@@ -81,7 +92,7 @@ def holders_of(
     pooled id) with transactions that were never reported.
     """
     every = set(transactions)
-    named = session.ledger.holders(t.state for t in every if not t.state.is_empty)
+    named = session.ledger.prepared_as({t.state for t in every if not t.state.is_empty})
     found = {row.transaction: attempt for attempt, row in named if row.transaction in every}
     attempts: dict[LoadIdentity, dict[int, AttemptRow]] = {}
     for transaction in every - set(found):
@@ -113,16 +124,7 @@ def _by_number(session: Session, load: LoadIdentity) -> dict[int, AttemptRow]:
     return found | {r.number: found[r.attempt] for r in session.ledger.repairs(load)}
 
 
-def is_elsewhere(session: Session, row: AttemptRow) -> bool:
-    """Whether an attempt was written to another cluster.
-
-    Where that is not known it passes for this one: attempts of before ledger revision 0005, those that no application
-    was submitted for, and brokers that tell no cluster id.
-    """
-    return row.cluster_id is not None and session.cluster_id not in (None, row.cluster_id)
-
-
-def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too: bool = False) -> None:
+def check_cluster(session: Session, rows: Iterable[AttemptRow], *, closed_too: bool = False) -> None:
     """Refuse to act on attempts of another cluster; called before anything is changed in ledger or Kafka.
 
     :param rows: the attempts that are about to be acted on.
@@ -131,7 +133,7 @@ def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too
     :raises OtherClusterError: naming the first attempt, and both clusters.
     """
     for row in rows:
-        if (closed_too or row.closed_at is None) and is_elsewhere(session, row):
+        if (closed_too or row.closed_at is None) and is_of_other_cluster(session, row):
             load = row.load
             if row.closed_at is not None:
                 go_on = f"To write the load to {session.cluster_id} too, reload it, or give it a load_key of its own"
@@ -146,6 +148,15 @@ def refuse_elsewhere(session: Session, rows: Iterable[AttemptRow], *, closed_too
                 written_to=row.cluster_id,
                 leads_to=session.cluster_id,
             )
+
+
+def is_of_other_cluster(session: Session, row: AttemptRow) -> bool:
+    """Whether an attempt was written to another cluster.
+
+    Where that is not known it passes for this one: attempts of before ledger revision 0005, those that no application
+    was submitted for, and brokers that tell no cluster id.
+    """
+    return row.cluster_id is not None and session.cluster_id not in (None, row.cluster_id)
 
 
 def _end_it_there(session: Session, row: AttemptRow) -> str:

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.naming import PooledId, TransactionalId, prefix, slot_prefix
+from airflow_kafka_eos.naming import PooledId, prefix, slot_prefix
+from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.ownership import number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.session import Session
 
@@ -30,13 +32,13 @@ _REMEDY = (
 )
 
 
-def refuse_unknown_attempts(session: Session, load: LoadIdentity, listed: Iterable[str]) -> None:
+def check_attempts_known(session: Session, load: LoadIdentity, listed: Iterable[str]) -> None:
     """Refuse to go on where ids of attempts were listed that the ledger has never opened.
 
     :param listed: transactional ids, listed before this call.
     :raises InDoubtError: there are such ids.
     """
-    numbered = {name: n for name in listed if (n := _attempt(session, load, name)) is not None}
+    numbered = {name: n for name in listed if (n := number_of(session, load, name)) is not None}
     if not numbered:
         return
     row = session.ledger.load(load)
@@ -47,7 +49,7 @@ def refuse_unknown_attempts(session: Session, load: LoadIdentity, listed: Iterab
         raise _doubt(load, f"has opened {newest} attempts, and the broker shows transactions of later ones", unknown)
 
 
-def refuse_restored(session: Session, load: LoadIdentity) -> None:
+def check_not_restored(session: Session, load: LoadIdentity) -> None:
     """Refuse to open an attempt where the broker knows more: a later attempt, or a commit that nobody decided.
 
     A commit is seen for as long as its coordinator remembers the id (``transactional.id.expiration.ms``, 7 days).
@@ -55,17 +57,17 @@ def refuse_restored(session: Session, load: LoadIdentity) -> None:
     :raises InDoubtError: there is such a transaction.
     """
     own = prefix(load, session.ledger.ledger_id)
-    refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
+    check_attempts_known(session, load, session.coordinator.list_open(own))
     if _is_decided(session, load):
         return  # begin writes nothing of it; commit asks itself before it repairs, for rolling forward cannot wait
     listed = session.coordinator.list_committed(own)
-    committed = [name for name in listed if _attempt(session, load, name) is not None]
+    committed = [name for name in listed if number_of(session, load, name) is not None]
     if committed and not _is_decided(session, load):
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
-    refuse_unknown_commits(session, load)
+    check_commits_known(session, load)
 
 
-def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
+def check_repairs_known(session: Session, load: LoadIdentity) -> None:
     """Refuse to repair a decided load where the broker knows of a repair that the ledger does not.
 
     Rule: unknown-commit-stops.
@@ -83,10 +85,10 @@ def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
     :raises AccessError: ACLs may have left it out.
     """
     own = prefix(load, session.ledger.ledger_id)
-    before = session.coordinator.places()
+    watch = CoordinatorWatch(session)
     listed = session.coordinator.list_committed(own)
-    refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
-    if before is None or before != session.coordinator.places():
+    check_attempts_known(session, load, session.coordinator.list_open(own))
+    if watch.has_moved():
         raise NotFinishedError(
             "a transaction coordinator is moving or away, so it is not known whether what is lost was "
             "repaired before",
@@ -101,7 +103,7 @@ def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
         raise _doubt(load, what, unknown, remedy=_REMEDY_DECIDED)
 
 
-def refuse_unknown_commits(session: Session, load: LoadIdentity) -> None:
+def check_commits_known(session: Session, load: LoadIdentity) -> None:
     """Refuse to go on where an id of any slot of the load's name shows a commit that the ledger has not decided.
 
     Pooled ids do not say whose commit it was: it may have been this very load's. Slots that the ledger knows are put in
@@ -133,13 +135,6 @@ def refuse_unknown_commits(session: Session, load: LoadIdentity) -> None:
 
 def _is_decided(session: Session, load: LoadIdentity) -> bool:
     return any(row.verdict is Verdict.COMMIT for row in session.ledger.attempts(load))
-
-
-def _attempt(session: Session, load: LoadIdentity, name: str) -> int | None:
-    parsed = TransactionalId.parse(name)
-    if parsed is None or parsed.load != load or parsed.ledger_id != session.ledger.ledger_id:
-        return None
-    return parsed.attempt
 
 
 def _doubt(load: LoadIdentity, what: str, names: list[str], *, remedy: str = _REMEDY) -> InDoubtError:

@@ -34,15 +34,6 @@ log = logging.getLogger(__name__)
 #: waited for.
 _ENDING = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT})
 _ENDING_S = 30.0
-_COMMITTED = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.COMPLETE_COMMIT})
-_AT_REST = frozenset(
-    {
-        CoordinatorState.EMPTY,
-        CoordinatorState.COMPLETE_COMMIT,
-        CoordinatorState.COMPLETE_ABORT,
-        CoordinatorState.DEAD,
-    }
-)
 
 
 def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> None:
@@ -82,7 +73,7 @@ def unaccounted(
     """
     found = []
     for d in sorted(described, key=lambda d: d.transactional_id):
-        if d.coordinator_state not in _AT_REST:
+        if not d.coordinator_state.is_at_rest:
             found.append(f"{d.transactional_id} has a transaction open as {d.state} ({d.coordinator_state.value})")
         elif is_unknown_commit(d, decided):
             found.append(f"{d.transactional_id} was committed as {d.state}, which the ledger has not decided")
@@ -93,7 +84,7 @@ def is_unknown_commit(
     described: TransactionDescription, decided: Mapping[str, Collection[PreparedTxnState]]
 ) -> bool:
     """Whether a transaction was committed, or is about to be, that the ledger has not decided. No I/O."""
-    return described.coordinator_state in _COMMITTED and not any(
+    return described.coordinator_state.is_committed and not any(
         may_show(known, described.state) for known in decided.get(described.transactional_id, ())
     )
 

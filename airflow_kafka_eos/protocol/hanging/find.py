@@ -1,4 +1,4 @@
-"""Whose a hanging transaction is, and ending those that are ours (KIP-664, KIP-890).
+"""Hanging transactions: whose they are, whether that is proven, and ending those that are ours (KIP-664, KIP-890).
 
 Rules: only-our-ids, hanging-is-proven.
 
@@ -10,8 +10,6 @@ is enough to make one; and a broker that comes up may forget an end.
 A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
 what would prove it (docs/adr/0024). How long ago its last record was proves nothing: records carry the times that
 their application gives them.
-
-A transaction that hangs, or may: whose it is, whether that is proven, and what a person is to do. No I/O.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import assert_never
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -31,8 +30,6 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.kafka.admin.inspect import topic_seen
-from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
-from airflow_kafka_eos.kafka.admin.list_transactions import Places, are_seen
 from airflow_kafka_eos.kafka.admin.open_producers import (
     OpenProducer,
     open_producers,
@@ -42,10 +39,20 @@ from airflow_kafka_eos.kafka.admin.open_producers import (
 from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch, is_finished, listed_open
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
-from airflow_kafka_eos.protocol.hanging.finished import is_over, listed_open
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
+
+log = logging.getLogger(__name__)
+#: Where the broker does not show its transaction.max.timeout.ms: Kafka's default.
+_DEFAULT_MAX_TIMEOUT_MS = 900_000
+#: Behind it a coordinator gets this long to end what has timed out, as kafka-transactions.sh does.
+_GRACE_MS = 300_000
+_VERIFY_S = 30.0
+#: Seconds between the two listings that must both lack a producer id: a new coordinator lists nothing for a moment.
+_APART_S = 3.0
+Prepared = tuple[AttemptRow, TransactionRow]
 
 
 class Whose(str, Enum):
@@ -98,12 +105,20 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
     p = hanging.producer
     if hanging.doubt is not None:
         return f"It may belong to an application that is running: end nothing. {hanging.doubt.remedy.rstrip('. ')}"
-    if hanging.whose is Whose.OURS:
-        return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic} --abort ends it"
-    if hanging.whose is Whose.UNDECIDED:
-        return "Make its attempt undecidable first: run cleanup for its load"
-    if hanging.whose is Whose.DECIDED:
-        return "Run `loads recover` for its load: that also ends what its coordinator has forgotten"
+    match hanging.whose:
+        case Whose.OURS:
+            return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic} --abort ends it"
+        case Whose.UNDECIDED:
+            return "Make its attempt undecidable first: run cleanup for its load"
+        case Whose.DECIDED:
+            return "Run `loads recover` for its load: that also ends what its coordinator has forgotten"
+        case Whose.FOREIGN:
+            return _what_its_owner_has_to_do(hanging, bootstrap_servers)
+    assert_never(hanging.whose)
+
+
+def _what_its_owner_has_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
+    p = hanging.producer
     command = (
         f"kafka-transactions.sh --bootstrap-server {bootstrap_servers} abort --topic {p.partition.topic} "
         f"--partition {p.partition.partition} --start-offset {p.txn_start_offset}"
@@ -117,48 +132,28 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
     )
 
 
-def refuse_unless_ours(hanging: HangingTransaction) -> None:
+def check_abortable(hanging: HangingTransaction) -> None:
     """
     :raises ConfigurationError: it is foreign (rule: only-our-ids).
     :raises UndecidableError: it is ours, and undecided or decided.
     """
-    if hanging.whose is Whose.OURS:
-        return
-    if hanging.whose is Whose.FOREIGN:
-        raise ConfigurationError(
-            f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here",
-            remedy=what_to_do(hanging, "…"),
-        )
-    raise UndecidableError(
-        f"the hanging transaction {hanging} is {hanging.whose.value}",
-        remedy=what_to_do(hanging, "…"),
-        load=str(hanging.attempt.load) if hanging.attempt else None,
-        attempt=hanging.attempt.number if hanging.attempt else None,
-        transactional_id=hanging.transactional_id,
-    )
-
-
-log = logging.getLogger(__name__)
-
-Holder = tuple[AttemptRow, TransactionRow]
-
-#: Where the broker does not show its transaction.max.timeout.ms: Kafka's default.
-_DEFAULT_MAX_TIMEOUT_MS = 900_000
-#: Behind it a coordinator gets this long to end what has timed out, as kafka-transactions.sh does.
-_GRACE_MS = 300_000
-_VERIFY_S = 30.0
-#: Seconds between the two listings that must both lack a producer id: a new coordinator lists nothing for a moment.
-_APART_S = 3.0
-
-
-def longest_wait_ms(session: Session) -> int:
-    """After so long without a record a transaction without two-phase commit must have been timed out."""
-    found = [
-        int(settings[MAX_TIMEOUT])
-        for settings in session.partitions.broker_configs([MAX_TIMEOUT]).values()
-        if MAX_TIMEOUT in settings
-    ]
-    return max(found, default=_DEFAULT_MAX_TIMEOUT_MS) + _GRACE_MS
+    match hanging.whose:
+        case Whose.OURS:
+            return
+        case Whose.FOREIGN:
+            raise ConfigurationError(
+                f"the hanging transaction {hanging} is not of this ledger and namespace: it is never ended here",
+                remedy=what_to_do(hanging, "…"),
+            )
+        case Whose.UNDECIDED | Whose.DECIDED:
+            raise UndecidableError(
+                f"the hanging transaction {hanging} is {hanging.whose.value}",
+                remedy=what_to_do(hanging, "…"),
+                load=str(hanging.attempt.load) if hanging.attempt else None,
+                attempt=hanging.attempt.number if hanging.attempt else None,
+                transactional_id=hanging.transactional_id,
+            )
+    assert_never(hanging.whose)
 
 
 def find(
@@ -178,6 +173,11 @@ def find(
     return _search(session, partitions, longer_than_ms, nameless=True)
 
 
+def longest_wait_ms(session: Session) -> int:
+    """After so long without a record a transaction without two-phase commit must have been timed out."""
+    return max(session.broker_limits(MAX_TIMEOUT), default=_DEFAULT_MAX_TIMEOUT_MS) + _GRACE_MS
+
+
 def _search(
     session: Session, partitions: Iterable[TopicPartition], longer_than_ms: int | None, *, nameless: bool
 ) -> list[HangingTransaction]:
@@ -189,24 +189,24 @@ def _search(
     idle = [p for p in open_producers(wire, partitions) if wait_ms <= 0 or now_ms - p.last_timestamp_ms >= wait_ms]
     if not idle:
         return []
-    before = session.coordinator.places()
+    watch = CoordinatorWatch(session)
     rows = session.partitions.listed(p.producer_id for p in idle)
     names = {row.producer_id: row.transactional_id for row in rows}
-    holders = _holders(session, idle, names)
+    holders = _prepared_as(session, idle, names)
     # the ledger's ids are described by name too: a coordinator that moves hides its ids from a listing
     # (rule: listing-only-adds)
     for state, (_, t) in holders.items():
         names.setdefault(state.producer_id, t.transaction.transactional_id)
     described = session.coordinator.describe(names.values())
-    # one coordinator's word that it is over, or not known, does not count while any lists it as open (:mod:`.finished`)
+    # one coordinator's word that it is finished does not count while any lists it as open (:func:`.finished`)
     listed = listed_open(session) | {row.transactional_id for row in rows if row.may_be_open}
-    unsure = _unsure(before, session.coordinator.places())
+    unsure = watch.doubt()
     found = []
     for producer in idle:
         name = names.get(producer.producer_id)
         seen = described.get(name) if name else None
         why = why_hanging(producer, seen)
-        if name is None or not why or (name in listed and is_over(seen)):
+        if name is None or not why or (name in listed and is_finished(seen)):
             continue
         whose, attempt = _whose(session, producer, name, holders.get(producer.state))
         doubt = unsure if whose is Whose.FOREIGN else None
@@ -220,37 +220,81 @@ def _search(
     return sorted((h for h in looked_again if h), key=lambda h: (h.producer.partition, h.producer.txn_start_offset))
 
 
+def _prepared_as(
+    session: Session, idle: list[OpenProducer], names: Mapping[int, str]
+) -> dict[PreparedTxnState, Prepared]:
+    """Who has prepared a transaction under these producer ids and epochs, on this very cluster.
+
+    A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
+    where nobody remembers it, the recorded topic id.
+    """
+    topics = session.partitions.topic_info({p.partition.topic for p in idle})
+    found = {}
+    for attempt, row in session.ledger.prepared_as({p.state for p in idle}):
+        transaction = row.transaction
+        written = {p.partition.topic for p in idle if p.state == transaction.state}
+        listed = names.get(transaction.state.producer_id)
+        here = any(row.topic_ids.get(topic) == topics[topic].topic_id for topic in written)
+        if listed == transaction.transactional_id or (listed is None and here):
+            found[transaction.state] = (attempt, row)
+    return found
+
+
+def _whose(
+    session: Session,
+    producer: OpenProducer,
+    name: str | None,
+    holder: Prepared | None,
+) -> tuple[Whose, AttemptRow | None]:
+    name = holder[1].transaction.transactional_id if holder else name
+    if name is None or not is_ours(session, name):
+        return Whose.FOREIGN, None
+    attempt = holder[0] if holder else holder_of(session, PreparedTransaction(name, producer.state))
+    if attempt is None:
+        return Whose.FOREIGN, None  # a ledger that was restored: not known, so not ours to end
+    match attempt.verdict:
+        case None:
+            return Whose.UNDECIDED, attempt
+        case Verdict.COMMIT:
+            is_given_up = session.ledger.state(attempt.load) is LoadState.GIVEN_UP
+            is_decided = not is_given_up and not is_behind(producer, attempt, holder)
+            return Whose.DECIDED if is_decided else Whose.OURS, attempt
+        case Verdict.ABORT:
+            return Whose.OURS, attempt
+    assert_never(attempt.verdict)
+
+
+def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | None) -> bool:
+    """Whether what is open began behind a decided transaction whose every commit marker was seen.
+
+    Rule: zombie-behind-the-commit.
+
+    Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
+    transaction was never reported is no part of the decision at all.
+    """
+    if holder is None:
+        return True
+    if attempt.closed_at is None:
+        return False
+    return producer.txn_start_offset > holder[1].last_offsets.get(producer.partition, -1)
+
+
 def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> list[HangingTransaction]:
     if not producers:
         return []
     doubt: KafkaEosError | None = others_hidden(session)
     if doubt is None:
         time.sleep(_APART_S)
-        before = session.coordinator.places()
+        watch = CoordinatorWatch(session)
         known = {row.producer_id for row in session.partitions.listed(p.producer_id for p in producers)}
         producers = [p for p in producers if p.producer_id not in known]
-        doubt = _unsure(before, session.coordinator.places())
+        doubt = watch.doubt()
     seen = "" if doubt is None else " that may be seen from here"
     why = f"no coordinator{seen} knows its producer id"
     return [
         HangingTransaction(p, None, why, now_ms - p.last_timestamp_ms, Whose.FOREIGN, doubt=doubt)
         for p in producers
     ]
-
-
-def _unsure(before: Places | None, after: Places | None) -> KafkaEosError | None:
-    """Why there may be a coordinator that was not asked, by where they were before and behind the asking."""
-    if before is None or before != after:
-        return NotFinishedError(
-            "a transaction coordinator is moving or away, and may have it",
-            remedy="Look again when all replicas of __transaction_state are up",
-        )
-    if not are_seen(before):
-        return AccessError(
-            "it is not shown where the transaction coordinators are: one that is not available may have it",
-            remedy=REMEDY,
-        )
-    return None
 
 
 def _again(hanging: HangingTransaction, still: Iterable[OpenProducer]) -> HangingTransaction | None:
@@ -266,6 +310,11 @@ def _again(hanging: HangingTransaction, still: Iterable[OpenProducer]) -> Hangin
             remedy="Ask whose application it is. End nothing of an application that is running",
         ),
     )
+
+
+def _same(one: OpenProducer, other: OpenProducer) -> bool:
+    """The same transaction; a record more does not make it another one."""
+    return one[:3] == other[:3] and one.txn_start_offset == other.txn_start_offset
 
 
 def end_ours(
@@ -293,14 +342,23 @@ def end_ours(
             continue
         if load is not None and (attempt.load != load or attempt.number > up_to):
             continue  # rule: up-to-its-own-attempt
-        if session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state)):
-            known = session.ledger.load(attempt.load)
-            if known is None or known.state is not LoadState.COMMITTED:
-                continue
+        is_decided = session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state))
+        if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:
+            continue
         with suppress(UndecidableError):  # it was ended meanwhile
             abort(session, one)
             ended.append(one)
     return ended
+
+
+def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    wanted = set(partitions)
+    found = []
+    for topic in {p.topic for p in wanted}:
+        seen = topic_seen(session.partitions.wire, topic)
+        numbers = () if seen is None else (p.partition for p in seen.partitions)
+        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
+    return sorted(found)
 
 
 def of_the_ledger(session: Session) -> list[TopicPartition]:
@@ -316,16 +374,6 @@ def of_the_ledger(session: Session) -> list[TopicPartition]:
     ]
 
 
-def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    wanted = set(partitions)
-    found = []
-    for topic in {p.topic for p in wanted}:
-        seen = topic_seen(session.partitions.wire, topic)
-        numbers = () if seen is None else (p.partition for p in seen.partitions)
-        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
-    return sorted(found)
-
-
 def abort(session: Session, hanging: HangingTransaction) -> None:
     """End one that is ours by an abort marker, and see that it is gone.
 
@@ -336,7 +384,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
     :raises NotFinishedError: the leader still shows it after half a minute.
     :raises AccessError: ALTER on the Cluster is missing.
     """
-    refuse_unless_ours(hanging)
+    check_abortable(hanging)
     producer = hanging.producer
     again = _search(session, [producer.partition], 0, nameless=False)
     now = next((h for h in again if _same(h.producer, producer)), None)
@@ -344,7 +392,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         raise UndecidableError(
             f"{hanging} is not hanging any more", remedy="Nothing is left to do: look again to be sure"
         )
-    refuse_unless_ours(now)
+    check_abortable(now)
     wire = session.partitions.wire
     log.warning("writing an abort marker for the hanging transaction %s", now)
     try:
@@ -370,65 +418,3 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
                 remedy="Look for hanging transactions again",
             )
         time.sleep(0.1)
-
-
-def _holders(
-    session: Session, idle: list[OpenProducer], names: Mapping[int, str]
-) -> dict[PreparedTxnState, Holder]:
-    """Who has prepared a transaction under these producer ids and epochs, on this very cluster.
-
-    A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
-    where nobody remembers it, the recorded topic id.
-    """
-    topics = session.partitions.topic_info({p.partition.topic for p in idle})
-    found = {}
-    for attempt, row in session.ledger.holders({p.state for p in idle}):
-        transaction = row.transaction
-        written = {p.partition.topic for p in idle if p.state == transaction.state}
-        listed = names.get(transaction.state.producer_id)
-        here = any(row.topic_ids.get(topic) == topics[topic].topic_id for topic in written)
-        if listed == transaction.transactional_id or (listed is None and here):
-            found[transaction.state] = (attempt, row)
-    return found
-
-
-def _same(one: OpenProducer, other: OpenProducer) -> bool:
-    """The same transaction; a record more does not make it another one."""
-    return one[:3] == other[:3] and one.txn_start_offset == other.txn_start_offset
-
-
-def _whose(
-    session: Session,
-    producer: OpenProducer,
-    name: str | None,
-    holder: Holder | None,
-) -> tuple[Whose, AttemptRow | None]:
-    name = holder[1].transaction.transactional_id if holder else name
-    if name is None or not is_ours(session, name):
-        return Whose.FOREIGN, None
-    attempt = holder[0] if holder else holder_of(session, PreparedTransaction(name, producer.state))
-    if attempt is None:
-        return Whose.FOREIGN, None  # a ledger that was restored: not known, so not ours to end
-    if attempt.is_undecided:
-        return Whose.UNDECIDED, attempt
-    if attempt.verdict is Verdict.COMMIT and not is_behind(producer, attempt, holder):
-        load = session.ledger.load(attempt.load)
-        if load is None or load.state is not LoadState.GIVEN_UP:
-            return Whose.DECIDED, attempt
-    return Whose.OURS, attempt
-
-
-def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Holder | None) -> bool:
-    """Whether what is open began behind a decided transaction whose every commit marker was seen.
-
-    Rule: zombie-behind-the-commit.
-
-    Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
-    transaction was never reported is no part of the decision at all.
-    """
-    if holder is None:
-        return True
-    if attempt.closed_at is None:
-        return False
-    last: Mapping[TopicPartition, int] = {w.topic_partition: w.last_offset for w in holder[1].writes}
-    return producer.txn_start_offset > last.get(producer.partition, -1)

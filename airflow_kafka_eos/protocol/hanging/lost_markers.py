@@ -19,8 +19,8 @@ from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers, write_marker
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.protocol.evidence import evidence_of, first_offsets
-from airflow_kafka_eos.protocol.hanging.finished import is_over, over
+from airflow_kafka_eos.protocol.evidence import evidence_of
+from airflow_kafka_eos.protocol.guards.coordinators import finished, is_finished
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, Marker, TopicPartition, TransactionDescription
 
@@ -47,7 +47,7 @@ def end_forgotten(session: Session, row: AttemptRow, unfinished: Iterable[Transa
     :raises TransientError: a broker does not answer. Safe to call again.
     """
     known = {t.transaction.transactional_id: t for t in unfinished}
-    described = over(session, known)
+    described = finished(session, known)
     if not described:
         return []
     # then the logs, then the leaders: what a coordinator had ended when it answered is to be seen there, or never will
@@ -78,9 +78,9 @@ def judge_forgotten(
     :param markers: by partition, what the log showed behind that.
     :param shown: what the partitions' leaders had open behind that.
     """
-    if not is_over(seen):
+    if not is_finished(seen):
         return None
-    first = first_offsets(row)
+    first = row.first_offsets
     state = row.transaction.state
     # from where the recorded writes begin: what began elsewhere is another transaction, whoever wrote it
     # (rule: recorded-identity)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from typing import assert_never
 
 from airflow_kafka_eos.errors import (
     InDoubtError,
@@ -28,7 +29,8 @@ from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId, prefix
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster, number_of
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TopicPartition
 
@@ -98,7 +100,7 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
             log.warning("repair %d of %s came too late: %s", row.number, load, row.reason)
             copier.abort()
     except BaseException as e:
-        overtaken = _give_back(session, opened, copier, e)
+        overtaken = _abandon(session, opened, copier, e)
         if overtaken and isinstance(e, KafkaEosError):
             return False  # by the one that was adopted, which has ended ours
         if isinstance(e, InDoubtError):
@@ -123,7 +125,7 @@ def repair(session: Session, load: LoadIdentity, number: int, lost: TransactionR
     return row.state is RepairState.ADOPTED
 
 
-def _give_back(session: Session, opened: RepairRow, copier: Copier, error: BaseException) -> bool:
+def _abandon(session: Session, opened: RepairRow, copier: Copier, error: BaseException) -> bool:
     """First the ledger, then Kafka; True when somebody else had made it undecidable before.
 
     A ledger that does not answer may have adopted it: then nothing is ended.
@@ -221,7 +223,7 @@ def end_abandoned(
     *,
     closed_too: bool = False,
     known: Iterable[str] = (),
-    places: set[TopicPartition] | None = None,
+    partitions: set[TopicPartition] | None = None,
 ) -> list[str]:
     """End what repairs of a load have open and nobody decides any more; the transactional ids that were ended.
 
@@ -229,24 +231,36 @@ def end_abandoned(
 
     :param closed_too: look for stragglers: of adopted repairs, and of those that had nothing open when closed.
     :param known: ids of them that the caller knows by name, for a listing may hide some (rule: listing-only-adds).
-    :param places: the partitions of what is ended are added to it.
+    :param partitions: the partitions of what is ended are added to it.
 
     The order (rule: describe-then-ask): the ledger has said for good what is decided of a repair that is not open any
     more, then Kafka describes their ids, and exactly the described identities are ended.
 
     :raises OtherClusterError: they were written to another cluster: here nothing of theirs would be open.
     """
-    over = {r.number: r for r in session.ledger.repairs(load) if r.state is not RepairState.OPEN}
-    unclosed = {n: r for n, r in over.items() if r.state is RepairState.UNDECIDABLE and r.closed_at is None}
-    if not (unclosed or (over and closed_too)):
+    decided: set[int] = set()
+    unclosed: dict[int, RepairRow] = {}
+    for row in session.ledger.repairs(load):
+        match row.state:
+            case RepairState.OPEN:
+                continue  # it may still be decided
+            case RepairState.ADOPTED:
+                pass
+            case RepairState.UNDECIDABLE:
+                if row.closed_at is None:
+                    unclosed[row.number] = row
+            case _:
+                assert_never(row.state)
+        decided.add(row.number)
+    if not (unclosed or (decided and closed_too)):
         return []
     repaired = {r.attempt for r in unclosed.values()}
     attempts = [row for row in session.ledger.attempts(load) if row.number in repaired]
-    refuse_elsewhere(session, attempts, closed_too=True)  # a repair may be left behind a committed load
-    before = session.coordinator.places()
+    check_cluster(session, attempts, closed_too=True)  # a repair may be left behind a committed load
+    watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
-    hidden = before is None or before != session.coordinator.places()
-    numbers = {name: n for name in (*listed, *known) if (n := _number(session, load, name)) in over}
+    hidden = watch.has_moved()
+    numbers = {name: n for name in (*listed, *known) if (n := number_of(session, load, name)) in decided}
     # a copy's only id is known by name; those of Spark's task attempts are not, where none was adopted
     numbers |= {r.transactional_id: n for n, r in unclosed.items()}
     described = session.coordinator.describe(sorted(numbers))
@@ -258,8 +272,8 @@ def end_abandoned(
     ]
     if lingering:
         log.info("ending abandoned repairs of %s: %s", load, ", ".join(map(str, lingering)))
-        if places is not None:
-            places.update(*(described[t.transactional_id].partitions for t in lingering))
+        if partitions is not None:
+            partitions.update(*(described[t.transactional_id].partitions for t in lingering))
         session.coordinator.end_many(lingering, Verdict.ABORT)
     still_open = {numbers[name] for name, d in described.items() if d.is_open}
     if not hidden:
@@ -269,17 +283,4 @@ def end_abandoned(
 
 def allowed_ms(session: Session) -> int | None:
     """How long every broker lets a transaction stay open; None where the login may not see it."""
-    limits = [
-        int(found[MAX_TIMEOUT])
-        for found in session.partitions.broker_configs([MAX_TIMEOUT]).values()
-        if MAX_TIMEOUT in found
-    ]
-    return min(limits, default=None)
-
-
-def _number(session: Session, load: LoadIdentity, name: str) -> int | None:
-    """The number of the attempt or repair of the load that an id is of."""
-    parsed = TransactionalId.parse(name)
-    if parsed is None or (parsed.load, parsed.ledger_id) != (load, session.ledger.ledger_id):
-        return None
-    return parsed.attempt
+    return min(session.broker_limits(MAX_TIMEOUT), default=None)

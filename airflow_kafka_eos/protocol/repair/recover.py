@@ -8,7 +8,7 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.evidence import evidence_of
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import commit, decided_attempt
@@ -61,7 +61,7 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
             )
     if _known(session, load).state is not LoadState.GIVEN_UP:
         decided = decided_attempt(session, load)
-        refuse_elsewhere(session, [decided])
+        check_cluster(session, [decided])
         _note_outcomes(session, load, decided)
         session.ledger.record_given_up(load, by=by, reason=reason)
         log.warning("load %s is given up by %s: %s", load, by, reason)

@@ -26,7 +26,7 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.load import LoadState, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.repair.copy import GIVE_UP, allowed_ms, end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import commit, commit_pass
@@ -80,9 +80,8 @@ def open_repreparation(
     :raises TransientError: not now; nothing is lost by that.
     """
     load = row.load
-    known = session.ledger.load(load)
     repairing = (LoadState.REPAIRING, LoadState.IN_DOUBT)
-    if known is None or known.state not in repairing or row.scope is not TransactionScope.TASK:
+    if session.ledger.state(load) not in repairing or row.scope is not TransactionScope.TASK:
         return None
     try:
         commit(session, load, deadline_s=deadline_s, by=by)
@@ -132,7 +131,7 @@ def _prepare_took_ms(row: AttemptRow) -> int:
     return max(0, int(took.total_seconds() * 1000))
 
 
-def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
+def adopt_all(session: Session, again: Repreparation, manifest: Manifest) -> None:
     """Let what was prepared again enter the decision, if it is what was lost, and have it committed.
 
     Nothing of it unless all digests are equal; then part by part, and what is adopted stays so whatever follows.
@@ -143,12 +142,12 @@ def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
     :raises NotFinishedError: cleanup has taken it for a dead one's; prepare may run again.
     :raises OtherClusterError: the session is of another cluster than the attempt; what was written ends by its timeout.
     """
-    refuse_elsewhere(session, [again.attempt])
+    check_cluster(session, [again.attempt])
     load, number = again.attempt.load, again.attempt.number
     found = list(differences(again, manifest))
     if found:
         what = f"what was prepared again is not what was lost: {'; '.join(found)}"
-        give_back(session, again, what, manifest)
+        abandon_all(session, again, what, manifest)
         if not session.ledger.record_in_doubt(load, number, what):
             return  # COMMITTED: another repair has brought all of it
         raise InDoubtError(
@@ -160,11 +159,11 @@ def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
             transactional_id=again.parts[0].lost.transaction.transactional_id,
         )
     try:
-        _refuse_unconfirmed(session, again, manifest)
+        _check_confirmed(session, again, manifest)
         late = [part for part in again.parts if not _adopted(session, part, manifest)]
     except KafkaEosError as e:
         overtaken = _is_overtaken(session, again)  # whoever did it has ended what the brokers do not confirm
-        give_back(session, again, str(e), manifest)  # what was adopted stays so
+        abandon_all(session, again, str(e), manifest)  # what was adopted stays so
         if not overtaken:
             raise
         late = list(again.parts)
@@ -182,7 +181,7 @@ def let_in(session: Session, again: Repreparation, manifest: Manifest) -> None:
         )
 
 
-def give_back(session: Session, again: Repreparation, reason: str, manifest: Manifest | None = None) -> None:
+def abandon_all(session: Session, again: Repreparation, reason: str, manifest: Manifest | None = None) -> None:
     """Make the repairs undecidable, then end what they have open. Never raises: what is left, cleanup finds.
 
     :param manifest: what it has reported, if it has.
@@ -237,7 +236,7 @@ def _reported(manifest: Manifest | None) -> list[str]:
     return [] if manifest is None else [t.transactional_id for t in manifest.transactions]
 
 
-def _refuse_unconfirmed(session: Session, again: Repreparation, manifest: Manifest) -> None:
+def _check_confirmed(session: Session, again: Repreparation, manifest: Manifest) -> None:
     """As decide does it: a manifest is believed as far as the brokers confirm it."""
     try:
         seen = observe(session, manifest, MARGIN_S)

@@ -1,12 +1,11 @@
-"""Open an attempt: what ``begin`` and a (retried) ``prepare`` do before anything is written to Kafka.
+"""Begin: what a load needs is looked at, and an attempt opened, submitted and recorded as prepared.
 
-Which generation of a load a run goes on with, as the ledger has them.
+This is what ``begin`` and a (retried) ``prepare`` do beside writing: which generation of the load the run goes on with,
+the sweep of what older attempts left, and the guards that come before a record is written.
 
-What a load needs of its cluster, looked at before it is written: topics, rights, limits.
-
-Nothing is changed by looking. What does not show (DESCRIBE_CONFIGS is missing, a broker shows no rights) is no error:
-prepare and decide find it. What two-phase commit needs beyond the brokers' settings only an initialised id can tell, so
-that is left to prepare too.
+The checks of topics, rights and limits only look. What does not show (DESCRIBE_CONFIGS is missing, a broker shows no
+rights) is no error: prepare and decide find it. What two-phase commit needs beyond the brokers' settings only an
+initialised id can tell, so that is left to prepare too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from airflow_kafka_eos.kafka.admin.list_permissions import never_used
 from airflow_kafka_eos.kafka.admin.preflight import RETENTION, check_hold_time, check_topics, oldest_kept_ms
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import (
-    DECIDED_COMMIT,
     LoadIdentity,
     LoadState,
     TransactionNaming,
@@ -37,8 +35,8 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.guards.id_caps import Caps, check_caps
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_restored
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
 
@@ -54,14 +52,13 @@ def begin(
     clearing only ``decide`` throws nothing away (rule: one-application-per-attempt).
 
     :param owner: the run that asks, as text; cleanup finds "its own" attempts by it.
-    :param data_interval: start and end, UTC ISO 8601, of a run whose interval names its data; another interval for the
-        same key is refused, until the load is committed.
+    :param data_interval: of a run whose interval names its data; see :func:`.attempts.begin`.
     :raises ConfigurationError: a name does not fit, or the key was used for another data interval.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster. Nothing is opened.
     :raises InDoubtError: the broker knows more of this load than the ledger, as after a restore. Nothing is opened.
     """
-    _refuse_elsewhere(session, load)
-    refuse_restored(session, load)
+    _check_cluster_unless_committed(session, load)
+    check_not_restored(session, load)
     row = session.ledger.begin(load, owner=owner, data_interval=data_interval)
     try:
         _sweep_older(session, row)
@@ -89,21 +86,21 @@ def submit(
     No trigger rule fires while Airflow retries a task, so a retried ``prepare`` sweeps here by itself. The ledger notes
     which Kafka cluster the attempt is written to.
 
-    :param naming: ``pooling``: the attempt leases a slot, whose ids are looked at before one is used.
-    :param deadline_ms: milliseconds since the epoch, the deadline of its writers (rule: writers-have-a-deadline).
+    Parameters are those of :func:`.attempts.submit`. A leased slot's ids are looked at before one is used.
+
     :param caps: how many transactional ids there may be; None: they are not counted.
-    :param arguments_sha256: of what the application is asked for, noted with the attempt.
     :raises ConfigurationError: a cap is reached; no attempt is taken.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster; no attempt is taken (but
         where one was submitted there at this very moment: then ours supersedes it, and is not written either).
     :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
     """
-    _refuse_elsewhere(session, load)
-    known = session.ledger.load(load)
-    if caps is not None and (known is None or known.state not in DECIDED_COMMIT):
-        check_caps(session, load, naming, caps)
-    if naming is TransactionNaming.POOLING and (known is None or known.state not in DECIDED_COMMIT):
-        _sweep_free_slots(session, load, owner)
+    _check_cluster_unless_committed(session, load)
+    state = session.ledger.state(load)
+    if state is None or not state.is_decided:
+        if caps is not None:
+            check_caps(session, load, naming, caps)
+        if naming is TransactionNaming.POOLING:
+            _sweep_free_slots(session, load, owner)
     row = session.ledger.submit(
         load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id,
         arguments_sha256=arguments_sha256,
@@ -114,13 +111,10 @@ def submit(
     return row
 
 
-def prepared(session: Session, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
+def record_prepared(session: Session, manifest: Manifest, *, writers_left: bool = True) -> AttemptRow:
     """Tell the ledger that the attempt's application has finished and its manifest is whole.
 
-    :param writers_left: False only when it is known for sure that each Spark task ran once: then a slot is free as soon
-        as its attempt's end is verified, else it is quarantined (rule: verified-end-before-reuse).
-    :raises UndecidableError: a newer attempt was opened, this one was aborted meanwhile, or it was reported
-        with another manifest before.
+    Parameters and errors are those of :func:`.attempts.mark_prepared`.
     """
     row = session.ledger.mark_prepared(manifest, writers_left=writers_left)
     log.debug(
@@ -138,11 +132,17 @@ def reference(session: Session, row: AttemptRow) -> AttemptRef:
     return AttemptRef(row.load, session.ledger.ledger_id, row.number, row.slot)
 
 
-def _refuse_elsewhere(session: Session, load: LoadIdentity) -> None:
+def _check_cluster_unless_committed(session: Session, load: LoadIdentity) -> None:
     """A committed load stays so wherever the connection leads: nothing is opened, nothing swept."""
-    known = session.ledger.load(load)
-    if known is not None and known.state is not LoadState.COMMITTED:
-        refuse_elsewhere(session, session.ledger.attempts(load))
+    if session.ledger.state(load) is not LoadState.COMMITTED:
+        check_cluster(session, session.ledger.attempts(load))
+
+
+def _sweep_older(session: Session, row: AttemptRow) -> None:
+    if row.verdict is Verdict.COMMIT:
+        log.debug("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
+    elif row.number > 1:
+        sweep(session, row.load, up_to=row.number - 1, by=row.owner)
 
 
 def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
@@ -157,13 +157,6 @@ def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
             last = session.ledger.attempt(slot.holder, slot.attempt)
             if last is not None and last.verdict is Verdict.ABORT:
                 sweep(session, slot.holder, up_to=slot.attempt, by=by)
-
-
-def _sweep_older(session: Session, row: AttemptRow) -> None:
-    if row.verdict is Verdict.COMMIT:
-        log.debug("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
-    elif row.number > 1:
-        sweep(session, row.load, up_to=row.number - 1, by=row.owner)
 
 
 def reload(session: Session, first: LoadIdentity, *, owner: str, whole: bool) -> LoadIdentity:
@@ -184,11 +177,11 @@ def generations(session: Session, first: LoadIdentity) -> list[Generation]:
     found: list[Generation] = []
     for number in count(1):
         load = load_of(first, number)
-        row = session.ledger.load(load)
-        if row is None:
+        state = session.ledger.state(load)
+        if state is None:
             return found
         owners = frozenset(a.responsible for a in session.ledger.attempts(load))
-        found.append(Generation(number, row.state, owners))
+        found.append(Generation(number, state, owners))
     raise AssertionError("count() has no end")
 
 
@@ -205,7 +198,7 @@ class Wanted:
     writes: bool
 
 
-def refuse_missing_topics(session: Session, topics: Collection[str]) -> None:
+def check_topics_exist(session: Session, topics: Collection[str]) -> None:
     """
     :raises TopicError: a topic does not exist, or is Kafka's own.
     :raises AccessError: a topic may not even be described.
@@ -218,7 +211,7 @@ def refuse_missing_topics(session: Session, topics: Collection[str]) -> None:
         raise
 
 
-def refuse_missing_rights(session: Session, load: LoadIdentity, topics: Collection[str], wanted: Wanted | None) -> None:
+def check_rights(session: Session, load: LoadIdentity, topics: Collection[str], wanted: Wanted | None) -> None:
     """
     :param wanted: None: it is not known how the load will be written, so only what Airflow's steps need is looked at.
     :raises AccessError: naming what is missing, on what, and which step it is for.
@@ -256,7 +249,7 @@ def missing_rights(seen: TopicSeen, *, writes: bool) -> Iterator[str]:
         yield f"READ on Topic {seen.name} (decide counts what was written, commit sees the markers)"
 
 
-def refuse_limits(session: Session, topics: Collection[str], wanted: Wanted) -> None:
+def check_limits(session: Session, topics: Collection[str], wanted: Wanted) -> None:
     """
     :raises ConfigurationError, BrokerTooOldError: ``two_phase_commit="required"`` where no broker can grant it; a
         ``hold_time`` that no broker grants where it counts; or a topic that keeps no record for so long.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -29,12 +30,12 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, missing_for_good
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
-from airflow_kafka_eos.protocol.guards.restored_ledger import refuse_unknown_repairs
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_repairs_known
 from airflow_kafka_eos.protocol.hanging.lost_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned, repair
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import FINAL, Outcome, judge_decided
+from airflow_kafka_eos.transaction import FINAL, Marker, Outcome, TopicPartition, judge_decided
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def commit(
             todo = [name for name in result.lost if name not in uncopied]
             if todo:
                 if not may_repair:  # once: what it repairs itself from here on is known
-                    refuse_unknown_repairs(session, load)
+                    check_repairs_known(session, load)
                     may_repair = True
                 uncopied |= _repair_all(session, row, todo, by or row.responsible, give_up)
                 wait = poll_s  # on to commit them, with what is left of the time
@@ -199,8 +200,8 @@ def commit_pass(
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.
     """
-    attempt = _refuse_undecided(session, load, number)
-    refuse_elsewhere(session, [attempt])
+    attempt = _check_decided(session, load, number)
+    check_cluster(session, [attempt])
     result = CommitPass()
     rows = session.ledger.transactions(load, number)
     todo = [t for t in rows if t.outcome not in FINAL]
@@ -224,9 +225,19 @@ def commit_pass(
         log.debug("load %s attempt %d, %d transactions: %s", load, number, len(outcomes), told)
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
         outcomes = session.ledger.record_outcomes(load, number, outcomes)
-    result.open = [name for name, outcome in outcomes.items() if outcome is Outcome.OPEN]
-    result.newly_committed = [name for name, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
-    in_doubt = {name: found[name] for name, outcome in outcomes.items() if outcome is Outcome.IN_DOUBT}
+    in_doubt: dict[str, dict[TopicPartition, Marker]] = {}
+    for name, outcome in outcomes.items():
+        match outcome:
+            case Outcome.OPEN:
+                result.open.append(name)
+            case Outcome.COMMITTED:
+                result.newly_committed.append(name)
+            case Outcome.IN_DOUBT:
+                in_doubt[name] = found[name]
+            case Outcome.LOST | Outcome.ABORTED | Outcome.SUPERSEDED:
+                pass  # lost ones below, with those of earlier passes
+            case _:
+                assert_never(outcome)
     if in_doubt and _stop(session, load, number, doubt(session, load, number, in_doubt, by_name, answers)):
         return CommitPass()  # COMMITTED since the look
     known = {t.transaction.transactional_id: t.outcome for t in rows} | outcomes
@@ -261,7 +272,7 @@ def commit_pass(
     return result
 
 
-def _refuse_undecided(session: Session, load: LoadIdentity, number: int) -> AttemptRow:
+def _check_decided(session: Session, load: LoadIdentity, number: int) -> AttemptRow:
     row, known = session.ledger.attempt(load, number), session.ledger.load(load)
     if row is None or known is None or row.verdict is not Verdict.COMMIT:
         # the ledger knows the transactions of undecided and aborted attempts too

@@ -6,12 +6,12 @@ Rule: loaded-is-visible.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
-from airflow_kafka_eos.kafka.admin.partitions import Holder
+from airflow_kafka_eos.kafka.admin.partitions import LsoBlocker
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import decided_attempt
 from airflow_kafka_eos.transaction import Outcome, TopicPartition
@@ -24,14 +24,14 @@ class Lag:
     partition: TopicPartition
     last_stable_offset: int
     needed: int
-    holders: tuple[Holder, ...]
+    blockers: tuple[LsoBlocker, ...]
 
     def __str__(self) -> str:
         names = ", ".join(
             h.transactional_id
             or f"a transaction of producer {h.producer_id}:{h.producer_epoch} (its id is not shown: another "
             f"application's, or hanging; `airflow-kafka-eos transactions hanging --topic {self.partition.topic}`)"
-            for h in self.holders
+            for h in self.blockers
         )
         return (
             f"{self.partition}: last stable offset {self.last_stable_offset} of {self.needed}, held back by "
@@ -53,21 +53,30 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
     """
     row = decided_attempt(session, load)
     known = session.ledger.load(load)
-    if known is not None and known.state is LoadState.GIVEN_UP:
-        raise UndecidableError(
-            f"the load was {known.reason or 'given up'}",
-            remedy="It is not completed any more: load the same data under a load_key of its own",
-            load=str(load),
-            attempt=row.number,
-        )
-    if known is None or known.state is not LoadState.COMMITTED:
-        raise NotFinishedError(
-            f"the load is {known.state.value if known else 'unknown'}, not COMMITTED",
-            remedy="Run commit (clear it, or let its retry do it)",
-            load=str(load),
-            attempt=row.number,
-        )
-    refuse_elsewhere(session, [row], closed_too=True)
+    assert known is not None  # it has an attempt
+    match known.state:
+        case LoadState.COMMITTED:
+            pass
+        case LoadState.GIVEN_UP:
+            raise UndecidableError(
+                f"the load was {known.reason or 'given up'}",
+                remedy="It is not completed any more: load the same data under a load_key of its own",
+                load=str(load),
+                attempt=row.number,
+            )
+        case (
+            LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING | LoadState.ABORTED
+            | LoadState.COMMITTING | LoadState.REPAIRING | LoadState.IN_DOUBT
+        ):
+            raise NotFinishedError(
+                f"the load is {known.state.value}, not COMMITTED",
+                remedy="Run commit (clear it, or let its retry do it)",
+                load=str(load),
+                attempt=row.number,
+            )
+        case _:
+            assert_never(known.state)
+    check_cluster(session, [row], closed_too=True)
     needed: dict[TopicPartition, int] = {}
     for t in session.ledger.transactions(load, row.number):
         for w in t.writes:
@@ -77,7 +86,7 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         return []
     stable = session.partitions.last_stable_offsets(sorted(needed))
     return [
-        Lag(tp, stable[tp], offset, tuple(session.partitions.lso_holders(tp)))
+        Lag(tp, stable[tp], offset, tuple(session.partitions.lso_blockers(tp)))
         for tp, offset in sorted(needed.items())
         if stable[tp] < offset
     ]

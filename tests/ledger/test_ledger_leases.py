@@ -1,4 +1,4 @@
-"""Turns: one holder of a thing at a time, and no two who wait for each other (docs/adr/0022)."""
+"""Leases: a thing is one task's at a time, and no two who wait for each other (docs/adr/0022)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from test_ledger_races import race
 
 from airflow_kafka_eos.ledger import Ledger
 
-TURN = timedelta(minutes=10)
+TTL = timedelta(minutes=10)
 
 
-def take(ledger: Ledger, by: str, what: Collection[str], turn: timedelta = TURN) -> str | None:
-    return ledger.take_turn(what, by=by, turn=turn)
+def take(ledger: Ledger, by: str, what: Collection[str], ttl: timedelta = TTL) -> str | None:
+    return ledger.acquire_lease(what, by=by, ttl=ttl)
 
 
 def over(url: str, by: str) -> None:
-    """A turn's time has passed."""
+    """A lease's time has passed."""
     sql(url, "UPDATE kafka_eos_turns SET taken_at = '2000-01-01T00:00:00.000000+00:00' WHERE taken_by = :by", by=by)
 
 
-def test_a_thing_is_one_holders_at_a_time_until_its_turn_is_over(ledger: Ledger, url: str) -> None:
+def test_a_thing_is_one_tasks_at_a_time_until_its_lease_is_over(ledger: Ledger, url: str) -> None:
     assert take(ledger, "a", ["t"]) is None
     assert take(ledger, "b", ["t"]) == "a"
     assert take(ledger, "b", ["another"]) is None
-    assert take(ledger, "b", ["t"], timedelta(microseconds=1)) is None, "its turn is over"
+    assert take(ledger, "b", ["t"], timedelta(microseconds=1)) is None, "its lease is over"
     assert take(ledger, "a", ["t"]) == "b"
     assert take(ledger, "c", []) is None
 
 
-def test_whoever_asks_again_has_it_for_a_whole_turn_more(ledger: Ledger, url: str) -> None:
+def test_whoever_asks_again_has_it_for_a_whole_lease_more(ledger: Ledger, url: str) -> None:
     take(ledger, "a", ["t"])
     over(url, "a")
     assert take(ledger, "a", ["t"]) is None
@@ -64,8 +64,8 @@ def test_of_many_who_ask_at_once_one_gets_it(ledger: Ledger, url: str) -> None:
     for seed in range(8):
         things = [f"{seed} {n}" for n in range(3)]
         answers = race(seed, *(partial(take, ledger, f"task {n}", things) for n in range(6)))
-        (first,) = [n for n, holder in enumerate(answers) if holder is None]
+        (first,) = [n for n, other in enumerate(answers) if other is None]
         assert {*answers} == {None, f"task {first}"}
         over(url, f"task {first}")
         again = race(seed, *(partial(take, ledger, f"task {n}", things) for n in range(6)))
-        assert again.count(None) == 1, "and one of those who find its turn over"
+        assert again.count(None) == 1, "and one of those who find its lease over"
