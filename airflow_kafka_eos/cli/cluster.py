@@ -79,7 +79,7 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
     """
     from airflow_kafka_eos.kafka.client.client_properties import read_client_properties
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-    from airflow_kafka_eos.kafka.producer.options import refuse_unknown_names
+    from airflow_kafka_eos.kafka.producer.options import check_setting_names
 
     address = arguments.bootstrap_server or getattr(arguments, "bootstrap_server_before", None)
     file = arguments.command_config or getattr(arguments, "command_config_before", None)
@@ -100,7 +100,7 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
             extra["bootstrap.servers"] = address
     try:
         settings = KafkaSettings.from_mapping(extra)
-        refuse_unknown_names(settings)
+        check_setting_names(settings)
     except ConfigurationError as e:
         e.message = f"{source}: {e.message}"
         raise

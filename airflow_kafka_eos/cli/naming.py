@@ -59,9 +59,10 @@ def id_at(wire: Wire, tp: TopicPartition, start_offset: int) -> str:
 
     :raises ConfigurationError: nothing is open there, or no coordinator knows whose it is.
     """
-    from airflow_kafka_eos.kafka.admin.open_producers import remembered_producers, transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.list_transactions import transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.partitions import Partitions
 
-    there = [p for p in remembered_producers(wire, tp, None) if p.txn_start_offset >= 0]
+    there = [p for p in Partitions(wire).producers([tp])[tp] if p.txn_start_offset >= 0]
     mine = next((p for p in there if p.txn_start_offset == start_offset), None)
     if mine is None:
         offsets = ", ".join(str(p.txn_start_offset) for p in there) or "none at all"

@@ -8,7 +8,7 @@ import pytest
 from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer, init_refusal
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer, init_error
 from airflow_kafka_eos.kafka.admin.list_transactions import pattern_of, rows_on, state_of
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import left_ms
@@ -175,8 +175,8 @@ def test_what_is_committed_is_listed_by_name_and_aborted_is_not(
 
 
 def test_the_coordinators_places_name_each_partition_of_the_transaction_log(coordinator: Coordinator) -> None:
-    places = coordinator.places()
-    assert places is not None and places == coordinator.places()
+    places = coordinator.coordinator_leaders()
+    assert places is not None and places == coordinator.coordinator_leaders()
     assert sorted(partition for partition, _, _ in places) == list(range(len(places)))
     assert {leader for _, leader, _ in places} == set(coordinator._wire.broker_ids())
 
@@ -274,10 +274,10 @@ def test_a_timeout_above_the_brokers_limit_names_the_setting(
 
 
 def test_a_refused_two_phase_commit_names_setting_and_acl() -> None:
-    text = str(init_refusal(53, "an.id", 60_000, enable_2pc=True))
+    text = str(init_error(53, "an.id", 60_000, enable_2pc=True))
     assert "transaction.two.phase.commit.enable=true" in text
     assert "TWO_PHASE_COMMIT" in text
-    assert init_refusal(53, "an.id", 60_000, enable_2pc=False) is None
+    assert init_error(53, "an.id", 60_000, enable_2pc=False) is None
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, why_hanging
-from airflow_kafka_eos.kafka.admin.partitions import Holder
+from airflow_kafka_eos.kafka.admin.partitions import OpenTransaction
 from airflow_kafka_eos.protocol.stages.visible import Lag
 from airflow_kafka_eos.transaction import (
     CoordinatorState,
@@ -47,6 +47,6 @@ def test_why_it_is_hanging(seen: TransactionDescription | None, why: str) -> Non
 
 
 def test_who_holds_readers_back_without_an_id_may_be_another_application_and_is_not_called_hanging() -> None:
-    text = str(Lag(HERE, 100, 200, (Holder(7, 3, 100, None), Holder(8, 0, 120, "billing"))))
+    text = str(Lag(HERE, 100, 200, (OpenTransaction(7, 3, 100, None), OpenTransaction(8, 0, 120, "billing"))))
     assert "producer 7:3 (its id is not shown: another application's, or hanging;" in text
     assert "airflow-kafka-eos transactions hanging --topic orders" in text and text.endswith(", billing")

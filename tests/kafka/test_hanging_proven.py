@@ -113,10 +113,10 @@ def test_while_a_coordinator_moves_or_is_away_nothing_is_proven(
     seeing: Session, shared: SharedTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_one(seeing, shared).is_proven
-    monkeypatch.setattr(seeing.coordinator, "places", lambda: None)
+    monkeypatch.setattr(seeing.coordinator, "coordinator_leaders", lambda: None)
     assert isinstance(find_one(seeing, shared).doubt, NotFinishedError)
     seen = iter(range(100))
-    monkeypatch.setattr(seeing.coordinator, "places", lambda: frozenset({(0, 1, next(seen))}))
+    monkeypatch.setattr(seeing.coordinator, "coordinator_leaders", lambda: frozenset({(0, 1, next(seen))}))
     assert isinstance(find_one(seeing, shared).doubt, NotFinishedError)
 
 

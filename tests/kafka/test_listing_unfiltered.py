@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import errors
 
 from airflow_kafka_eos.kafka.admin import list_transactions
-from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.transaction import CoordinatorState
 
 OURS = "airflow.0123456789.orders."
@@ -54,11 +54,11 @@ def metadata(*partitions: Any, error_code: int = 0) -> Any:
 def test_while_a_coordinator_is_away_there_are_no_places(away: Any) -> None:
     """A listing then hides the ids of its partition, and proves nothing."""
     wire: Any = Answers(metadata(partition(0, 1), away))
-    assert list_transactions.places(wire) is None
+    assert list_transactions.coordinator_leaders(wire) is None
     wire = Answers(metadata(partition(0, 1), partition(1, 2)))
-    assert list_transactions.places(wire) == {(0, 1, 3), (1, 2, 3)}
+    assert list_transactions.coordinator_leaders(wire) == {(0, 1, 3), (1, 2, 3)}
 
 
 def test_where_nobody_has_ever_written_a_transaction_there_are_none_to_miss() -> None:
-    wire: Any = Answers(metadata(error_code=retry.UNKNOWN_TOPIC_OR_PARTITION))
-    assert list_transactions.places(wire) == frozenset()
+    wire: Any = Answers(metadata(error_code=errors.UnknownTopicOrPartitionError.errno))
+    assert list_transactions.coordinator_leaders(wire) == frozenset()

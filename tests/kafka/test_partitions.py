@@ -23,7 +23,7 @@ from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.kafka.admin import preflight
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
 from airflow_kafka_eos.kafka.admin.find_markers import text_of, uuid_of
-from airflow_kafka_eos.kafka.admin.partitions import Holder, Partitions, ProducerState
+from airflow_kafka_eos.kafka.admin.partitions import OpenTransaction, Partitions, ProducerState
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.records.scan import Sought
 from airflow_kafka_eos.load import Verdict
@@ -88,7 +88,7 @@ def test_settings_of_topics_and_brokers(partitions: Partitions, topic: Callable[
     assert partitions.topic_config([name], keys) == {
         name: {"retention.ms": "1234567", "cleanup.policy": "delete"}
     }
-    assert partitions.broker_config(["transaction.max.timeout.ms"]) == {"transaction.max.timeout.ms": "900000"}
+    assert partitions.broker_configs(["transaction.max.timeout.ms"])[1] == {"transaction.max.timeout.ms": "900000"}
 
 
 def test_a_hold_time_that_no_broker_grants_is_refused_before_anything_is_written(partitions: Partitions) -> None:
@@ -114,11 +114,11 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named(
     assert partitions.last_stable_offsets([tp]) == {tp: 0}
     assert partitions.end_offsets([tp]) == {tp: 5}
     assert partitions.log_start_offsets([tp]) == {tp: 0}
-    assert partitions.lso_holders(tp) == [
-        Holder(first.state.producer_id, first.state.producer_epoch, 0, first.transactional_id),
-        Holder(second.state.producer_id, second.state.producer_epoch, 2, second.transactional_id),
+    assert partitions.open_transactions(tp) == [
+        OpenTransaction(first.state.producer_id, first.state.producer_epoch, 0, first.transactional_id),
+        OpenTransaction(second.state.producer_id, second.state.producer_epoch, 2, second.transactional_id),
     ]
-    assert partitions.producers([tp]) == {
+    assert {at: [ProducerState(*p[:4]) for p in found] for at, found in partitions.producers([tp]).items()} == {
         tp: [
             ProducerState(first.state.producer_id, first.state.producer_epoch, 1, 0),
             ProducerState(second.state.producer_id, second.state.producer_epoch, 2, 2),
@@ -128,10 +128,10 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named(
     assert coordinator.end(second, Verdict.COMMIT) is EndAnswer.DONE
     wait_ended(coordinator, second.transactional_id)
     assert partitions.last_stable_offsets([tp])[tp] <= last[tp]
-    assert [h.transactional_id for h in partitions.lso_holders(tp)] == [first.transactional_id]
+    assert [h.transactional_id for h in partitions.open_transactions(tp)] == [first.transactional_id]
     assert coordinator.end(first, Verdict.ABORT) is EndAnswer.DONE
     wait_until(lambda: partitions.last_stable_offsets([tp])[tp] > last[tp], "the last stable offset")
-    assert partitions.lso_holders(tp) == []
+    assert partitions.open_transactions(tp) == []
 
 
 # -- evidence ----------------------------------------------------------------------------------------------------
@@ -346,6 +346,6 @@ def test_evidence_on_392() -> None:
                 assert found == dict.fromkeys(tps, marker)
             holder = PreparedTransaction(an_id("old", 9), txn.state)
             holder, _ = prepare(coordinator, old.bootstrap_servers, holder.transactional_id, tps)
-            assert [h.transactional_id for h in partitions.lso_holders(TopicPartition("orders", 0))] == [
+            assert [h.transactional_id for h in partitions.open_transactions(TopicPartition("orders", 0))] == [
                 holder.transactional_id
             ]

@@ -178,7 +178,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "moving-coordinator-believed",
         "nothing is over while a coordinator moves or is away",
         _OVER,
-        "    if before is None or before != session.coordinator.places():\n        return {}\n",
+        "    if before is None or before != session.coordinator.coordinator_leaders():\n        return {}\n",
         "",
         (_EDGES + "test_nothing_is_over_while_a_coordinator_moves",),
     ),

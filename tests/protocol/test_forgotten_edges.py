@@ -81,9 +81,9 @@ def test_nothing_is_over_while_a_coordinator_moves(here: World, monkeypatch: pyt
     assert set(over(here.session, [name])) == {name}
     with monkeypatch.context() as patched:
         places = iter([{"a": 1}, {"a": 2}])
-        patched.setattr(here.session.coordinator, "places", lambda: next(places))
+        patched.setattr(here.session.coordinator, "coordinator_leaders", lambda: next(places))
         assert over(here.session, [name]) == {}
-    monkeypatch.setattr(here.session.coordinator, "places", lambda: None)
+    monkeypatch.setattr(here.session.coordinator, "coordinator_leaders", lambda: None)
     assert over(here.session, [name]) == {}
 
 

@@ -88,7 +88,7 @@ def test_a_repair_that_is_open_and_unknown_is_not_ended_by_another(own: World, t
 class Moving(Coordinator):
     """One is away, and what it has is on no listing."""
 
-    def places(self) -> None:
+    def coordinator_leaders(self) -> None:
         return None
 
     def list_committed(self, prefix: str) -> list[str]:

@@ -234,7 +234,7 @@ class Frugal(Coordinator):
 class Mute(Coordinator):
     """Brokers that are away just when older attempts are swept."""
 
-    def places(self) -> None:
+    def coordinator_leaders(self) -> None:
         raise BrokerUnavailableError("no broker answers")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
-from airflow_kafka_eos.kafka.admin.list_transactions import Places
+from airflow_kafka_eos.kafka.admin.list_transactions import CoordinatorLeaders
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -108,7 +108,7 @@ def test_a_newer_attempt_is_left_to_its_own_cleanup_even_when_aborted(world: Wor
 class MovingCoordinator(Coordinator):
     """For so many listings it hides its ids, and its place changes while it does."""
 
-    def __init__(self, wire: Wire, ledger_id: str, hidden: int, places: Iterable[Places]) -> None:
+    def __init__(self, wire: Wire, ledger_id: str, hidden: int, places: Iterable[CoordinatorLeaders]) -> None:
         super().__init__(wire, namespace="test", ledger_id=ledger_id)
         self.hidden = hidden
         self.answers = iter(places)
@@ -118,14 +118,14 @@ class MovingCoordinator(Coordinator):
         self.listings += 1
         return [] if self.listings <= self.hidden else super().list_open(prefix)
 
-    def places(self) -> Places | None:
-        return next(self.answers, None) or super().places()
+    def coordinator_leaders(self) -> CoordinatorLeaders | None:
+        return next(self.answers, None) or super().coordinator_leaders()
 
 
 A, B = (frozenset({(0, 1, epoch)}) for epoch in (1, 2))
 
 
-def _moving(world: World, wire: Wire, hidden: int, places: Iterable[Places] = ()) -> MovingCoordinator:
+def _moving(world: World, wire: Wire, hidden: int, places: Iterable[CoordinatorLeaders] = ()) -> MovingCoordinator:
     return MovingCoordinator(wire, world.session.ledger.ledger_id, hidden, places)
 
 
@@ -159,7 +159,7 @@ def test_one_empty_listing_does_not_end_cleanup(world: World, settings: KafkaSet
 
 @pytest.mark.parametrize("places", [(A, B, B, A), (A, B, A, B)])
 def test_a_listing_while_a_coordinator_moves_counts_for_nothing(
-    world: World, settings: KafkaSettings, places: tuple[Places, ...]
+    world: World, settings: KafkaSettings, places: tuple[CoordinatorLeaders, ...]
 ) -> None:
     ref = reference(world.session, world.open_attempt())
     world.write(ref, ["a"])
@@ -173,7 +173,7 @@ def test_without_a_leader_of_the_transaction_log_no_listing_is_complete(
     world: World, settings: KafkaSettings
 ) -> None:
     class Away(Coordinator):
-        def places(self) -> Places | None:
+        def coordinator_leaders(self) -> CoordinatorLeaders | None:
             return None
 
     world.open_attempt()

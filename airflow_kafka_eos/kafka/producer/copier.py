@@ -1,9 +1,8 @@
 """Copy what an aborted transaction wrote out of the log into a new one (ADR 14: the records are still there).
 
 Batches are taken over as they are: only their frame (producer, sequence, checksum) is new. So keys, values, headers,
-timestamps and order are equal by construction, and counts and digests prove that it was all of them.
-
-What it takes to copy a lost transaction, known before it is begun: its beginning is read, and timed.
+timestamps and order are equal by construction, and counts and digests prove that it was all of them. What a copy takes
+is known before it is begun: its beginning is read, and timed.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from kafka.protocol.consumer.fetch import FetchRequest
 
 from airflow_kafka_eos.errors import (
     BrokerUnavailableError,
@@ -27,17 +24,16 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, TimeoutTooLon
 from airflow_kafka_eos.kafka.admin.find_markers import (
     METADATA_LAG_S,
     OFFSET_OUT_OF_RANGE,
-    TOPIC_ID_VERSION,
+    fetch_request,
     uuid_of,
 )
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire, Wire
 from airflow_kafka_eos.kafka.producer.arrow.sender import Enrolment, Sender
 from airflow_kafka_eos.kafka.producer.interface import Tally, confirm, left_ms
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
-from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
 from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches, feed, reframe
 from airflow_kafka_eos.load import Verdict
@@ -52,7 +48,13 @@ FETCH_BYTES = 4 << 20
 _ANSWER_S = 60.0
 #: The share of its time after which a copy is judged by its pace.
 PATIENCE = 0.1
-_GONE = frozenset({3, 100, 103})
+#: What has no more is copied in a moment: not worth a measurement.
+SMALL_BYTES = 8 << 20
+SMALL_RECORDS = 50_000
+_SAMPLE_S = 1.0
+#: The best of such stretches counts: what stalls now and then is not taken for slow.
+_STRETCH_S = 0.05
+_REMEDY = "The load can only be mended from its source, or given up"
 
 
 class Copier:
@@ -81,7 +83,7 @@ class Copier:
         self._deadline_ms = deadline_ms
         self._options = _options(reader.settings)
         self._tally = Tally()
-        self._wire: ProduceWire | None = None
+        self._wire: PipelinedWire | None = None
         self._sender: Sender | None = None
         self._state = PreparedTxnState.EMPTY
 
@@ -98,7 +100,7 @@ class Copier:
         :raises TooLargeToCopyError: at the rate at which it goes the broker would end it before it is done.
         :raises KafkaEosError: reading or writing did not succeed; trying again may.
         """
-        self._refuse_changed(topic_ids)
+        self._check_topics(topic_ids)
         sender = self._begin(topic_ids)
         pace = _Pace(str(self._name), self.timeout_ms / 1000, sum(w.records for w in writes))
         for w in writes:
@@ -111,7 +113,7 @@ class Copier:
                 remedy="Run commit again",
                 transactional_id=str(self._name),
             )
-        self._refuse_changed(topic_ids)
+        self._check_topics(topic_ids)
         assert self._wire is not None
         seen = self._coordinator(self._wire).describe([str(self._name)]).get(str(self._name))
         confirm(seen, self._state, self._tally.partitions, str(self._name))
@@ -149,7 +151,7 @@ class Copier:
     # -- private -------------------------------------------------------------------------------------------------
 
     def _begin(self, topic_ids: Mapping[str, str]) -> Sender:
-        wire = self._wire = ProduceWire(
+        wire = self._wire = PipelinedWire(
             self._reader.settings, timeout_s=_ANSWER_S, request_timeout_s=self._options.request_timeout_s
         )
         self._state = self._initialise(self._coordinator(wire))
@@ -193,7 +195,7 @@ class Copier:
             # a compaction takes whole batches too
             raise gone(lost, w, what) if found.records < w.records else unusable(lost, w, what)
 
-    def _refuse_changed(self, topic_ids: Mapping[str, str]) -> None:
+    def _check_topics(self, topic_ids: Mapping[str, str]) -> None:
         try:
             now = Partitions(self._reader).topic_info(topic_ids)
         except TopicError as e:
@@ -286,12 +288,14 @@ def _fetch(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_id: 
     believe_gone_at = time.monotonic() + min(METADATA_LAG_S, wire.timeout_s / 2)
 
     def attempt() -> bytes:
-        answer = wire.send_to_leader(tp, _request(topic_id, w.partition, offset))
+        answer = wire.send_to_leader(
+            tp, fetch_request([(topic_id, w.partition, offset)], FETCH_BYTES, FETCH_BYTES)
+        )
         retry.check(answer.error_code, operation="READ", resource="Cluster")
         (row,) = [p for t in answer.responses for p in t.partitions]
         if row.error_code == OFFSET_OUT_OF_RANGE:
             raise gone(lost, w, f"the log has no offset {offset} (any more)")
-        if row.error_code in _GONE and time.monotonic() >= believe_gone_at:
+        if row.error_code in retry.UNKNOWN_TOPIC and time.monotonic() >= believe_gone_at:
             raise unusable(lost, w, "the topic is not there any more")
         if row.error_code:
             wire.forget_leaders([tp])
@@ -304,25 +308,7 @@ def _fetch(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_id: 
             raise retry.Retry(f"a batch of {tp} has a wrong checksum")
         return records
 
-    return retry.until_settled(
-        attempt, what=f"reading {tp} from offset {offset} on", timeout_s=wire.timeout_s
-    )
-
-
-def _request(topic_id: str, partition: int, offset: int) -> FetchRequest:
-    topic = FetchRequest.FetchTopic
-    where = topic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
-    return FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=FETCH_BYTES,
-        isolation_level=0,  # read_uncommitted: aborted records too
-        topics=[topic(topic_id=uuid_of(topic_id), partitions=[where])],
-        min_version=TOPIC_ID_VERSION,
-    )
-
-
-_REMEDY = "The load can only be mended from its source, or given up"
+    return wire.until_settled(attempt, what=f"reading {tp} from offset {offset} on")
 
 
 def unusable(lost: PreparedTransaction, w: PartitionWrites, why: str) -> InDoubtError:
@@ -341,14 +327,6 @@ def _not_copied(w: PartitionWrites, why: str) -> str:
         f"the {w.records} records of the lost transaction in {w.topic_partition}, offsets {w.first_offset} to "
         f"{w.last_offset}, cannot be copied: {why}"
     )
-
-
-#: What has no more is copied in a moment: not worth a measurement.
-SMALL_BYTES = 8 << 20
-SMALL_RECORDS = 50_000
-_SAMPLE_S = 1.0
-#: The best of such stretches counts: what stalls now and then is not taken for slow.
-_STRETCH_S = 0.05
 
 
 @dataclass(frozen=True)

@@ -326,10 +326,10 @@ def _open_transactions(
             known.append(t.transaction.transactional_id)
             if row.verdict is Verdict.ABORT:
                 report.places.update(w.topic_partition for w in t.writes)
-    before = session.coordinator.places()
+    before = session.coordinator.coordinator_leaders()
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     pooled = _pooled(session, load, rows)
-    report.is_complete = before is not None and before == session.coordinator.places()
+    report.is_complete = before is not None and before == session.coordinator.coordinator_leaders()
     refuse_unknown_attempts(session, load, listed)
     leased = any(row.slot is not None for row in rows)
 

@@ -83,10 +83,10 @@ def refuse_unknown_repairs(session: Session, load: LoadIdentity) -> None:
     :raises AccessError: ACLs may have left it out.
     """
     own = prefix(load, session.ledger.ledger_id)
-    before = session.coordinator.places()
+    before = session.coordinator.coordinator_leaders()
     listed = session.coordinator.list_committed(own)
     refuse_unknown_attempts(session, load, session.coordinator.list_open(own))
-    if before is None or before != session.coordinator.places():
+    if before is None or before != session.coordinator.coordinator_leaders():
         raise NotFinishedError(
             "a transaction coordinator is moving or away, so nobody can tell whether what is lost was repaired before",
             remedy="Check that all replicas of __transaction_state are up, then run commit again",

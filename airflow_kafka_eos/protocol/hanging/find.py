@@ -32,7 +32,7 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.kafka.admin.inspect import topic_seen
 from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
-from airflow_kafka_eos.kafka.admin.list_transactions import Places, are_seen
+from airflow_kafka_eos.kafka.admin.list_transactions import CoordinatorLeaders, are_seen
 from airflow_kafka_eos.kafka.admin.open_producers import (
     OpenProducer,
     open_producers,
@@ -189,7 +189,7 @@ def _search(
     idle = [p for p in open_producers(wire, partitions) if wait_ms <= 0 or now_ms - p.last_timestamp_ms >= wait_ms]
     if not idle:
         return []
-    before = session.coordinator.places()
+    before = session.coordinator.coordinator_leaders()
     rows = session.partitions.listed(p.producer_id for p in idle)
     names = {row.producer_id: row.transactional_id for row in rows}
     holders = _holders(session, idle, names)
@@ -200,7 +200,7 @@ def _search(
     described = session.coordinator.describe(names.values())
     # one coordinator's word that it is over, or not known, does not count while any lists it as open (:mod:`.finished`)
     listed = listed_open(session) | {row.transactional_id for row in rows if row.may_be_open}
-    unsure = _unsure(before, session.coordinator.places())
+    unsure = _unsure(before, session.coordinator.coordinator_leaders())
     found = []
     for producer in idle:
         name = names.get(producer.producer_id)
@@ -226,10 +226,10 @@ def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> l
     doubt: KafkaEosError | None = others_hidden(session)
     if doubt is None:
         time.sleep(_APART_S)
-        before = session.coordinator.places()
+        before = session.coordinator.coordinator_leaders()
         known = {row.producer_id for row in session.partitions.listed(p.producer_id for p in producers)}
         producers = [p for p in producers if p.producer_id not in known]
-        doubt = _unsure(before, session.coordinator.places())
+        doubt = _unsure(before, session.coordinator.coordinator_leaders())
     seen = "" if doubt is None else " that may be seen from here"
     why = f"no coordinator{seen} knows its producer id"
     return [
@@ -238,7 +238,7 @@ def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> l
     ]
 
 
-def _unsure(before: Places | None, after: Places | None) -> KafkaEosError | None:
+def _unsure(before: CoordinatorLeaders | None, after: CoordinatorLeaders | None) -> KafkaEosError | None:
     """Why there may be a coordinator that was not asked, by where they were before and behind the asking."""
     if before is None or before != after:
         return NotFinishedError(

@@ -25,10 +25,10 @@ def over(session: Session, ids: Iterable[str]) -> dict[str, TransactionDescripti
     :raises BrokerUnavailableError: one of the brokers did not answer.
     """
     wanted = set(ids)
-    before = session.coordinator.places()
+    before = session.coordinator.coordinator_leaders()
     described = session.coordinator.describe(wanted)
     open_somewhere = listed_open(session)
-    if before is None or before != session.coordinator.places():
+    if before is None or before != session.coordinator.coordinator_leaders():
         return {}
     return {
         name: described.get(name)

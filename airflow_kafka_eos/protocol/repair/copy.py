@@ -243,9 +243,9 @@ def end_abandoned(
     repaired = {r.attempt for r in unclosed.values()}
     attempts = [row for row in session.ledger.attempts(load) if row.number in repaired]
     refuse_elsewhere(session, attempts, closed_too=True)  # a repair may be left behind a committed load
-    before = session.coordinator.places()
+    before = session.coordinator.coordinator_leaders()
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
-    hidden = before is None or before != session.coordinator.places()
+    hidden = before is None or before != session.coordinator.coordinator_leaders()
     numbers = {name: n for name in (*listed, *known) if (n := _number(session, load, name)) in over}
     # a copy's only id is known by name; those of Spark's task attempts are not, where none was adopted
     numbers |= {r.transactional_id: n for n, r in unclosed.items()}

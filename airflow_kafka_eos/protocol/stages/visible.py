@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
-from airflow_kafka_eos.kafka.admin.partitions import Holder
+from airflow_kafka_eos.kafka.admin.partitions import OpenTransaction
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.guards.ownership import refuse_elsewhere
 from airflow_kafka_eos.protocol.session import Session
@@ -24,7 +24,7 @@ class Lag:
     partition: TopicPartition
     last_stable_offset: int
     needed: int
-    holders: tuple[Holder, ...]
+    holders: tuple[OpenTransaction, ...]
 
     def __str__(self) -> str:
         names = ", ".join(
@@ -77,7 +77,7 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         return []
     stable = session.partitions.last_stable_offsets(sorted(needed))
     return [
-        Lag(tp, stable[tp], offset, tuple(session.partitions.lso_holders(tp)))
+        Lag(tp, stable[tp], offset, tuple(session.partitions.open_transactions(tp)))
         for tp, offset in sorted(needed.items())
         if stable[tp] < offset
     ]

@@ -16,6 +16,7 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.admin.find_markers import uuid_of
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire
 from airflow_kafka_eos.kafka.producer import record_errors
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, Columns, TooLarge
 from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
@@ -25,12 +26,11 @@ from airflow_kafka_eos.kafka.producer.interface import (
     Tally,
     TopicLimits,
     WriteTarget,
+    check_unchanged,
     confirm,
     left_ms,
-    refuse_changed,
 )
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
-from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.kafka.records.compression import compressor
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
@@ -71,7 +71,7 @@ class ArrowWriter:
         # rows without a key begin at another partition in each Spark task: small tasks must not all fill the first
         self._run = target.transactional_id.spark_partition or 0
         self._prepared = False
-        self._wire: ProduceWire | None = None
+        self._wire: PipelinedWire | None = None
         self._sender: Sender | None = None
         self._batcher: Batcher | None = None
         self._state = PreparedTxnState.EMPTY
@@ -83,7 +83,7 @@ class ArrowWriter:
 
         Rule: one-init-per-transaction.
         """
-        wire = self._wire = ProduceWire(
+        wire = self._wire = PipelinedWire(
             self._settings,
             timeout_s=_ANSWER_S,
             request_timeout_s=self._options.request_timeout_s,
@@ -123,7 +123,7 @@ class ArrowWriter:
                     piece, self._counts, self._target.default_topic, self._options.partitioner, start=self._run
                 )
                 self._run += 1
-                self._refuse_too_old(columns, topics)
+                self._check_timestamps(columns, topics)
                 for sealed in batcher.add(columns, self._first_place[topics] + partitions, self._places):
                     sender.put(sealed)
             except UnplacedRow as e:
@@ -150,7 +150,7 @@ class ArrowWriter:
                 transactional_id=self._id,
             )
         assert self._wire is not None
-        refuse_changed(self._topics, Partitions(self._wire).topic_info(self._topics), self._id)
+        check_unchanged(self._topics, Partitions(self._wire).topic_info(self._topics), self._id)
         seen = self._coordinator(self._wire).describe([self._id]).get(self._id)
         confirm(seen, self._state, self._tally.partitions, self._id, shared=self._target.shared is not None)
         return PreparedTransaction(self._id, self._state), self._tally.writes()
@@ -185,7 +185,7 @@ class ArrowWriter:
     def _left_ms(self) -> int:
         return left_ms(self._target.deadline_ms, self._now_ms(), self._id)
 
-    def _refuse_too_old(self, columns: Columns, topics: npt.NDArray[np.int32]) -> None:
+    def _check_timestamps(self, columns: Columns, topics: npt.NDArray[np.int32]) -> None:
         if columns.timestamps is None:
             return
         late = np.flatnonzero(columns.timestamps < self._oldest[topics])
@@ -198,11 +198,11 @@ class ArrowWriter:
             raise ProducerFencedError("the writer has no open transaction", remedy="Call open() first, once")
         return self._sender, self._batcher
 
-    def _coordinator(self, wire: ProduceWire) -> Coordinator:
+    def _coordinator(self, wire: PipelinedWire) -> Coordinator:
         named = self._target.transactional_id
         return Coordinator(wire, namespace=named.namespace, ledger_id=named.ledger_id)
 
-    def _identified(self, wire: ProduceWire) -> dict[str, TopicLimits]:
+    def _identified(self, wire: PipelinedWire) -> dict[str, TopicLimits]:
         """Topics as the driver saw them, so that nothing is written to one that was recreated since."""
         known = dict(self._target.topics)
         asked = [name for name, limits in known.items() if limits.topic_id is None]
