@@ -59,9 +59,18 @@ class Framed(Protocol):
         """The answer, from what follows the correlation id."""
 
 
-class _Sent(NamedTuple):
+class _Request(NamedTuple):
     tag: Any
-    request: Framed
+    message: Any
+    timeout_s: float
+
+    @property
+    def is_framed(self) -> bool:
+        return hasattr(self.message, "frame")
+
+
+class _Sent(NamedTuple):
+    request: _Request
     correlation_id: int
     deadline: float  # time.monotonic()
 
@@ -71,13 +80,13 @@ class RawConnection:
 
     Takes over one that is logged in and idle.
 
-    :param replied: called with tag, answer and error, once for each request.
+    :param replied: called with request, answer and error, once for each request.
     """
 
     #: read by kafka-python's transport
     _sensors = None
 
-    def __init__(self, connection: Any, replied: Callable[[Any, Any, BaseException | None], None]) -> None:
+    def __init__(self, connection: Any, replied: Callable[[_Request, Any, BaseException | None], None]) -> None:
         self._connection = connection
         self._transport = connection.transport
         self._replied = replied
@@ -99,15 +108,15 @@ class RawConnection:
         """When the first answer is due, by ``time.monotonic()``."""
         return self.sent[0].deadline if self.sent else None
 
-    def send(self, requests: list[tuple[Any, Framed, float]]) -> None:
-        """Write (tag, request, seconds for its answer) side by side."""
+    def send(self, requests: list[_Request]) -> None:
+        """Write framed requests side by side."""
         out = bytearray()
         now = time.monotonic()
-        for tag, request, timeout_s in requests:
-            version = self._version(request)
-            frame = request.frame(version, self._next_id, self._client_id)
+        for request in requests:
+            framed: Framed = request.message
+            frame = framed.frame(self._version(framed), self._next_id, self._client_id)
             out += _INT.pack(len(frame)) + frame
-            self.sent.append(_Sent(tag, request, self._next_id, now + timeout_s))
+            self.sent.append(_Sent(request, self._next_id, now + request.timeout_s))
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         self._transport.write(bytes(out))
 
@@ -137,20 +146,21 @@ class RawConnection:
         self._connection.connection_lost(error)
         lost, self.sent = self.sent, deque()
         for sent in lost:
-            self._replied(sent.tag, None, error or errors.KafkaConnectionError("closed"))
+            self._replied(sent.request, None, error or errors.KafkaConnectionError("closed"))
 
     # -- private -------------------------------------------------------------------------------------------------
 
     def _answered(self, frame: bytes) -> None:
         if not self.sent or _INT.unpack_from(frame)[0] != self.sent[0].correlation_id:
             raise errors.CorrelationIdError("an answer that nobody asked for")
-        sent = self.sent.popleft()
+        request = self.sent.popleft().request
+        framed: Framed = request.message
         try:
-            answer = sent.request.read(self._version(sent.request), memoryview(frame)[4:])
+            answer = framed.read(self._version(framed), memoryview(frame)[4:])
         except (struct.error, IndexError) as error:
-            self._replied(sent.tag, None, errors.KafkaProtocolError(f"an answer that cannot be read: {error}"))
+            self._replied(request, None, errors.KafkaProtocolError(f"an answer that cannot be read: {error}"))
         else:
-            self._replied(sent.tag, answer, None)
+            self._replied(request, answer, None)
 
     def _version(self, request: Framed) -> int:
         if request.API not in self._versions:
@@ -165,13 +175,6 @@ class Reply(NamedTuple, Generic[T]):
     node_id: int
     answer: Any
     error: BaseException | None
-
-
-class _Request(NamedTuple):
-    tag: Any
-    message: Any
-    framed: Framed | None
-    timeout_s: float
 
 
 class _Broker:
@@ -227,8 +230,7 @@ class ConnectionPool(Generic[T]):
         :param timeout_s: seconds from its sending on; a request that waits in the queue has no deadline.
         """
         broker = self._brokers.setdefault(node_id, _Broker(node_id))
-        framed = request if hasattr(request, "frame") else None
-        broker.queue.append(_Request(tag, request, framed, timeout_s))
+        broker.queue.append(_Request(tag, request, timeout_s))
 
     def wait(self, timeout_s: float) -> list[Reply[T]]:
         """Send what can be sent, and wait until there are replies, for so many seconds at most."""
@@ -309,17 +311,15 @@ class ConnectionPool(Generic[T]):
 
     def _send(self, broker: _Broker, request: _Request) -> None:
         broker.in_flight += 1
-        message = request.message if request.framed is None else request.framed.message()
+        message = request.message.message() if request.is_framed else request.message
         future = broker.first.send_request(message, request_timeout_ms=request.timeout_s * 1000)
         future.add_callback(lambda answer: self._replied(broker, request, answer, None))
         future.add_errback(lambda error: self._replied(broker, request, None, error))
 
     def _fill(self, broker: _Broker, raw: RawConnection) -> None:
-        batch: list[tuple[_Request, Framed, float]] = []
-        while broker.queue and broker.queue[0].framed is not None and len(raw.sent) + len(batch) < DEPTH:
-            request = broker.queue.popleft()
-            assert request.framed is not None
-            batch.append((request, request.framed, request.timeout_s))
+        batch: list[_Request] = []
+        while broker.queue and broker.queue[0].is_framed and len(raw.sent) + len(batch) < DEPTH:
+            batch.append(broker.queue.popleft())
         if batch:
             broker.in_flight += len(batch)
             raw.send(batch)
