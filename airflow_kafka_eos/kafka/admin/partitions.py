@@ -237,7 +237,7 @@ def ask_leaders(
     def attempt() -> None:
         nonlocal left
         reason = ""
-        for node_id, mine in by_leader(wire.leaders(left)).items():
+        for node_id, mine in _by_leader(wire.leaders(left)).items():
             try:
                 answer = wire.send_to_broker(node_id, request(_by_topic(mine)))
             except Exception:
@@ -282,7 +282,7 @@ def producer_states(row: Any) -> list[ProducerState]:
     ]
 
 
-def by_leader(leaders: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:
+def _by_leader(leaders: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:
     grouped: dict[int, list[TopicPartition]] = defaultdict(list)
     for tp, node_id in leaders.items():
         grouped[node_id].append(tp)

@@ -51,6 +51,29 @@ _ONLY_AS = {
     "bootstrap.controllers": {""},
 }
 _OAUTH_HANDLERS = re.compile(r"org\.apache\.kafka\.[\w.]*\.OAuthBearer(Unsecured)?LoginCallbackHandler")
+_NAMED = {"username": "sasl.username", "password": "sasl.password"}
+#: JAAS options -> librdkafka's names, by login module
+_MODULES = {
+    "org.apache.kafka.common.security.plain.PlainLoginModule": _NAMED,
+    "org.apache.kafka.common.security.scram.ScramLoginModule": _NAMED,
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": {
+        "clientId": "sasl.oauthbearer.client.id",
+        "clientSecret": "sasl.oauthbearer.client.secret",
+        "scope": "sasl.oauthbearer.scope",
+    },
+    "com.sun.security.auth.module.Krb5LoginModule": {
+        "serviceName": "sasl.kerberos.service.name",
+        "keyTab": "sasl.kerberos.keytab",
+        "principal": "sasl.kerberos.principal",
+    },
+}
+_TOKEN = re.compile(
+    r"""\s+|//[^\n]*|/\*.*?\*/|(?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[=;])"""
+    r"""|(?P<word>[^\s"'=;/]+)""",
+    re.DOTALL,
+)
+#: what a letter behind a backslash stands for
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_client_properties(path: Path) -> dict[str, str]:
@@ -111,9 +134,6 @@ def _as_java(text: str) -> Iterator[tuple[str, str]]:
 
 def _is_continued(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def _unescaped(text: str) -> str:
@@ -196,29 +216,6 @@ def _of_module(module: str, options: Mapping[str, str]) -> dict[str, str]:
                 "sasl.oauthbearer.config": f"principal={subject}",
             }
     return made
-
-
-_NAMED = {"username": "sasl.username", "password": "sasl.password"}
-#: JAAS options -> librdkafka's names, by login module
-_MODULES = {
-    "org.apache.kafka.common.security.plain.PlainLoginModule": _NAMED,
-    "org.apache.kafka.common.security.scram.ScramLoginModule": _NAMED,
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": {
-        "clientId": "sasl.oauthbearer.client.id",
-        "clientSecret": "sasl.oauthbearer.client.secret",
-        "scope": "sasl.oauthbearer.scope",
-    },
-    "com.sun.security.auth.module.Krb5LoginModule": {
-        "serviceName": "sasl.kerberos.service.name",
-        "keyTab": "sasl.kerberos.keytab",
-        "principal": "sasl.kerberos.principal",
-    },
-}
-_TOKEN = re.compile(
-    r"""\s+|//[^\n]*|/\*.*?\*/|(?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[=;])"""
-    r"""|(?P<word>[^\s"'=;/]+)""",
-    re.DOTALL,
-)
 
 
 def _jaas(text: str) -> tuple[str, dict[str, str]]:
