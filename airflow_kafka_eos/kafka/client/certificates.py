@@ -117,11 +117,11 @@ def _load(context: ssl.SSLContext, identity: Identity, name: str) -> None:
         os.unlink(path)
 
 
-def _read(location: str, name: str) -> bytes:
+def _read(location: str, name: str, *, is_store: bool = False) -> bytes:
     try:
         return Path(location).read_bytes()
     except (OSError, ValueError) as e:
-        raise _unusable(name, f"cannot be read ({type(e).__name__})") from None
+        raise (_damaged if is_store else _unusable)(name, f"cannot be read ({type(e).__name__})") from None
 
 
 def _unusable(key: str, problem: str) -> ConfigurationError:
@@ -143,7 +143,7 @@ def kind_of(location: str, name: str) -> str:
     :param name: the setting that names the file, for the error.
     :raises ConfigurationError: it cannot be read, or is none of them.
     """
-    data = _read(location, name)
+    data = _read(location, name, is_store=True)
     if data.startswith(_JKS):
         return "JKS"
     if b"-----BEGIN " in data:
@@ -166,7 +166,7 @@ def trusted_in(location: str, password: str, name: str) -> str:
     """
     from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
-    data = _read(location, name)
+    data = _read(location, name, is_store=True)
     if data.startswith(_JKS):
         found = [c for entry in _entries(data, password, name) if entry.key is None for c in _x509(entry)]
     else:
@@ -187,7 +187,7 @@ def identity_in_jks(location: str, password: str, key_password: str, name: str) 
     """
     from cryptography.hazmat.primitives.serialization import load_der_private_key
 
-    for entry in _entries(_read(location, name), password, name):
+    for entry in _entries(_read(location, name, is_store=True), password, name):
         if entry.key is not None:
             return _identity(_x509(entry), load_der_private_key(_unprotected(entry.key, key_password, name), None))
     raise _damaged(name, "holds no key")
