@@ -261,3 +261,8 @@ class NotFinishedError(TransientError):
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """What may have been meant by an unknown name: for remedies."""
     return next(iter(difflib.get_close_matches(given.lower(), list(known), n=1)), None)
+
+
+def setting_error(key: str, problem: str, remedy: str) -> ConfigurationError:
+    """The error for one of Kafka's settings. ``problem`` never shows a value that may be a secret."""
+    return ConfigurationError(f"the Kafka setting {key} {problem}", remedy=remedy)

@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
-from airflow_kafka_eos.kafka.client.pool import Lanes
+from airflow_kafka_eos.kafka.client.pool import ConnectionPool
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -54,8 +54,8 @@ class CountingWire(Wire):
         self.sent[type(request).__name__] += 1
         return super()._send(node_id, request)
 
-    def lanes(self) -> Lanes[Any]:
-        made = super().lanes()
+    def pool(self) -> ConnectionPool[Any]:
+        made = super().pool()
         submit_to = made.submit
 
         def counted(node_id: int, request: Any, tag: Any, *, timeout_s: float) -> None:
@@ -87,12 +87,12 @@ def initialise(settings: KafkaSettings, names: Iterable[str]) -> None:
 
 def _refused(wire: Wire, names: Sequence[str]) -> Iterator[str]:
     nodes = wire.coordinators(names)
-    with closing(wire.lanes()) as lanes:
+    with closing(wire.pool()) as pool:
         for name in names:
-            lanes.submit(nodes[name], _request(name), name, timeout_s=30)
+            pool.submit(nodes[name], _request(name), name, timeout_s=30)
         answered = 0
         while answered < len(names):
-            for reply in lanes.wait(30):
+            for reply in pool.wait(30):
                 answered += 1
                 if reply.error is not None or reply.answer.error_code:
                     yield reply.tag

@@ -87,7 +87,7 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
     """
     from airflow_kafka_eos.kafka.client.client_properties import read_client_properties
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-    from airflow_kafka_eos.kafka.producer.options import refuse_unknown_names
+    from airflow_kafka_eos.kafka.producer.options import check_setting_names
 
     address = arguments.bootstrap_server or getattr(arguments, "bootstrap_server_before", None)
     file = arguments.command_config or getattr(arguments, "command_config_before", None)
@@ -108,7 +108,7 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
             extra["bootstrap.servers"] = address
     try:
         settings = KafkaSettings.from_mapping(extra)
-        refuse_unknown_names(settings)
+        check_setting_names(settings)
     except ConfigurationError as e:
         e.message = f"{source}: {e.message}"
         raise
@@ -229,9 +229,10 @@ def id_at(wire: Wire, tp: TopicPartition, start_offset: int) -> str:
 
     :raises ConfigurationError: nothing is open there, or no coordinator knows whose it is.
     """
-    from airflow_kafka_eos.kafka.admin.open_producers import remembered_producers, transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.list_transactions import transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.partitions import Partitions
 
-    there = [p for p in remembered_producers(wire, tp, None) if p.txn_start_offset >= 0]
+    there = [p for p in Partitions(wire).producers([tp])[tp] if p.txn_start_offset >= 0]
     mine = next((p for p in there if p.txn_start_offset == start_offset), None)
     if mine is None:
         offsets = ", ".join(str(p.txn_start_offset) for p in there) or "none at all"

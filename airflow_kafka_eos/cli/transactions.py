@@ -276,18 +276,20 @@ def _ledger(
 
 
 def _producers(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.kafka.admin.open_producers import remembered_producers, transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.list_transactions import transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.open_producers import producers_of
     from airflow_kafka_eos.kafka.admin.partitions import Partitions
     from airflow_kafka_eos.kafka.client.wire import Wire
 
     tp = TopicPartition(arguments.topic, arguments.partition)
     with Wire(settings_of(arguments), timeout_s=arguments.timeout) as wire:
-        there = Partitions(wire).topic_info([tp.topic])[tp.topic].partitions
+        partitions, broker_id = Partitions(wire), arguments.broker_id
+        there = partitions.topic_info([tp.topic])[tp.topic].partitions
         if tp.partition >= there:
             raise TopicError(
                 f"topic {tp.topic} has no partition {tp.partition}", remedy=f"It has {there}, counted from 0"
             )
-        found = remembered_producers(wire, tp, arguments.broker_id)
+        found = partitions.producers([tp])[tp] if broker_id is None else producers_of(wire, tp, broker_id)
         ids = transactional_ids_of(wire, (p.producer_id for p in found))
         say(f"Kafka cluster {wire.cluster_id()} at {wire.settings.bootstrap_servers}")
     shown = [
@@ -296,7 +298,7 @@ def _producers(arguments: argparse.Namespace) -> int:
             "producer_epoch": p.producer_epoch,
             "coordinator_epoch": None if p.coordinator_epoch < 0 else p.coordinator_epoch,
             "last_sequence": p.last_sequence,
-            "last_timestamp": utc(p.last_timestamp),
+            "last_timestamp": utc(p.last_timestamp_ms),
             "start_offset": None if p.txn_start_offset < 0 else p.txn_start_offset,
             "transactional_id": ids.get(p.producer_id),
         }

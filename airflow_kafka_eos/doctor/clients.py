@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.producer.options import OnlyLibrdkafkaError, ProducerOptions, refuse_wrong_values
+from airflow_kafka_eos.kafka.producer.options import (
+    OnlyLibrdkafkaError,
+    ProducerOptions,
+    check_setting_values,
+)
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 
 
@@ -18,7 +22,7 @@ def check_producer(settings: KafkaSettings, seen: ClusterSeen | None, asked: Ask
     """
     id, subject = "producer-settings", f"Kafka {settings.bootstrap_servers}"
     try:
-        refuse_wrong_values(settings)
+        check_setting_values(settings)
         ProducerOptions.from_settings(settings)
     except OnlyLibrdkafkaError as e:
         found = Judgement(id, subject, e.message)

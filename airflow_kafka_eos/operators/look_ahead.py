@@ -112,11 +112,11 @@ def _look(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, 
 
 
 def _check_settings(session: Session) -> None:
-    from airflow_kafka_eos.kafka.producer.options import refuse_unknown_names, refuse_wrong_values
+    from airflow_kafka_eos.kafka.producer.options import check_setting_names, check_setting_values
 
     settings = session.partitions.wire.settings
-    refuse_unknown_names(settings)
-    refuse_wrong_values(settings)
+    check_setting_names(settings)
+    check_setting_values(settings)
 
 
 def _close(session: Session, row: AttemptRow, why: KafkaEosError, owner: str) -> None:

@@ -22,8 +22,8 @@ from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.options import (
     OnlyLibrdkafkaError,
     ProducerOptions,
-    refuse_unknown_names,
-    refuse_wrong_values,
+    check_setting_names,
+    check_setting_values,
 )
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit, WriterName
 from airflow_kafka_eos.naming import IdRole
@@ -48,8 +48,8 @@ def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: 
     :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
         required and not granted.
     """
-    refuse_unknown_names(settings)
-    refuse_wrong_values(settings)
+    check_setting_names(settings)
+    check_setting_values(settings)
     writer, why = choose_writer(settings, options)
     with Wire(settings, timeout_s=timeout_s) as wire:
         check_broker(wire)

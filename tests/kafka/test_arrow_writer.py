@@ -11,7 +11,7 @@ from kafka.protocol.metadata import MetadataRequest
 from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError
-from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.transaction_version import finalize
 
@@ -24,7 +24,7 @@ def test_transaction_version_1_on_a_broker_that_could_do_2():
         kafka.create_topic("old", partitions=2)
         settings = settings_of(kafka.bootstrap_servers)
         finalize(kafka.bootstrap_servers, 1)
-        with ProduceWire(settings, timeout_s=10, request_timeout_s=10) as wire:
+        with PipelinedWire(settings, timeout_s=10, request_timeout_s=10) as wire:
             wait_until(lambda: wire.transaction_version() == 1, "transaction version 1")
         with opened("arrow", settings, target_of(name := an_id("old"), {"old": 2})) as writer:
             # Kafka 4.4 would take a newer one all the same (seen); KIP-890 forbids to send it
@@ -39,7 +39,7 @@ def test_transaction_version_1_on_a_broker_that_could_do_2():
 def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka):
     # its batches are sent again to the new leader; an exception would end the writer
     answers = []
-    with ProduceWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
+    with PipelinedWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
         assert wire.transaction_version() == 2
         wire.start(99, MetadataRequest(topics=[]), lambda answer, error: answers.append((answer, error)))
         wait_until(lambda: wire.turn(0.1) or bool(answers), "an answer")
@@ -50,13 +50,13 @@ def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka):
 def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka):
     """kafka-python raises what a connection was refused with, an ssl.SSLError too, from the next call."""
     refusal, answers = ssl.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), []
-    with ProduceWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
+    with PipelinedWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
         wire.broker_ids()
         wire._manager.refusal = refusal
         wire.start(1, MetadataRequest(topics=[]), lambda answer, error: answers.append(error))
-        with closing(wire.lanes()) as lanes:
-            lanes.submit(1, MetadataRequest(topics=[]), "asked", timeout_s=5)
-            wait_until(lambda: bool(answers.extend(r.error for r in lanes.wait(1))) or len(answers) == 2, "an answer")
+        with closing(wire.pool()) as pool:
+            pool.submit(1, MetadataRequest(topics=[]), "asked", timeout_s=5)
+            wait_until(lambda: bool(answers.extend(r.error for r in pool.wait(1))) or len(answers) == 2, "an answer")
     assert [type(error) for error in answers] == [AccessError, AccessError]
 
 

@@ -8,7 +8,7 @@ import pytest
 from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer, init_refusal
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer, init_error
 from airflow_kafka_eos.kafka.admin.list_transactions import pattern_of, rows_on, state_of
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import left_ms
@@ -274,10 +274,10 @@ def test_a_timeout_above_the_brokers_limit_names_the_setting(
 
 
 def test_a_refused_two_phase_commit_names_setting_and_acl() -> None:
-    text = str(init_refusal(53, "an.id", 60_000, enable_2pc=True))
+    text = str(init_error(53, "an.id", 60_000, enable_2pc=True))
     assert "transaction.two.phase.commit.enable=true" in text
     assert "TWO_PHASE_COMMIT" in text
-    assert init_refusal(53, "an.id", 60_000, enable_2pc=False) is None
+    assert init_error(53, "an.id", 60_000, enable_2pc=False) is None
 
 
 @pytest.fixture(scope="module")

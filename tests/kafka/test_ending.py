@@ -282,13 +282,13 @@ def test_an_answer_that_is_overdue_on_a_further_connection_is_given_up(three: Lo
     with Wire(settings_of(three.bootstrap_servers)) as wire:
         node, ended = next(iter(of_each_coordinator(wire, "overdue", 40).items()))
         coordinator_of(wire).end_many(ended, Verdict.ABORT)
-        with closing(wire.lanes()) as open_lanes:
+        with closing(wire.pool()) as open_pool:
 
             def replies(timeout_s: float) -> list[Reply[int]]:
                 for number, transaction in enumerate(ended):
-                    open_lanes.submit(node, EndTxn(transaction, Verdict.ABORT), number, timeout_s=timeout_s)
+                    open_pool.submit(node, EndTxn(transaction, Verdict.ABORT), number, timeout_s=timeout_s)
                 came: list[Reply[int]] = []
-                wait_until(lambda: bool(came.extend(open_lanes.wait(1))) or len(came) == 40, "40 replies")
+                wait_until(lambda: bool(came.extend(open_pool.wait(1))) or len(came) == 40, "40 replies")
                 return came
 
             assert {type(reply.error) for reply in replies(20)} == {type(None)}

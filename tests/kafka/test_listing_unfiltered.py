@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import errors
 
 from airflow_kafka_eos.kafka.admin import list_transactions
-from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.transaction import CoordinatorState
 
 OURS = "airflow.0123456789.orders."
@@ -60,5 +60,5 @@ def test_while_a_coordinator_is_away_there_are_no_places(away: Any) -> None:
 
 
 def test_where_nobody_has_ever_written_a_transaction_there_are_none_to_miss() -> None:
-    wire: Any = Answers(metadata(error_code=retry.UNKNOWN_TOPIC_OR_PARTITION))
+    wire: Any = Answers(metadata(error_code=errors.UnknownTopicOrPartitionError.errno))
     assert list_transactions.epochs(wire) == frozenset()

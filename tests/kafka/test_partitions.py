@@ -88,7 +88,7 @@ def test_settings_of_topics_and_brokers(partitions: Partitions, topic: Callable[
     assert partitions.topic_config([name], keys) == {
         name: {"retention.ms": "1234567", "cleanup.policy": "delete"}
     }
-    assert partitions.broker_config(["transaction.max.timeout.ms"]) == {"transaction.max.timeout.ms": "900000"}
+    assert partitions.broker_configs(["transaction.max.timeout.ms"])[1] == {"transaction.max.timeout.ms": "900000"}
 
 
 def test_a_hold_time_that_no_broker_grants_is_refused_before_anything_is_written(partitions: Partitions) -> None:
@@ -118,7 +118,7 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named(
         LsoBlocker(first.state.producer_id, first.state.producer_epoch, 0, first.transactional_id),
         LsoBlocker(second.state.producer_id, second.state.producer_epoch, 2, second.transactional_id),
     ]
-    assert partitions.producers([tp]) == {
+    assert {at: [ProducerState(*p[:4]) for p in found] for at, found in partitions.producers([tp]).items()} == {
         tp: [
             ProducerState(first.state.producer_id, first.state.producer_epoch, 1, 0),
             ProducerState(second.state.producer_id, second.state.producer_epoch, 2, 2),

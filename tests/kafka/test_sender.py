@@ -30,7 +30,8 @@ class HandWire:
         self.leaderless = set()
 
     def start(self, broker, request, answered):
-        self.under_way += [(batch, answered) for batch in request.batches]
+        _broker, batches = answered.args
+        self.under_way += [(batch, answered) for batch in batches]
 
     def leaders(self, partitions):
         if self.leaderless & set(partitions):

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.producer.options import refuse_unknown_names
+from airflow_kafka_eos.kafka.producer.options import check_setting_names
 
 
 def settings(**given):
@@ -24,12 +24,12 @@ def settings(**given):
 )
 def test_an_unknown_name_is_refused_with_the_one_that_may_be_meant(name, remedy):
     with pytest.raises(ConfigurationError, match=f"the Kafka setting {name} is unknown") as caught:
-        refuse_unknown_names(settings(**{name: "x"}))
+        check_setting_names(settings(**{name: "x"}))
     assert remedy in str(caught.value) and "never shown" not in str(caught.value)
 
 
 def test_what_librdkafka_knows_is_let_through_whatever_its_value(capfd):
-    refuse_unknown_names(
+    check_setting_names(
         settings(linger_ms="5", retries="3", queue_buffering_max_ms="5", metadata_max_age_ms="x", max_in_flight="2")
     )
     assert capfd.readouterr().err == ""  # no client of it that looks for brokers

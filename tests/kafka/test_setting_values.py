@@ -14,7 +14,7 @@ from airflow_kafka_eos.kafka.producer.options import (
     PARTITIONERS,
     OnlyLibrdkafkaError,
     ProducerOptions,
-    refuse_wrong_values,
+    check_setting_values,
 )
 from airflow_kafka_eos.kafka.records.compression import compressor
 
@@ -72,7 +72,7 @@ def test_a_slip_in_what_the_arrow_writer_reads_is_no_reason_for_another_writer(k
 )
 def test_what_the_arrow_writer_does_not_see_is_refused_all_the_same(key: str, value: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        refuse_wrong_values(settings(key, value))
+        check_setting_values(settings(key, value))
 
 
 @pytest.mark.parametrize(("key", "value"), [("acks", "al"), ("retries", "5x"), ("max.in.flight", "5x")])
@@ -90,7 +90,7 @@ def test_right_values_pass() -> None:
         ("queue.buffering.max.messages", "100"),
         ("message.max.bytes", "1000000"),
     ]:
-        refuse_wrong_values(settings(key, value))
+        check_setting_values(settings(key, value))
     assert ProducerOptions.from_settings(settings("compression.type", "ZSTD")).compression == "zstd"
 
 

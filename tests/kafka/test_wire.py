@@ -150,7 +150,7 @@ def test_a_missing_permission_is_named(secured: Secured) -> None:
         with pytest.raises(AccessError, match="DESCRIBE on Topic orders"):
             partitions.markers(txn.state.producer_id, last, ids)
         assert partitions.topic_config(["orders"], ["retention.ms"]) == {"orders": {}}
-        assert partitions.broker_config(["transaction.max.timeout.ms"]) == {}
+        assert partitions.broker_configs(["transaction.max.timeout.ms"]) == {1: {}}
         assert coordinator.list_open("airflow.") == []  # the broker leaves them out without a word
         brokers = frozenset((-1, node_id, -1) for node_id in wire.broker_ids())
         assert coordinator.epochs() == brokers  # without DESCRIBE on __transaction_state

@@ -302,7 +302,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "known-producer-writes",
         "scope load: a partition that knows the producer id is refused",
         _KAFKA + "producer/arrow/sender.py",
-        "        if self._shared:\n            self._refuse_known(left)\n",
+        "        if self._shared:\n            self._check_unwritten(left)\n",
         "",
         ("tests/kafka/test_shared_transaction.py::test_a_second_writer_of_a_partition_is_refused",),
     ),

@@ -11,7 +11,7 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Columns, encode, measure
-from airflow_kafka_eos.kafka.producer.produce_request import BatchesRequest
+from airflow_kafka_eos.kafka.producer.produce_request import produce_request
 from airflow_kafka_eos.kafka.records.batch import OpenBatch, seal
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 
@@ -26,7 +26,7 @@ def produce_late(
     columns = Columns(1, None, pa.array([value.encode()], pa.binary()))
     now = int(time.time() * 1000)
     batch = OpenBatch(now, now, encode(columns, measure(columns), np.zeros(1, np.int32)).records(0, 1), 1)
-    request = BatchesRequest(
+    request = produce_request(
         [seal(batch, place, 0, transaction.state, sequence, (0, None))],
         transactional_id=transaction.transactional_id,
         version=_VERSION,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
+from kafka import errors
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
@@ -27,6 +28,7 @@ from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import (
+    OPEN_STATES,
     CoordinatorState,
     PreparedTransaction,
     PreparedTxnState,
@@ -34,12 +36,6 @@ from airflow_kafka_eos.transaction import (
     TransactionDescription,
 )
 
-T = TypeVar("T")
-
-TRANSACTIONAL_ID_NOT_FOUND = 105
-INVALID_TRANSACTION_TIMEOUT = 50
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-UNSUPPORTED_VERSION = 35
 #: of InitProducerId
 TWO_PHASE_VERSION = 6
 
@@ -63,14 +59,15 @@ class Coordinator:
 
         :param longer_than_ms: only those that run longer, by the broker's own clock (KIP-994); -1 for all.
 
-        A coordinator that moves while we ask can hide ids (see :meth:`epochs`): describe by name what the ledger
-        knows (rule: listing-only-adds). Ids without DESCRIBE permission are left out by the broker without a word.
+        A coordinator that moves while we ask can hide ids (see :meth:`epochs`): describe by name what the
+        ledger knows (rule: listing-only-adds). Ids without DESCRIBE permission are left out by the broker without a
+        word.
 
         :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
         :raises BrokerTooOldError: the brokers cannot filter by duration; that filter is never dropped.
         """
-        return self._settle(
-            lambda: list_transactions.open_ids(self._wire, prefix, longer_than_ms),
+        return self._wire.until_settled(
+            lambda: list_transactions.ids_in(self._wire, prefix, OPEN_STATES, longer_than_ms, unknown_too=True),
             what=f"listing the open transactions of {prefix!r}",
         )
 
@@ -79,8 +76,9 @@ class Coordinator:
 
         Raises as :meth:`list_open`.
         """
-        return self._settle(
-            lambda: list_transactions.ids_in(self._wire, prefix, states, longer_than_ms),
+        wanted = frozenset(states)
+        return self._wire.until_settled(
+            lambda: list_transactions.ids_in(self._wire, prefix, wanted, longer_than_ms),
             what=f"listing the transactions of {prefix!r}",
         )
 
@@ -90,26 +88,20 @@ class Coordinator:
         As long as their coordinators remember (``transactional.id.expiration.ms``, 7 days). Brokers before Kafka 4.1
         cannot filter by name and answer with every application's. Raises as :meth:`list_open`.
         """
-        return self._settle(
-            lambda: list_transactions.committed_ids(self._wire, prefix),
-            what=f"listing the committed transactions of {prefix!r}",
-        )
+        return self.list_in(prefix, list_transactions.COMMITTED)
 
     def list_known(self, prefix: str) -> list[str]:
-        """Transactional ids that start with ``prefix``, whatever their state, sorted; see :meth:`list_open`.
-
-        :raises BrokerUnavailableError: one of the brokers did not answer; a part of a list is never returned.
-        """
-        return self._settle(
-            lambda: list_transactions.known_ids(self._wire, prefix), what=f"listing the transactional ids of {prefix!r}"
-        )
+        """Transactional ids that start with ``prefix``, whatever their state, sorted; see :meth:`list_open`."""
+        return self.list_in(prefix, ())
 
     def epochs(self) -> list_transactions.CoordinatorEpochs | None:
         """Where the coordinators are; None while one is away.
 
         A listing is complete when this is the same before and behind it: no coordinator has moved meanwhile.
         """
-        return self._settle(lambda: list_transactions.epochs(self._wire), what="asking where the coordinators are")
+        return self._wire.until_settled(
+            lambda: list_transactions.epochs(self._wire), what="asking where the coordinators are"
+        )
 
     # -- describe --------------------------------------------------------------------------------------------------
 
@@ -125,13 +117,16 @@ class Coordinator:
             nonlocal left
             again, reason = [], ""
             for batch in batches(left):
-                for node_id, mine in _by_value(self._wire.coordinators(batch)).items():
+                by_node: dict[int, list[str]] = defaultdict(list)
+                for transactional_id, node_id in self._wire.coordinators(batch).items():
+                    by_node[node_id].append(transactional_id)
+                for node_id, mine in by_node.items():
                     answer = self._wire.send_to_broker(node_id, DescribeTransactionsRequest(transactional_ids=mine))
                     for row in answer.transaction_states:
-                        if row.error_code == TRANSACTIONAL_ID_NOT_FOUND:
+                        if row.error_code == errors.TransactionalIdNotFoundError.errno:
                             continue
                         try:
-                            _check_id(row.error_code, "DESCRIBE", row.transactional_id)
+                            retry.check_id(row.error_code, "DESCRIBE", row.transactional_id)
                         except retry.Retry as e:
                             again.append(row.transactional_id)
                             reason = e.reason
@@ -149,7 +144,7 @@ class Coordinator:
                 self._wire.forget_coordinators(left)
                 raise
 
-        self._settle(forgetting, what=f"describing {len(left)} transactions ({', '.join(left[:3])}, ...)")
+        self._wire.until_settled(forgetting, what=f"describing {len(left)} transactions ({', '.join(left[:3])}, ...)")
         return found
 
     # -- end -------------------------------------------------------------------------------------------------------
@@ -166,7 +161,7 @@ class Coordinator:
         :raises AccessError: WRITE on the transactional id is missing.
         :raises BrokerUnavailableError: no final answer in time. The transaction may have been ended.
         """
-        self._guard_identity(transaction)
+        self._check_identity(transaction)
         timeout_s = self._wire.timeout_s if timeout_s is None else timeout_s
         endings = end_all(self._wire, [transaction], verdict, timeout_s=timeout_s)
         for error in endings.errors.values():
@@ -181,7 +176,7 @@ class Coordinator:
         """
         every = list(transactions)
         for transaction in every:
-            self._guard_identity(transaction)
+            self._check_identity(transaction)
         endings = end_all(self._wire, every, verdict, timeout_s=self._wire.timeout_s)
         for transaction in every:
             if transaction in endings.errors:
@@ -211,8 +206,10 @@ class Coordinator:
         :raises BrokerTooOldError: the broker does not take part in two-phase commit.
         :raises AccessError: WRITE, or TWO_PHASE_COMMIT, is missing or switched off.
         """
-        self._guard(transactional_id)
-        self._check_two_phase(transactional_id, enable_2pc or keep_prepared)
+        self._check_ours(transactional_id)
+        two_phase = enable_2pc or keep_prepared
+        if two_phase and (self._wire.api_version(InitProducerIdRequest) or 0) < TWO_PHASE_VERSION:
+            raise too_old(self._wire.settings.bootstrap_servers, transactional_id)
 
         def attempt() -> PreparedTxnState:
             request = InitProducerIdRequest(
@@ -222,28 +219,23 @@ class Coordinator:
                 producer_epoch=-1,
                 enable2_pc=enable_2pc,
                 keep_prepared_txn=keep_prepared,
-                min_version=TWO_PHASE_VERSION if enable_2pc or keep_prepared else 2,
+                min_version=TWO_PHASE_VERSION if two_phase else 2,
             )
             self._wire.coordinators([transactional_id])  # finding it may take a while
             before_sending()
             answer = self._wire.send_to_coordinator(transactional_id, request)
-            error = init_refusal(answer.error_code, transactional_id, timeout_ms, enable_2pc)
+            error = init_error(answer.error_code, transactional_id, timeout_ms, enable_2pc)
             if error is not None:
                 raise error
-            self._check(answer.error_code, "WRITE", transactional_id)
+            self._wire.check_id(answer.error_code, "WRITE", transactional_id)
             return PreparedTxnState(answer.producer_id, answer.producer_epoch)
 
-        return self._settle(
-            attempt, what=f"initialising {transactional_id}", transactional_id=transactional_id
-        )
-
-    def _check_two_phase(self, transactional_id: str, wanted: bool) -> None:
-        if wanted and (self._wire.api_version(InitProducerIdRequest) or 0) < TWO_PHASE_VERSION:
-            raise too_old(self._wire.settings.bootstrap_servers, transactional_id)
+        what = f"initialising {transactional_id}"
+        return self._wire.until_settled(attempt, what=what, transactional_id=transactional_id)
 
     # -- private ---------------------------------------------------------------------------------------------------
 
-    def _guard(self, transactional_id: str) -> None:
+    def _check_ours(self, transactional_id: str) -> None:
         parsed = naming.parse(transactional_id)
         if parsed is None or (parsed.namespace, parsed.ledger_id) != (self._namespace, self._ledger_id):
             raise ConfigurationError(
@@ -254,30 +246,14 @@ class Coordinator:
                 transactional_id=transactional_id,
             )
 
-    def _guard_identity(self, transaction: PreparedTransaction) -> None:
-        self._guard(transaction.transactional_id)
+    def _check_identity(self, transaction: PreparedTransaction) -> None:
+        self._check_ours(transaction.transactional_id)
         if transaction.state.is_empty:
             raise ConfigurationError(
                 "a transaction without producer id and epoch cannot be ended",
                 remedy="End it by the identity that the ledger recorded",
                 transactional_id=transaction.transactional_id,
             )
-
-    def _check(self, code: int, operation: str, transactional_id: str) -> None:
-        if code == retry.NOT_COORDINATOR:
-            self._wire.forget_coordinators([transactional_id])
-        _check_id(code, operation, transactional_id)
-
-    def _settle(
-        self,
-        attempt: Callable[[], T],
-        *,
-        what: str,
-        transactional_id: str | None = None,
-    ) -> T:
-        return retry.until_settled(
-            attempt, what=what, timeout_s=self._wire.timeout_s, transactional_id=transactional_id
-        )
 
 
 def too_old(bootstrap_servers: str, transactional_id: str | None = None) -> BrokerTooOldError:
@@ -307,9 +283,9 @@ class TimeoutTooLongError(ConfigurationError):
     """The asked timeout is above the broker's ``transaction.max.timeout.ms``. Nothing was initialised."""
 
 
-def init_refusal(code: int, transactional_id: str, timeout_ms: int, enable_2pc: bool) -> Exception | None:
+def init_error(code: int, transactional_id: str, timeout_ms: int, enable_2pc: bool) -> Exception | None:
     """The refusals that only InitProducerId has; None for every other code."""
-    if code == INVALID_TRANSACTION_TIMEOUT:
+    if code == errors.InvalidTransactionTimeoutError.errno:
         return TimeoutTooLongError(
             f"the broker refuses a transaction timeout of {timeout_ms} ms: it is above the broker's "
             "transaction.max.timeout.ms",
@@ -317,14 +293,14 @@ def init_refusal(code: int, transactional_id: str, timeout_ms: int, enable_2pc: 
             "time, or use two-phase commit",
             transactional_id=transactional_id,
         )
-    if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED and enable_2pc:
+    if code == errors.TransactionalIdAuthorizationFailedError.errno and enable_2pc:
         return AccessError(
             f"the broker refused two-phase commit for {transactional_id}: {retry.name_of(code)}",
             remedy="Set transaction.two.phase.commit.enable=true on every broker, and grant the principal of the Kafka "
             f"connection WRITE and TWO_PHASE_COMMIT on TransactionalIds prefixed {transactional_id.partition('.')[0]}.",
             transactional_id=transactional_id,
         )
-    if code == UNSUPPORTED_VERSION:
+    if code == errors.UnsupportedVersionError.errno:
         return BrokerTooOldError(
             f"the broker does not support this InitProducerId for {transactional_id}",
             remedy="KeepPreparedTxn is not supported by any Kafka up to 4.4; end the transaction by its recorded "
@@ -332,19 +308,3 @@ def init_refusal(code: int, transactional_id: str, timeout_ms: int, enable_2pc: 
             transactional_id=transactional_id,
         )
     return None
-
-
-def _check_id(code: int, operation: str, transactional_id: str) -> None:
-    retry.check(
-        code,
-        operation=operation,
-        resource=f"TransactionalId {transactional_id}",
-        transactional_id=transactional_id,
-    )
-
-
-def _by_value(mapping: dict[str, int]) -> dict[int, list[str]]:
-    grouped: dict[int, list[str]] = defaultdict(list)
-    for key, value in mapping.items():
-        grouped[value].append(key)
-    return grouped

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from kafka import errors
 from kafka.protocol.producer.transaction import EndTxnRequest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, KafkaEosError
@@ -26,13 +27,22 @@ from airflow_kafka_eos.kafka.records import varint
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import PreparedTransaction
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long the first EndTxn of a transaction may take before the connection it hangs on is given up.
+FIRST_TRY_S = 2.0
+#: Ids in one request: bounded whatever the size of the load.
+BATCH = 1000
+
 _API_KEY = 26
 _OLDEST, HIGHEST = 3, 5
 #: The last version that does not ask for a raised epoch (KIP-890).
 BEFORE_EPOCH_BUMP = 4
-INVALID_TXN_STATE = 48
-#: INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED
-_FENCED = frozenset({47, 49, 90})
+_FENCED = retry.codes(
+    errors.InvalidProducerEpochError, errors.InvalidProducerIdMappingError, errors.ProducerFencedError
+)
 _HEADER = struct.Struct(">hhih")
 _IDENTITY = struct.Struct(">qh?")
 _ANSWER = struct.Struct(">ih")
@@ -63,21 +73,11 @@ def highest_for(transaction_version: int) -> int:
 
 def meaning_of(code: int, transactional_id: str) -> EndAnswer | Exception:
     """What EndTxn's error code means: an answer, :class:`retry.Retry`, or a terminal error."""
-    if code == INVALID_TXN_STATE:
+    if code == errors.InvalidTxnStateError.errno:
         return EndAnswer.WRONG_STATE
     if code in _FENCED:
         return EndAnswer.FENCED
-    return refusal_of(code, "WRITE", transactional_id) or EndAnswer.DONE
-
-
-def refusal_of(code: int, operation: str, transactional_id: str) -> Exception | None:
-    """What another error code of a request about an id means; None for 0."""
-    return retry.verdict_on(
-        code,
-        operation=operation,
-        resource=f"TransactionalId {transactional_id}",
-        transactional_id=transactional_id,
-    )
+    return retry.verdict_on_id(code, "WRITE", transactional_id) or EndAnswer.DONE
 
 
 class EndTxnAnswer(NamedTuple):
@@ -142,16 +142,6 @@ def _skip_tags(frame: memoryview) -> int:
     return at
 
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-#: How long the first EndTxn of a transaction may take before the connection it hangs on is given up.
-FIRST_TRY_S = 2.0
-#: Ids in one FindCoordinator: bounded requests whatever the size of the load.
-BATCH = 1000
-
-
 @dataclass(frozen=True)
 class Endings:
     """What became of each transaction: an answer, or the error that was the last one in time."""
@@ -186,9 +176,9 @@ def patience_s(tries: int, longest_s: float) -> float:
     return min(longest_s, FIRST_TRY_S * 2.0 ** min(tries, 10))
 
 
-def batches(items: Sequence[T], size: int = BATCH) -> Iterable[Sequence[T]]:
-    """Slices of at most so many."""
-    return (items[i : i + size] for i in range(0, len(items), size))
+def batches(items: Sequence[T]) -> Iterable[Sequence[T]]:
+    """Slices of at most :data:`BATCH`."""
+    return (items[i : i + BATCH] for i in range(0, len(items), BATCH))
 
 
 @dataclass
@@ -219,21 +209,21 @@ class _Ending:
         self._waiting = [_Job(t) for t in transactions]
         self._unfinished = {job.transaction: job for job in self._waiting}
         try:
-            self._lanes = self._wire.lanes()
+            self._pool = self._wire.pool()
             self._highest = highest_for(self._wire.transaction_version())
         except KafkaEosError as error:
             for job in self._waiting:
                 self._failed(job, error)
         else:
-            with closing(self._lanes):
+            with closing(self._pool):
                 while self._unfinished and (left := give_up - time.monotonic()) > 0:
                     self._submit_due()
                     next_due = min((job.due for job in self._waiting), default=give_up)
-                    for reply in self._lanes.wait(max(0.0, min(left, next_due - time.monotonic()))):
+                    for reply in self._pool.wait(max(0.0, min(left, next_due - time.monotonic()))):
                         self._take(reply)
         for job in self._unfinished.values():
             what = f"ending transaction {job.transaction} with {self._verdict.value}"
-            self.errors[job.transaction] = retry.give_up(what, self._timeout_s, job.reason, retry.REMEDY, job.id)
+            self.errors[job.transaction] = retry.give_up(what, self._timeout_s, job.reason, job.id)
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -253,16 +243,16 @@ class _Ending:
     def _send_end(self, job: _Job, node_id: int) -> None:
         timeout_s = patience_s(job.tries, self._wire.request_timeout_s)
         message = EndTxn(job.transaction, self._verdict, self._highest)
-        self._lanes.submit(node_id, message, job, timeout_s=timeout_s)
+        self._pool.submit(node_id, message, job, timeout_s=timeout_s)
 
     def _send_find(self, jobs: Sequence[_Job]) -> None:
-        node_id = self._lanes.any_broker()
+        node_id = self._pool.any_broker()
         if node_id is None:
             self._again(jobs, "no broker is known")
             return
         timeout_s = patience_s(min(job.tries for job in jobs), self._wire.request_timeout_s)
         message = find_coordinators(sorted({job.id for job in jobs}))
-        self._lanes.submit(node_id, message, list(jobs), timeout_s=timeout_s)
+        self._pool.submit(node_id, message, list(jobs), timeout_s=timeout_s)
 
     # -- what came back ---------------------------------------------------------------------------------------------
 
@@ -288,7 +278,7 @@ class _Ending:
             if row is None:
                 self._again([job], f"no broker said who the coordinator of {job.id} is")
                 continue
-            refusal = refusal_of(row.error_code, "DESCRIBE", job.id)
+            refusal = retry.verdict_on_id(row.error_code, "DESCRIBE", job.id)
             if refusal is None:
                 self._wire.remember_coordinator(job.id, row.node_id)
                 self._send_end(job, row.node_id)
@@ -301,7 +291,7 @@ class _Ending:
             self.answers[job.transaction] = meaning
             del self._unfinished[job.transaction]
             return
-        if code == retry.NOT_COORDINATOR:
+        if code == errors.NotCoordinatorError.errno:
             self._wire.forget_coordinators([job.id])
         self._refused(job, meaning)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kafka import errors
 from kafka.protocol.consumer.fetch import FetchRequest
 
 from airflow_kafka_eos.errors import KafkaEosError
@@ -23,9 +24,7 @@ PARTITION_BYTES = 1 << 20
 FETCH_BYTES = 8 << 20
 #: Seconds for which an unknown topic (id) may still be a broker whose metadata lags behind.
 METADATA_LAG_S = 5.0
-OFFSET_OUT_OF_RANGE = 1
-#: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
-_GONE = frozenset({3, 100, 103})
+OFFSET_OUT_OF_RANGE: int = errors.OffsetOutOfRangeError.errno
 TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
 
 
@@ -126,7 +125,7 @@ def _read_all(wire: Wire, searches: list[_Search]) -> KafkaEosError | None:
     names = [str(s.tp) for s in searches]
     what = f"reading the end markers in {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
     try:
-        retry.until_settled(attempt, what=what, timeout_s=wire.timeout_s)
+        wire.until_settled(attempt, what=what)
     except KafkaEosError as e:
         return e
     return None
@@ -143,7 +142,7 @@ def _recreated_or_deleted(wire: Wire, searches: list[_Search]) -> set[str]:
         return set()
     gone = set()
     for t in wire.metadata(sorted(wanted)).topics:
-        if t.error_code in _GONE or (t.error_code == 0 and text_of(t.topic_id) != wanted[t.name]):
+        if t.error_code in retry.UNKNOWN_TOPIC or (t.error_code == 0 and text_of(t.topic_id) != wanted[t.name]):
             gone.add(t.name)
         else:
             retry.check(t.error_code, operation="DESCRIBE", resource=f"Topic {t.name}")
@@ -169,7 +168,8 @@ def _by_leader(
 def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:
     """One Fetch from one leader. Returns the topics that it does not know by their id."""
     try:
-        answer = wire.send_to_broker(node_id, _request(searches))
+        wanted = ((s.topic_id, s.tp.partition, s.scan.next_offset) for s in searches)
+        answer = wire.send_to_broker(node_id, fetch_request(wanted, PARTITION_BYTES, FETCH_BYTES))
     except Exception:
         wire.forget_leaders(s.tp for s in searches)
         raise
@@ -179,7 +179,7 @@ def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:
     for topic in answer.responses:
         for p in topic.partitions:
             s = by_key[text_of(topic.topic_id), p.partition_index]
-            if p.error_code in _GONE:
+            if p.error_code in retry.UNKNOWN_TOPIC:
                 wire.forget_leaders([s.tp])
                 gone.add(s.tp.topic)
             elif p.error_code == OFFSET_OUT_OF_RANGE:
@@ -192,30 +192,23 @@ def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:
     return gone
 
 
-def _request(searches: list[_Search]) -> Any:
-    topics: dict[str, list[_Search]] = {}
-    for s in searches:
-        topics.setdefault(s.topic_id, []).append(s)
+def fetch_request(wanted: Iterable[tuple[str, int, int]], partition_bytes: int, most_bytes: int) -> FetchRequest:
+    """A Fetch of all there is, what is aborted and open too.
+
+    :param wanted: topic id, partition, and the offset from which on.
+    """
     topic, partition = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
+    topics: dict[str, list[Any]] = defaultdict(list)
+    for topic_id, number, offset in wanted:
+        topics[topic_id].append(
+            partition(partition=number, fetch_offset=offset, partition_max_bytes=partition_bytes)
+        )
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
-        max_bytes=FETCH_BYTES,
-        isolation_level=0,  # read_uncommitted: the end of an open transaction too
-        topics=[
-            topic(
-                topic_id=uuid_of(topic_id),
-                partitions=[
-                    partition(
-                        partition=s.tp.partition,
-                        fetch_offset=s.scan.next_offset,
-                        partition_max_bytes=PARTITION_BYTES,
-                    )
-                    for s in mine
-                ],
-            )
-            for topic_id, mine in topics.items()
-        ],
+        max_bytes=most_bytes,
+        isolation_level=0,  # read_uncommitted
+        topics=[topic(topic_id=uuid_of(topic_id), partitions=mine) for topic_id, mine in topics.items()],
         min_version=TOPIC_ID_VERSION,
     )
 

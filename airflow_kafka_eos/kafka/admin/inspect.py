@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kafka import errors
 from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeQuorumRequest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer.transaction import EndTxnRequest
 
 from airflow_kafka_eos.kafka.admin.end_transactions import BEFORE_EPOCH_BUMP
 from airflow_kafka_eos.kafka.admin.list_transactions import everywhere
 from airflow_kafka_eos.kafka.client import retry
+from airflow_kafka_eos.kafka.client.connections import finalized
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.transaction import OPEN_STATES
 
 #: KIP-430's numbers of operations, as AclOperation has them.
 _OPERATIONS = {3: "READ", 4: "WRITE", 7: "ALTER", 8: "DESCRIBE", 9: "CLUSTER_ACTION", 10: "DESCRIBE_CONFIGS"}
 _METADATA_LOG = "__cluster_metadata"
-_INVALID_PRODUCER_ID_MAPPING = 49
 _TIMES_VERSION = 1  # of DescribeQuorum: KIP-836
 
 
@@ -78,13 +79,10 @@ def versions_of(wire: Wire, node_id: int) -> Versions:
     """
     :raises BrokerUnavailableError: this broker does not answer.
     """
-    request = ApiVersionsRequest(
-        client_software_name="airflow-kafka-eos", client_software_version="0", min_version=3
-    )
-    answer = wire.send_to_broker(node_id, request)
+    answer = wire.ask_versions(node_id)
     return Versions(
         {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys},
-        {f.name: int(f.max_version_level) for f in answer.finalized_features or []},
+        finalized(answer),
         {f.name: int(f.max_version) for f in answer.supported_features or []},
     )
 
@@ -110,11 +108,11 @@ def topics_seen(wire: Wire, names: Iterable[str]) -> dict[str, TopicSeen | None]
         )
         return {found.name: _topic(found) for found in wire.send_to_any(request).topics} if wanted else {}
 
-    return retry.until_settled(attempt, what=f"looking at topics {', '.join(wanted)}", timeout_s=wire.timeout_s)
+    return wire.until_settled(attempt, what=f"looking at topics {', '.join(wanted)}")
 
 
 def _topic(found: Any) -> TopicSeen | None:
-    if found.error_code == retry.UNKNOWN_TOPIC_OR_PARTITION:
+    if found.error_code == errors.UnknownTopicOrPartitionError.errno:
         return None
     retry.check(found.error_code, operation="DESCRIBE", resource=f"Topic {found.name}")
     return TopicSeen(found.name, tuple(_partition(p) for p in found.partitions), _rights(found.authorized_operations))
@@ -152,14 +150,10 @@ def check_may_end(wire: Wire, unused_id: str) -> None:
             max_version=BEFORE_EPOCH_BUMP,
         )
         code = wire.send_to_coordinator(unused_id, request).error_code
-        if code == retry.NOT_COORDINATOR:
-            wire.forget_coordinators([unused_id])
-        if code != _INVALID_PRODUCER_ID_MAPPING:
-            retry.check(
-                code, operation="WRITE", resource=f"TransactionalId {unused_id}", transactional_id=unused_id
-            )
+        if code != errors.InvalidProducerIdMappingError.errno:
+            wire.check_id(code, "WRITE", unused_id)
 
-    retry.until_settled(attempt, what=f"asking for WRITE on {unused_id}", timeout_s=wire.timeout_s)
+    wire.until_settled(attempt, what=f"asking for WRITE on {unused_id}")
 
 
 def ids_listed(wire: Wire, prefix: str) -> list[IdSeen]:
@@ -168,7 +162,7 @@ def ids_listed(wire: Wire, prefix: str) -> list[IdSeen]:
     def attempt() -> list[IdSeen]:
         return sorted({IdSeen(name, state in OPEN_STATES) for name, state in everywhere(wire, prefix)})
 
-    return retry.until_settled(attempt, what=f"listing the ids of {prefix!r}", timeout_s=wire.timeout_s)
+    return wire.until_settled(attempt, what=f"listing the ids of {prefix!r}")
 
 
 def controller_clock(wire: Wire, now: Callable[[], float] = time.time) -> Clock:
@@ -195,4 +189,4 @@ def controller_clock(wire: Wire, now: Callable[[], float] = time.time) -> Clock:
             raise retry.Retry("the controllers have no leader")
         return Clock(times[0] / 1000 - (asked + answered) / 2, (answered - asked) / 2)
 
-    return retry.until_settled(attempt, what="asking for the controller's clock", timeout_s=wire.timeout_s)
+    return wire.until_settled(attempt, what="asking for the controller's clock")

@@ -1,21 +1,14 @@
-"""Brokers leave out of a listing what one may not describe, without a word. So one id more is described.
+"""Which transactional ids a login may describe: brokers leave the others out of a listing, without a word.
 
-An id that is never used is answered with "unknown" where it may be described, with a refusal where it may not
-(FindCoordinator and DescribeTransactions ask for DESCRIBE before they look). It shares with the load's ids the load's
-prefix only: what allows it allows all of them.
+Of a load's own ids, one id more is described: one that is never used. It is answered with "unknown" where it may be
+described, with a refusal where it may not (FindCoordinator and DescribeTransactions ask for DESCRIBE before they look).
+It shares with the load's ids the load's prefix only: what allows it allows all of them.
 
-Whether a login may describe every transactional id that there can be: then no listing leaves one out.
-
-Rule: hanging-is-proven.
-
-Brokers leave out of a listing what one may not describe, without a word. For ids of ours it is enough to describe one
-more (this module); of other applications' nobody here knows the names. But Kafka's own authorizer goes by
+Of other applications' ids nobody here knows the names (rule: hanging-is-proven). But Kafka's own authorizer goes by
 ACLs alone, and tells ids apart only by the names and prefixes in them. So one id of each kind is tried: one that no
-ACL names, one behind each prefix, each name itself. Where all may be described, every id may.
-
-That asks for DESCRIBE on the Cluster (the ACLs) and DESCRIBE_CONFIGS on the Cluster (which authorizer it is). Another
-authorizer may go by anything, so there nothing is proven. Each broker is asked: each filters its own listing, by what
-it knows of ACLs.
+ACL names, one behind each prefix, each name itself. Where all may be described, every id may. That asks for DESCRIBE on
+the Cluster (the ACLs) and DESCRIBE_CONFIGS on the Cluster (which authorizer it is). Another authorizer may go by
+anything, so there nothing is proven. Each broker is asked: each filters its own listing, by what it knows of ACLs.
 """
 
 from __future__ import annotations
@@ -23,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from kafka import errors
 from kafka.protocol.admin.acl import DescribeAclsRequest
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
@@ -136,10 +130,14 @@ AUTHORIZER = "authorizer.class.name"
 _BY_ACLS = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _TRANSACTIONAL_ID, _ANY, _LITERAL = 5, 1, 3
 _WILDCARD = "*"
-_CLUSTER_AUTHORIZATION_FAILED, _SECURITY_DISABLED = 31, 54
-_REFUSED = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-#: The right is looked at first, these come behind it: 14 to 16 are of the coordinator, 105 is "not found".
-_ALLOWED = frozenset({0, 14, 15, 16, 105})
+#: The right is looked at first, these come behind it.
+_ALLOWED = retry.codes(
+    errors.NoError,
+    errors.CoordinatorLoadInProgressError,
+    errors.CoordinatorNotAvailableError,
+    errors.NotCoordinatorError,
+    errors.TransactionalIdNotFoundError,
+)
 
 #: Characters that an id may end in, those that few names have first.
 _ENDS = (*range(0x7E, 0x20, -1), *range(0xA1, 0xD800))
@@ -216,9 +214,9 @@ def _patterns(wire: Wire, node_id: int) -> list[Pattern] | None:
 
     def attempt() -> list[Pattern] | None:
         answer = wire.send_to_broker(node_id, request)
-        if answer.error_code == _SECURITY_DISABLED:
+        if answer.error_code == errors.SecurityDisabledError.errno:
             return []
-        if answer.error_code == _CLUSTER_AUTHORIZATION_FAILED:
+        if answer.error_code == errors.ClusterAuthorizationFailedError.errno:
             return None
         retry.check(answer.error_code, operation="DESCRIBE", resource="Cluster")
         return [
@@ -227,7 +225,7 @@ def _patterns(wire: Wire, node_id: int) -> list[Pattern] | None:
             if (r.resource_name, r.pattern_type) != (_WILDCARD, _LITERAL)
         ]
 
-    return retry.until_settled(attempt, what="asking for ACLs on transactional ids", timeout_s=wire.timeout_s)
+    return wire.until_settled(attempt, what="asking for ACLs on transactional ids")
 
 
 def _nothing_shown(wire: Wire, node_id: int, ids: list[str]) -> str | None:
@@ -237,13 +235,13 @@ def _nothing_shown(wire: Wire, node_id: int, ids: list[str]) -> str | None:
         for batch in batches(ids):
             answer = wire.send_to_broker(node_id, DescribeTransactionsRequest(transactional_ids=list(batch)))
             for row in answer.transaction_states:
-                if row.error_code == _REFUSED:
+                if row.error_code == errors.TransactionalIdAuthorizationFailedError.errno:
                     return str(row.transactional_id)
                 if row.error_code not in _ALLOWED:
                     retry.check(row.error_code, operation="DESCRIBE", resource="TransactionalId *")
         return None
 
-    return retry.until_settled(attempt, what="asking which ids may be described", timeout_s=wire.timeout_s)
+    return wire.until_settled(attempt, what="asking which ids may be described")
 
 
 def _hidden(why: str, *, remedy: str = REMEDY) -> AccessError:

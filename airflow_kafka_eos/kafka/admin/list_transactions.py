@@ -1,6 +1,7 @@
 """ListTransactions: one request per broker, filtered by the broker as far as its version can (FLIP-511).
 
-Each function asks once and raises :class:`~airflow_kafka_eos.kafka.client.retry.Retry` where asking again may help.
+Each function but :func:`of_producers` asks once, and raises :class:`~airflow_kafka_eos.kafka.client.retry.Retry` where
+asking again may help.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from kafka import errors
 from kafka.protocol.admin.transactions import ListTransactionsRequest
 
 from airflow_kafka_eos.errors import BrokerTooOldError
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.transaction import OPEN_STATES, CoordinatorState
+from airflow_kafka_eos.transaction import CoordinatorState
 
 #: Partition of ``__transaction_state``, its leader, the leader's epoch.
 CoordinatorEpochs = frozenset[tuple[int, int, int]]
 
 STATE_TOPIC = "__transaction_state"
-TOPIC_AUTHORIZATION_FAILED = 29
-_COMMITTED = frozenset(state for state in CoordinatorState if state.is_committed)
+COMMITTED = frozenset(state for state in CoordinatorState if state.is_committed)
 _DURATION_VERSION = 1
 _PATTERN_VERSION = 2
 
@@ -39,53 +40,54 @@ class Listed(NamedTuple):
         return not self.state.is_at_rest
 
 
-def open_ids(wire: Wire, prefix: str, longer_than_ms: int) -> list[str]:
-    """See :meth:`Coordinator.list_open <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_open>`."""
-    _refuse_unfiltered(wire, longer_than_ms)
-    found = everywhere(wire, prefix, OPEN_STATES, longer_than_ms)
-    return sorted({name for name, state in found if not state.is_at_rest})
+def ids_in(
+    wire: Wire, prefix: str, states: Iterable[CoordinatorState], longer_than_ms: int = -1, *, unknown_too: bool = False
+) -> list[str]:
+    """Transactional ids that start with ``prefix`` and are in one of the states, sorted; no states: in any.
 
-
-def _refuse_unfiltered(wire: Wire, longer_than_ms: int) -> None:
+    :param longer_than_ms: only those that run longer, by the broker's own clock (KIP-994); -1 for all.
+    :param unknown_too: a state that we do not know counts as one of those.
+    :raises BrokerTooOldError: the brokers cannot filter by duration; that filter is never dropped.
+    """
     if longer_than_ms >= 0 and (wire.api_version(ListTransactionsRequest) or 0) < _DURATION_VERSION:
         raise BrokerTooOldError(
             f"the brokers at {wire.settings.bootstrap_servers} do not offer ListTransactions v1, which can list what "
             f"runs longer than {longer_than_ms} ms",
             remedy="Use Kafka 3.8 or newer",
         )
-
-
-def ids_in(wire: Wire, prefix: str, states: Iterable[CoordinatorState], longer_than_ms: int) -> list[str]:
-    """See :meth:`Coordinator.list_in <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_in>`."""
-    _refuse_unfiltered(wire, longer_than_ms)
     wanted = frozenset(states)
     found = everywhere(wire, prefix, wanted, longer_than_ms)
-    return sorted({name for name, state in found if not wanted or state in wanted})
-
-
-def committed_ids(wire: Wire, prefix: str) -> list[str]:
-    """See :meth:`Coordinator.list_committed <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_committed>`."""
-    return sorted({name for name, state in everywhere(wire, prefix, _COMMITTED) if state in _COMMITTED})
-
-
-def known_ids(wire: Wire, prefix: str) -> list[str]:
-    """See :meth:`Coordinator.list_known <airflow_kafka_eos.kafka.admin.coordinator.Coordinator.list_known>`."""
-    return sorted({name for name, _ in everywhere(wire, prefix)})
+    return sorted({
+        name for name, state in found
+        if not wanted or state in wanted or (unknown_too and state is CoordinatorState.UNKNOWN)
+    })  # fmt: skip
 
 
 def of_producers(wire: Wire, producer_ids: Iterable[int]) -> list[Listed]:
-    """What all brokers list of these producer ids, whatever the state."""
-    wanted = list(producer_ids)
-    found = []
-    for node_id in wire.broker_ids():
-        request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted, duration_filter=-1)
-        answer = wire.send_to_broker(node_id, request)
-        retry.check(answer.error_code, operation="DESCRIBE", resource="TransactionalId *")
-        found += [
-            Listed(row.producer_id, row.transactional_id, state_of(row.transaction_state))
-            for row in answer.transaction_states
-        ]
-    return found
+    """What all brokers list of these producer ids, whatever the state.
+
+    What may not be described is left out without a word.
+    """
+    wanted = sorted(set(producer_ids))
+
+    def attempt() -> list[Listed]:
+        found = []
+        for node_id in wire.broker_ids():
+            request = ListTransactionsRequest(state_filters=[], producer_id_filters=wanted, duration_filter=-1)
+            answer = wire.send_to_broker(node_id, request)
+            retry.check(answer.error_code, operation="DESCRIBE", resource="TransactionalId *")
+            found += [
+                Listed(row.producer_id, row.transactional_id, state_of(row.transaction_state))
+                for row in answer.transaction_states
+            ]
+        return found
+
+    return wire.until_settled(attempt, what="looking up transactional ids by producer id") if wanted else []
+
+
+def transactional_ids_of(wire: Wire, producer_ids: Iterable[int]) -> dict[int, str]:
+    """Their transactional ids, as far as coordinators know them and we may see them."""
+    return {row.producer_id: row.transactional_id for row in of_producers(wire, producer_ids)}
 
 
 def epochs(wire: Wire) -> CoordinatorEpochs | None:
@@ -95,9 +97,9 @@ def epochs(wire: Wire) -> CoordinatorEpochs | None:
     """
     answer = wire.metadata([STATE_TOPIC])
     (topic,) = answer.topics
-    if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
+    if topic.error_code == errors.TopicAuthorizationFailedError.errno:
         return frozenset((-1, broker.node_id, -1) for broker in answer.brokers)
-    if topic.error_code == retry.UNKNOWN_TOPIC_OR_PARTITION:
+    if topic.error_code == errors.UnknownTopicOrPartitionError.errno:
         return frozenset()  # nobody has ever written a transaction here
     if topic.error_code or any(p.error_code or p.leader_id < 0 for p in topic.partitions):
         return None

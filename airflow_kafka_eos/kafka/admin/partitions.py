@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from kafka import errors
 from kafka.protocol.admin.configs import DescribeConfigsRequest
 from kafka.protocol.admin.transactions import DescribeProducersRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
@@ -25,8 +26,7 @@ T = TypeVar("T")
 _TOPIC, _BROKER = 2, 4  # resource types of DescribeConfigs
 _LATEST, _EARLIEST = -1, -2
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-#: TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED
-_FORBIDDEN = frozenset({29, 31})
+_FORBIDDEN = retry.codes(errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 
 
 class ProducerState(NamedTuple):
@@ -36,10 +36,12 @@ class ProducerState(NamedTuple):
     producer_epoch: int
     last_sequence: int
     txn_start_offset: int
+    last_timestamp_ms: int = -1
+    coordinator_epoch: int = -1
 
 
 class LsoBlocker(NamedTuple):
-    """An open transaction that holds back a partition's last stable offset.
+    """An open transaction, which holds back a partition's last stable offset.
 
     ``transactional_id`` is None when no coordinator shows it: another application's that may not be described here, or
     a hanging one. Which of them only :func:`airflow_kafka_eos.protocol.hanging.find.find` tells.
@@ -70,7 +72,7 @@ class Partitions:
 
         def attempt() -> dict[str, TopicInfo]:
             topics = self.wire.metadata(wanted).topics if wanted else []
-            missing = [t.name for t in topics if t.error_code == retry.UNKNOWN_TOPIC_OR_PARTITION]
+            missing = [t.name for t in topics if t.error_code == errors.UnknownTopicOrPartitionError.errno]
             if missing and time.monotonic() >= believe_missing_at:
                 raise TopicError(
                     f"topic {', '.join(missing)} does not exist on {self.wire.settings.bootstrap_servers}",
@@ -81,7 +83,7 @@ class Partitions:
                 retry.check(t.error_code, operation="DESCRIBE", resource=f"Topic {t.name}", lag=True)
             return {t.name: TopicInfo(text_of(t.topic_id), len(t.partitions)) for t in topics}
 
-        return self._settle(attempt, what=f"looking up topics {', '.join(wanted)}")
+        return self.wire.until_settled(attempt, what=f"looking up topics {', '.join(wanted)}")
 
     def topic_config(self, names: Iterable[str], keys: Iterable[str]) -> dict[str, dict[str, str]]:
         """The settings ``keys`` of each topic, as texts. An empty dict where DESCRIBE_CONFIGS is missing."""
@@ -89,7 +91,7 @@ class Partitions:
         if not wanted:
             return {}
         request = _config_request(_TOPIC, wanted, list(keys))
-        return self._settle(
+        return self.wire.until_settled(
             lambda: _configs(self.wire.send_to_any(request())), what=f"reading settings of topics {', '.join(wanted)}"
         )
 
@@ -104,11 +106,7 @@ class Partitions:
                 found[node_id] = _configs(self.wire.send_to_broker(node_id, request()))[str(node_id)]
             return found
 
-        return self._settle(attempt, what="reading settings of the brokers")
-
-    def broker_config(self, keys: Iterable[str]) -> dict[str, str]:
-        """The settings ``keys`` of the first broker that shows them; empty where DESCRIBE_CONFIGS is missing."""
-        return next((found for _, found in sorted(self.broker_configs(keys).items()) if found), {})
+        return self.wire.until_settled(attempt, what="reading settings of the brokers")
 
     # -- offsets ---------------------------------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class Partitions:
                 min_version=4,
             )
 
-        return self._ask_leaders(tps, request, lambda row: int(row.offset), "DESCRIBE", "reading the offsets")
+        return ask_leaders(self.wire, tps, request, lambda row: int(row.offset), "DESCRIBE", "reading the offsets")
 
     # -- producers -------------------------------------------------------------------------------------------------
 
@@ -151,38 +149,23 @@ class Partitions:
 
         :raises AccessError: READ on a topic is missing.
         """
-        topic = DescribeProducersRequest.TopicRequest
-
-        def request(mine: Mapping[str, list[int]]) -> Any:
-            return DescribeProducersRequest(
-                topics=[topic(name=name, partition_indexes=parts) for name, parts in mine.items()]
-            )
-
-        def states(row: Any) -> list[ProducerState]:
-            return [
-                ProducerState(p.producer_id, p.producer_epoch, p.last_sequence, p.current_txn_start_offset)
-                for p in sorted(row.active_producers, key=lambda p: p.producer_id)
-            ]
-
-        return self._ask_leaders(tps, request, states, "READ", "describing the producers")
+        return ask_leaders(
+            self.wire, tps, describe_producers, producer_states, "READ", "describing the producers"
+        )
 
     def lso_blockers(self, tp: TopicPartition) -> list[LsoBlocker]:
         """The open transactions of a partition, the one that holds back readers first."""
-        open_ = sorted(
+        there = sorted(
             (p for p in self.producers([tp])[tp] if p.txn_start_offset >= 0), key=lambda p: p.txn_start_offset
         )
-        ids = {row.producer_id: row.transactional_id for row in self.listed(p.producer_id for p in open_)}
-        return [LsoBlocker(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in open_]
+        ids = list_transactions.transactional_ids_of(self.wire, (p.producer_id for p in there))
+        return [
+            LsoBlocker(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in there
+        ]
 
     def listed(self, producer_ids: Iterable[int]) -> list[list_transactions.Listed]:
         """What each broker lists of these producer ids; what may not be described is left out without a word."""
-        wanted = sorted(set(producer_ids))
-        if not wanted:
-            return []
-        return self._settle(
-            lambda: list_transactions.of_producers(self.wire, wanted),
-            what="looking up transactional ids by producer id",
-        )
+        return list_transactions.of_producers(self.wire, producer_ids)
 
     # -- evidence --------------------------------------------------------------------------------------------------
 
@@ -233,48 +216,70 @@ class Partitions:
         """
         return find_markers(self.wire, sought, topic_ids)
 
-    # -- private ---------------------------------------------------------------------------------------------------
 
-    def _ask_leaders(
-        self,
-        tps: Iterable[TopicPartition],
-        request: Callable[[Mapping[str, list[int]]], Any],
-        read: Callable[[Any], T],
-        operation: str,
-        what: str,
-    ) -> dict[TopicPartition, T]:
-        """One request to each leader, for all of its partitions; again for those that moved meanwhile."""
-        found: dict[TopicPartition, T] = {}
-        left = sorted(set(tps))
+def ask_leaders(
+    wire: Wire,
+    tps: Iterable[TopicPartition],
+    request: Callable[[Mapping[str, list[int]]], Any],
+    read: Callable[[Any], T],
+    operation: str,
+    what: str,
+) -> dict[TopicPartition, T]:
+    """One request to each leader, for all of its partitions; again for those that moved meanwhile.
 
-        def attempt() -> None:
-            nonlocal left
-            reason = ""
-            for node_id, mine in _by_leader(self.wire.leaders(left)).items():
-                try:
-                    answer = self.wire.send_to_broker(node_id, request(_by_topic(mine)))
-                except Exception:
-                    self.wire.forget_leaders(mine)
-                    raise
-                for t in answer.topics:
-                    for row in t.partitions:
-                        tp = TopicPartition(t.name, row.partition_index)
-                        try:
-                            retry.check(row.error_code, operation=operation, resource=f"Topic {t.name}", lag=True)
-                        except retry.Retry as e:
-                            self.wire.forget_leaders([tp])
-                            reason = e.reason
-                        else:
-                            found[tp] = read(row)
-            left = [tp for tp in left if tp not in found]
-            if left:
-                raise retry.Retry(reason or f"no answer for {left[0]}")
+    :param request: made of topics and their partitions.
+    :param read: what is kept of a partition's part of the answer.
+    :param operation: that an ACL on the topic must allow.
+    """
+    found: dict[TopicPartition, T] = {}
+    left = sorted(set(tps))
 
-        self._settle(attempt, what=f"{what} of {', '.join(map(str, left[:5]))}")
-        return found
+    def attempt() -> None:
+        nonlocal left
+        reason = ""
+        for node_id, mine in _by_leader(wire.leaders(left)).items():
+            try:
+                answer = wire.send_to_broker(node_id, request(_by_topic(mine)))
+            except Exception:
+                wire.forget_leaders(mine)
+                raise
+            for t in answer.topics:
+                for row in t.partitions:
+                    tp = TopicPartition(t.name, row.partition_index)
+                    try:
+                        retry.check(row.error_code, operation=operation, resource=f"Topic {t.name}", lag=True)
+                    except retry.Retry as e:
+                        wire.forget_leaders([tp])
+                        reason = e.reason
+                    else:
+                        found[tp] = read(row)
+        left = [tp for tp in left if tp not in found]
+        if left:
+            raise retry.Retry(reason or f"no answer for {left[0]}")
 
-    def _settle(self, attempt: Callable[[], T], *, what: str) -> T:
-        return retry.until_settled(attempt, what=what, timeout_s=self.wire.timeout_s)
+    wire.until_settled(attempt, what=f"{what} of {', '.join(map(str, left[:5]))}")
+    return found
+
+
+def describe_producers(mine: Mapping[str, list[int]]) -> DescribeProducersRequest:
+    """The request for topics and their partitions."""
+    topic = DescribeProducersRequest.TopicRequest
+    return DescribeProducersRequest(topics=[topic(name=name, partition_indexes=parts) for name, parts in mine.items()])
+
+
+def producer_states(row: Any) -> list[ProducerState]:
+    """A partition's part of the answer, by producer id."""
+    return [
+        ProducerState(
+            p.producer_id,
+            p.producer_epoch,
+            p.last_sequence,
+            p.current_txn_start_offset,
+            p.last_timestamp,
+            p.coordinator_epoch,
+        )
+        for p in sorted(row.active_producers, key=lambda p: p.producer_id)
+    ]
 
 
 def _by_leader(leaders: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:

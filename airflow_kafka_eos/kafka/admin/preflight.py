@@ -1,8 +1,7 @@
-"""Checks before anything is written: does this cluster have what exactly-once needs?
+"""Checks before anything is written: does this cluster have, and grant, what exactly-once needs?
 
-Does this cluster grant two-phase commit (KIP-939)? Asked, not guessed: only InitProducerId itself can tell.
-
-It takes an InitProducerId v6 on the brokers (Kafka 4.1, with ``unstable.api.versions.enable``), the setting
+Whether it grants two-phase commit (KIP-939) is asked, not guessed: only InitProducerId itself can tell. It takes an
+InitProducerId v6 on the brokers (Kafka 4.1, with ``unstable.api.versions.enable``), the setting
 ``transaction.two.phase.commit.enable``, and the ACL TWO_PHASE_COMMIT beside WRITE. Brokers answer for the last two with
 one and the same error code, so what is missing is found out by asking again without Enable2Pc.
 """
@@ -27,6 +26,9 @@ from airflow_kafka_eos.manifest import TopicInfo
 from airflow_kafka_eos.naming import AnyId, IdRole
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
+ENABLE = "transaction.two.phase.commit.enable"
+#: of the probing id when it is asked about without Enable2Pc; it never has a transaction that could last so long
+_PROBING_TIMEOUT_MS = 1000
 #: The topic settings that :func:`oldest_kept_ms` reads.
 RETENTION = ("retention.ms", "cleanup.policy", "message.timestamp.type")
 
@@ -129,11 +131,6 @@ def oldest_kept_ms(config: Mapping[str, str], visible_at_ms: int) -> int:
     return max(0, visible_at_ms - retention + 1)
 
 
-ENABLE = "transaction.two.phase.commit.enable"
-#: of the probing id when it is asked about without Enable2Pc; it never has a transaction that could last so long
-_PROBE_TIMEOUT_MS = 1000
-
-
 def foreseen_refusal(wire: Wire, partitions: Partitions) -> KafkaEosError | None:
     """Why two-phase commit cannot be granted, as far as it shows without initialising an id; None where it may be."""
     if (wire.api_version(InitProducerIdRequest) or 0) < TWO_PHASE_VERSION:
@@ -142,23 +139,23 @@ def foreseen_refusal(wire: Wire, partitions: Partitions) -> KafkaEosError | None
     return _disabled(disabled) if disabled else None
 
 
-def refusal(coordinator: Coordinator, partitions: Partitions, probe: AnyId) -> KafkaEosError | None:
+def refusal(coordinator: Coordinator, partitions: Partitions, probing_id: AnyId) -> KafkaEosError | None:
     """Why two-phase commit is not granted, as an error that says what to set; None when it is granted.
 
     :raises AccessError: the ids may not be written with at all, in one phase or two.
-    :param probe: an id of the attempt with role ``probe``: it is initialised, and nothing is ever written with it.
+    :param probing_id: an id of the attempt with role ``probe``: it is initialised, and nothing is ever written with it.
     :raises BrokerUnavailableError: no answer.
     """
-    assert probe.role is IdRole.PROBE  # initialising any other would end what is open under it
+    assert probing_id.role is IdRole.PROBE  # initialising any other would end what is open under it
     disabled = _switched_off(partitions)
     if disabled:  # on any of them: each of the attempt's ids may have its coordinator there
         return _disabled(disabled)
     try:
-        coordinator.init_producer_id(str(probe), _PROBE_TIMEOUT_MS, enable_2pc=True)
+        coordinator.init_producer_id(str(probing_id), _PROBING_TIMEOUT_MS, enable_2pc=True)
     except BrokerTooOldError as e:
         return e
-    except AccessError as refused:
-        return _what_is_missing(coordinator, probe, refused)
+    except AccessError:
+        return _what_is_missing(coordinator, probing_id)
     return None
 
 
@@ -176,14 +173,12 @@ def _disabled(node_ids: list[int]) -> ConfigurationError:
     )
 
 
-def _what_is_missing(
-    coordinator: Coordinator, probe: AnyId, refused: AccessError
-) -> KafkaEosError:
-    coordinator.init_producer_id(str(probe), _PROBE_TIMEOUT_MS)
+def _what_is_missing(coordinator: Coordinator, probing_id: AnyId) -> KafkaEosError:
+    coordinator.init_producer_id(str(probing_id), _PROBING_TIMEOUT_MS)
     return AccessError(
-        f"two-phase commit is refused, although {probe} may be written with: the ACL TWO_PHASE_COMMIT is missing, or "
-        f"{ENABLE} is not true on the broker",
+        f"two-phase commit is refused, although {probing_id} may be written with: the ACL TWO_PHASE_COMMIT is missing, "
+        f"or {ENABLE} is not true on the broker",
         remedy="Grant the principal of the Kafka connection TWO_PHASE_COMMIT on TransactionalIds prefixed "
-        f"{str(probe).partition('.')[0]}. (beside WRITE), and set {ENABLE}=true on every broker",
-        transactional_id=str(probe),
+        f"{str(probing_id).partition('.')[0]}. (beside WRITE), and set {ENABLE}=true on every broker",
+        transactional_id=str(probing_id),
     )

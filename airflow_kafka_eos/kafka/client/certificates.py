@@ -1,6 +1,4 @@
-"""Certificates and keys that are no PEM files: a PKCS#12 keystore, and texts inside the settings.
-
-Java's keystores and truststores, as PEM: JKS, and what PKCS#12 holds of trusted certificates.
+"""Certificates and keys for TLS, whatever they are kept in: PEM in files or settings, PKCS#12, Java's JKS.
 
 JKS is read here: no library that is looked after does it, and calling ``keytool`` would want a Java on every host, and
 most of a second of each call. Its form has not changed since 1998: entries, then SHA-1 over password, a constant and
@@ -12,17 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import importlib.util
 import os
 import secrets
 import ssl
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.errors import ConfigurationError, setting_error
 
 #: librdkafka's keys that kafka-python has no argument for; all of TLS then goes through a context of ours.
 IN_CONTEXT = frozenset(
@@ -40,16 +37,22 @@ def context_of(values: Mapping[str, str]) -> ssl.SSLContext:
     context.check_hostname = values.get("ssl.endpoint.identification.algorithm", "https").lower() == "https"
     _trust(context, values)
     if values.get("ssl.keystore.location"):
-        certificates, key, password = _unpacked(values)
-        _load(context, certificates, key, password, "ssl.keystore.location")
-    elif "ssl.certificate.pem" in values or "ssl.key.pem" in values:
-        certificate = _text_of(values, "ssl.certificate")
-        key = _text_of(values, "ssl.key")
-        _load(context, certificate, key, values.get("ssl.key.password", ""), "ssl.key.pem")
-    elif values.get("ssl.certificate.location"):
-        certificate, key = _text_of(values, "ssl.certificate"), _text_of(values, "ssl.key")
-        _load(context, certificate, key, values.get("ssl.key.password", ""), "ssl.key.location")
+        _load(context, _identity_in_pkcs12(values), "ssl.keystore.location")
+        return context
+    in_text = "ssl.certificate.pem" in values or "ssl.key.pem" in values
+    if in_text or values.get("ssl.certificate.location"):
+        certificates, key = _text_of(values, "ssl.certificate"), _text_of(values, "ssl.key")
+        name = "ssl.key.pem" if in_text else "ssl.key.location"
+        _load(context, Identity(certificates, key, values.get("ssl.key.password", "")), name)
     return context
+
+
+class Identity(NamedTuple):
+    """Who a client is. Both as PEM, the key under the password."""
+
+    certificates: bytes
+    key: bytes
+    password: str
 
 
 def _trust(context: ssl.SSLContext, values: Mapping[str, str]) -> None:
@@ -64,80 +67,74 @@ def _trust(context: ssl.SSLContext, values: Mapping[str, str]) -> None:
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     except (OSError, ValueError):
         key = "ssl.ca.pem" if pem and not location else "ssl.ca.location"
-        raise _refuse(key, "holds no certificates that can be read") from None
+        raise _unusable(key, "holds no certificates that can be read") from None
 
 
 def _text_of(values: Mapping[str, str], name: str) -> bytes:
     """``<name>.pem``, or the contents of ``<name>.location``."""
     if pem := values.get(f"{name}.pem"):
         return pem.encode()
-    location = values.get(f"{name}.location")
-    if not location:
-        raise _refuse(f"{name}.pem", "is missing: key and certificate belong together")
-    try:
-        return Path(location).read_bytes()
-    except OSError as error:
-        raise _refuse(f"{name}.location", f"cannot be read ({type(error).__name__})") from None
+    if location := values.get(f"{name}.location"):
+        return _read(location, f"{name}.location")
+    raise _unusable(f"{name}.pem", "is missing: key and certificate belong together")
 
 
-def _unpacked(values: Mapping[str, str]) -> tuple[bytes, bytes, str]:
-    """Certificates, the key in PEM form under a password made for this moment, and that password."""
-    name = "ssl.keystore.location"
-    if importlib.util.find_spec("cryptography") is None:
-        raise _refuse(name, "needs the Python package cryptography, which is not installed")
-    from cryptography.hazmat.primitives import serialization
+def _identity_in_pkcs12(values: Mapping[str, str]) -> Identity:
     from cryptography.hazmat.primitives.serialization import pkcs12
 
-    try:
-        data = Path(values[name]).read_bytes()
-    except OSError as error:
-        raise _refuse(name, f"cannot be read ({type(error).__name__})") from None
-    given = values.get("ssl.keystore.password", "")
+    name = "ssl.keystore.location"
+    data, given = _read(values[name], name), values.get("ssl.keystore.password", "")
     try:
         key, certificate, more = pkcs12.load_key_and_certificates(data, given.encode() if given else None)
     except ValueError:
-        raise _refuse(name, "is no PKCS#12 keystore, or ssl.keystore.password is not its password") from None
+        raise _unusable(name, "is no PKCS#12 keystore, or ssl.keystore.password is not its password") from None
     if key is None or certificate is None:
-        raise _refuse(name, "holds no key with its certificate")
+        raise _unusable(name, "holds no key with its certificate")
+    return _identity([certificate, *more], key)
+
+
+def _identity(certificates: Iterable[Any], key: Any) -> Identity:
+    """Under a password that is made for this moment."""
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+
     password = secrets.token_urlsafe(32)
-    encoding = serialization.Encoding.PEM
-    certificates = b"".join(c.public_bytes(encoding) for c in (certificate, *more))
-    encrypted = key.private_bytes(
-        encoding,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password.encode()),
-    )
-    return certificates, encrypted, password
+    encryption = BestAvailableEncryption(password.encode())
+    pem = b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
+    return Identity(pem, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption), password)
 
 
-def _load(context: ssl.SSLContext, certificates: bytes, key: bytes, password: str, name: str) -> None:
+def _load(context: ssl.SSLContext, identity: Identity, name: str) -> None:
     # OpenSSL's Python binding reads a key from a file only: mode 0600, and gone before this returns
     handle, path = tempfile.mkstemp(prefix="airflow-kafka-eos-", suffix=".pem")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(certificates + b"\n" + key + b"\n")
+            file.write(identity.certificates + b"\n" + identity.key + b"\n")
         # a function, for OpenSSL would ask at the terminal when there is none
-        context.load_cert_chain(path, password=lambda: password)
+        context.load_cert_chain(path, password=lambda: identity.password)
     except (ssl.SSLError, ValueError):
-        raise _refuse(name, "and its certificate cannot be used: no match, no PEM, or a wrong password") from None
+        raise _unusable(name, "and its certificate cannot be used: no match, no PEM, or a wrong password") from None
     finally:
         os.unlink(path)
 
 
-def _refuse(key: str, problem: str) -> ConfigurationError:
-    remedy = "Set it to readable PEM, or use ssl.ca.location, ssl.certificate.location and ssl.key.location with files"
-    return ConfigurationError(f"the Kafka setting {key} {problem}", remedy=remedy)
+def _read(location: str, name: str, *, is_store: bool = False) -> bytes:
+    try:
+        return Path(location).read_bytes()
+    except (OSError, ValueError) as e:
+        raise (_damaged if is_store else _unusable)(name, f"cannot be read ({type(e).__name__})") from None
 
+
+def _unusable(key: str, problem: str) -> ConfigurationError:
+    remedy = "Set it to readable PEM, or use ssl.ca.location, ssl.certificate.location and ssl.key.location with files"
+    return setting_error(key, problem, remedy)
+
+
+# -- Java's stores -----------------------------------------------------------------------------------------------------
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
 _WHITENER = b"Mighty Aphrodite"
 _KEY, _CERTIFICATE = 1, 2
-_SALT = 20
-
-
-class _Entry(NamedTuple):
-    key: bytes | None
-    certificates: tuple[bytes, ...]
+_SALT = _DIGEST = 20
 
 
 def kind_of(location: str, name: str) -> str:
@@ -146,7 +143,7 @@ def kind_of(location: str, name: str) -> str:
     :param name: the setting that names the file, for the error.
     :raises ConfigurationError: it cannot be read, or is none of them.
     """
-    data = _read(location, name)
+    data = _read(location, name, is_store=True)
     if data.startswith(_JKS):
         return "JKS"
     if b"-----BEGIN " in data:
@@ -154,77 +151,69 @@ def kind_of(location: str, name: str) -> str:
     if data[:1] == b"\x30":
         return "PKCS12"
     what = "a JCEKS keystore" if data.startswith(_JCEKS) else "neither JKS, PKCS#12 nor PEM"
-    raise ConfigurationError(
-        f"the Kafka setting {name} names {what}",
-        remedy=f"Make PKCS#12 of it: keytool -importkeystore -srckeystore {location} -destkeystore {location}.p12 "
+    raise setting_error(
+        name,
+        f"names {what}",
+        f"Make PKCS#12 of it: keytool -importkeystore -srckeystore {location} -destkeystore {location}.p12 "
         "-deststoretype PKCS12",
     )
 
 
-def certificates_of(location: str, password: str, name: str) -> str:
-    """The certificates of a truststore, as PEM.
+def trusted_in(location: str, password: str, name: str) -> str:
+    """The certificates of a truststore, JKS or PKCS#12, as PEM.
 
     :raises ConfigurationError: it cannot be read, or not with that password.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
-    data = _read(location, name)
+    data = _read(location, name, is_store=True)
     if data.startswith(_JKS):
-        found: list[Any] = [
-            x509.load_der_x509_certificate(der)
-            for entry in _entries(data, password, name)
-            if entry.key is None
-            for der in entry.certificates
-        ]
+        found = [c for entry in _entries(data, password, name) if entry.key is None for c in _x509(entry)]
     else:
-        found = _trusted_by_pkcs12(data, password, name)
+        try:
+            store = pkcs12.load_pkcs12(data, password.encode() if password else None)
+        except ValueError:
+            raise _damaged(name, f"is no PKCS#12 file, or {_password_of(name)} is not its password") from None
+        found = [one.certificate for one in store.additional_certs]
     if not found:
-        raise _refuse_store(name, "holds no trusted certificate")
+        raise _damaged(name, "holds no trusted certificate")
     return "".join(one.public_bytes(Encoding.PEM).decode() for one in found)
 
 
-def key_of(location: str, password: str, key_password: str, name: str) -> tuple[str, str, str]:
-    """The certificates and the key of a JKS keystore, as PEM; the key under a password made for this moment, the third.
+def identity_in_jks(location: str, password: str, key_password: str, name: str) -> Identity:
+    """The certificates and the key of a JKS keystore.
 
     :raises ConfigurationError: it cannot be read, or not with these passwords.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import load_der_private_key
 
-    entry = next((e for e in _entries(_read(location, name), password, name) if e.key is not None), None)
-    if entry is None or entry.key is None:
-        raise _refuse_store(name, "holds no key")
-    key = serialization.load_der_private_key(_unprotected(entry.key, key_password, name), None)
-    made = secrets.token_urlsafe(32)
-    pem = serialization.Encoding.PEM
-    certificates = "".join(x509.load_der_x509_certificate(der).public_bytes(pem).decode() for der in entry.certificates)
-    encrypted = key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(made.encode())
-    )
-    return certificates, encrypted.decode(), made
+    for entry in _entries(_read(location, name, is_store=True), password, name):
+        if entry.key is not None:
+            return _identity(_x509(entry), load_der_private_key(_unprotected(entry.key, key_password, name), None))
+    raise _damaged(name, "holds no key")
 
 
-def _trusted_by_pkcs12(data: bytes, password: str, name: str) -> list[Any]:
-    from cryptography.hazmat.primitives.serialization import pkcs12
+class _Entry(NamedTuple):
+    key: bytes | None
+    certificates: tuple[bytes, ...]
 
-    try:
-        store = pkcs12.load_pkcs12(data, password.encode() if password else None)
-    except ValueError:
-        raise _refuse_store(name, f"is no PKCS#12 file, or {_password_of(name)} is not its password") from None
-    return [one.certificate for one in store.additional_certs]
+
+def _x509(entry: _Entry) -> list[Any]:
+    from cryptography.x509 import load_der_x509_certificate
+
+    return [load_der_x509_certificate(der) for der in entry.certificates]
 
 
 def _entries(data: bytes, password: str, name: str) -> Iterator[_Entry]:
-    body, digest = data[:-20], data[-20:]
+    body, digest = data[:-_DIGEST], data[-_DIGEST:]
     if password:
         expected = hashlib.sha1(password.encode("utf-16-be") + _WHITENER + body).digest()
         if not hmac.compare_digest(expected, digest):
-            raise _refuse_store(name, f"is damaged, or {_password_of(name)} is not its password")
+            raise _damaged(name, f"is damaged, or {_password_of(name)} is not its password")
     try:
         yield from _parsed(body)
     except (struct.error, IndexError, ValueError):
-        raise _refuse_store(name, "is damaged") from None
+        raise _damaged(name, "is damaged") from None
 
 
 def _parsed(body: bytes) -> Iterator[_Entry]:
@@ -269,32 +258,25 @@ def _parsed(body: bytes) -> Iterator[_Entry]:
 def _unprotected(protected: bytes, password: str, name: str) -> bytes:
     """The key in PKCS#8 form: EncryptedPrivateKeyInfo's octets are salt, key XOR stream, digest."""
     try:
-        octets = _octets(protected)
+        outer, _ = _der(protected, 0)
+        _, behind_the_algorithm = _der(outer, 0)
+        octets, _ = _der(outer, behind_the_algorithm)
     except (IndexError, ValueError):
-        raise _refuse_store(name, "is damaged") from None
+        raise _damaged(name, "is damaged") from None
     secret = password.encode("utf-16-be")
-    salt, hidden, digest = octets[:_SALT], octets[_SALT:-20], octets[-20:]
-    stream, last = b"", salt
+    last, hidden, digest = octets[:_SALT], octets[_SALT:-_DIGEST], octets[-_DIGEST:]
+    stream = b""
     while len(stream) < len(hidden):
         last = hashlib.sha1(secret + last).digest()
         stream += last
     key = bytes(a ^ b for a, b in zip(hidden, stream, strict=False))
     if not hmac.compare_digest(hashlib.sha1(secret + key).digest(), digest):
-        raise _refuse_store(
-            name, "has a key under another password: ssl.key.password, or ssl.keystore.password without it"
-        )
+        raise _damaged(name, "has a key under another password: ssl.key.password, or ssl.keystore.password without it")
     return key
 
 
-def _octets(der: bytes) -> bytes:
-    """The second member of a DER sequence."""
-    outer = _content(der, 0)[0]
-    _, behind = _content(outer, 0)
-    return _content(outer, behind)[0]
-
-
-def _content(der: bytes, at: int) -> tuple[bytes, int]:
-    """The content of the element at an offset, and the offset behind it."""
+def _der(der: bytes, at: int) -> tuple[bytes, int]:
+    """The content of the DER element at an offset, and the offset behind it."""
     size, start = der[at + 1], at + 2
     if size & 0x80:
         count = size & 0x7F
@@ -304,18 +286,11 @@ def _content(der: bytes, at: int) -> tuple[bytes, int]:
     return der[start : start + size], start + size
 
 
-def _read(location: str, name: str) -> bytes:
-    try:
-        return Path(location).read_bytes()
-    except (OSError, ValueError) as e:
-        raise _refuse_store(name, f"cannot be read ({type(e).__name__})") from None
-
-
 def _password_of(name: str) -> str:
     return name.replace("location", "password")
 
 
-def _refuse_store(name: str, problem: str) -> ConfigurationError:
+def _damaged(name: str, problem: str) -> ConfigurationError:
     return ConfigurationError(
         f"the file that the Kafka setting {name} names {problem}",
         remedy="Check it with keytool -list -keystore FILE, or use PEM files: ssl.ca.location, "

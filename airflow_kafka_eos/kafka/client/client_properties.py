@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.client.certificates import certificates_of, key_of, kind_of
+from airflow_kafka_eos.errors import ConfigurationError, setting_error
+from airflow_kafka_eos.kafka.client.certificates import identity_in_jks, kind_of, trusted_in
 
 _OPTION = "--command-config"
 _LOGIN_HANDLER = "sasl.login.callback.handler.class"
@@ -51,6 +51,29 @@ _ONLY_AS = {
     "bootstrap.controllers": {""},
 }
 _OAUTH_HANDLERS = re.compile(r"org\.apache\.kafka\.[\w.]*\.OAuthBearer(Unsecured)?LoginCallbackHandler")
+_NAMED = {"username": "sasl.username", "password": "sasl.password"}
+#: JAAS options -> librdkafka's names, by login module
+_MODULES = {
+    "org.apache.kafka.common.security.plain.PlainLoginModule": _NAMED,
+    "org.apache.kafka.common.security.scram.ScramLoginModule": _NAMED,
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": {
+        "clientId": "sasl.oauthbearer.client.id",
+        "clientSecret": "sasl.oauthbearer.client.secret",
+        "scope": "sasl.oauthbearer.scope",
+    },
+    "com.sun.security.auth.module.Krb5LoginModule": {
+        "serviceName": "sasl.kerberos.service.name",
+        "keyTab": "sasl.kerberos.keytab",
+        "principal": "sasl.kerberos.principal",
+    },
+}
+_TOKEN = re.compile(
+    r"""\s+|//[^\n]*|/\*.*?\*/|(?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[=;])"""
+    r"""|(?P<word>[^\s"'=;/]+)""",
+    re.DOTALL,
+)
+#: what a letter behind a backslash stands for
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_client_properties(path: Path) -> dict[str, str]:
@@ -113,9 +136,6 @@ def _is_continued(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
-_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
 def _unescaped(text: str) -> str:
     def one(match: re.Match[str]) -> str:
         if match[1] is not None:
@@ -137,7 +157,7 @@ def translated(java: Mapping[str, str]) -> dict[str, str]:
     for key, value in java.items():
         if key in _ONLY_AS:
             if value.strip() not in _ONLY_AS[key]:
-                raise _refuse(key, f"is {value.strip()!r}, which Python's Kafka clients do not have", "Remove it")
+                raise setting_error(key, f"is {value.strip()!r}, which Python's Kafka clients do not have", "Remove it")
         elif not _LEFT_OUT.fullmatch(key):
             made[key] = value.strip() if not key.endswith("password") else value
     _check_versions(made.pop("ssl.enabled.protocols", ""))
@@ -161,7 +181,7 @@ def _check_versions(listed: str) -> None:
     versions = {version.strip() for version in listed.split(",") if version.strip()}
     if versions and "TLSv1.2" not in versions:
         remedy = "Remove it, or name TLSv1.2 too: 1.2 and 1.3 are offered"
-        raise _refuse("ssl.enabled.protocols", f"is {listed!r}", remedy)
+        raise setting_error("ssl.enabled.protocols", f"is {listed!r}", remedy)
 
 
 def _login(java: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +190,7 @@ def _login(java: Mapping[str, str]) -> dict[str, str]:
     made = {} if java.get("sasl.mechanism") else {"sasl.mechanism": "GSSAPI"}  # Java's default
     handler = java.get(_LOGIN_HANDLER, "")
     if handler and not _OAUTH_HANDLERS.fullmatch(handler):
-        raise _refuse(_LOGIN_HANDLER, f"is {handler!r}, which only Java can run", "Use a login that needs none")
+        raise setting_error(_LOGIN_HANDLER, f"is {handler!r}, which only Java can run", "Use a login that needs none")
     if "sasl.jaas.config" in java:
         module, options = _jaas(java["sasl.jaas.config"])
         made |= _of_module(module, options)
@@ -182,7 +202,7 @@ def _login(java: Mapping[str, str]) -> dict[str, str]:
 def _of_module(module: str, options: Mapping[str, str]) -> dict[str, str]:
     known = _MODULES.get(module)
     if known is None:
-        raise _refuse(
+        raise setting_error(
             "sasl.jaas.config", f"names {module}, which only Java can run", f"Use one of {', '.join(_MODULES)}"
         )
     made = {ours: options[theirs] for theirs, ours in known.items() if theirs in options}
@@ -198,33 +218,10 @@ def _of_module(module: str, options: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-_NAMED = {"username": "sasl.username", "password": "sasl.password"}
-#: JAAS options -> librdkafka's names, by login module
-_MODULES = {
-    "org.apache.kafka.common.security.plain.PlainLoginModule": _NAMED,
-    "org.apache.kafka.common.security.scram.ScramLoginModule": _NAMED,
-    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": {
-        "clientId": "sasl.oauthbearer.client.id",
-        "clientSecret": "sasl.oauthbearer.client.secret",
-        "scope": "sasl.oauthbearer.scope",
-    },
-    "com.sun.security.auth.module.Krb5LoginModule": {
-        "serviceName": "sasl.kerberos.service.name",
-        "keyTab": "sasl.kerberos.keytab",
-        "principal": "sasl.kerberos.principal",
-    },
-}
-_TOKEN = re.compile(
-    r"""\s+|//[^\n]*|/\*.*?\*/|(?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[=;])"""
-    r"""|(?P<word>[^\s"'=;/]+)""",
-    re.DOTALL,
-)
-
-
 def _jaas(text: str) -> tuple[str, dict[str, str]]:
     """The login module of a JAAS entry, and its options: ``Module required username="…" password="…";``."""
     tokens = list(_tokens(text))
-    shape = _refuse(
+    shape = setting_error(
         "sasl.jaas.config",
         "is no entry of JAAS",
         'Write it on one line: org.apache.kafka.common.security.scram.ScramLoginModule required username="…" '
@@ -264,7 +261,7 @@ def _truststore(java: Mapping[str, str]) -> dict[str, str]:
     name = "ssl.truststore.location"
     if kind_of(location, name) == "PEM":
         return {"ssl.ca.location": location}
-    return {"ssl.ca.pem": certificates_of(location, java.get("ssl.truststore.password", ""), name)}
+    return {"ssl.ca.pem": trusted_in(location, java.get("ssl.truststore.password", ""), name)}
 
 
 def _keystore(given: Mapping[str, str]) -> dict[str, str]:
@@ -281,8 +278,9 @@ def _keystore(given: Mapping[str, str]) -> dict[str, str]:
     if kind == "PEM":
         return gone | {"ssl.certificate.location": location, "ssl.key.location": location}
     store = given.get("ssl.keystore.password", "")
-    certificates, key, password = key_of(location, store, given.get("ssl.key.password") or store, name)
-    return gone | {"ssl.certificate.pem": certificates, "ssl.key.pem": key, "ssl.key.password": password}
+    found = identity_in_jks(location, store, given.get("ssl.key.password") or store, name)
+    certificates, key = found.certificates.decode(), found.key.decode()
+    return gone | {"ssl.certificate.pem": certificates, "ssl.key.pem": key, "ssl.key.password": found.password}
 
 
 def _pem(text: str) -> str:
@@ -294,7 +292,3 @@ def _pem(text: str) -> str:
         return f"-----BEGIN {match[1]}-----\n{lines}\n-----END {match[1]}-----\n"
 
     return re.sub(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----\s*", block, text, flags=re.DOTALL)
-
-
-def _refuse(key: str, problem: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"the Kafka setting {key} {problem}", remedy=remedy)

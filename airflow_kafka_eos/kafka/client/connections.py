@@ -1,13 +1,12 @@
 """kafka-python's connections, with what they lack: the reason of a failure, an end to refused logins, silent logs.
 
-Together with :mod:`.wire` and :mod:`.pool` the place that touches what is private in kafka-python.
+With :mod:`.wire` and :mod:`.pool` all that touches what is private in kafka-python. Each private thing that is used is
+named in tests/kafka/test_kafka_python_contract.py (docs/adr/0025).
 
-What kafka-python logs while it works for us: at DEBUG, whatever level it gives it.
-
-It tells of every connection at INFO, and of every broker that is away at WARNING and ERROR, with a traceback sometimes.
-All that comes to us as an exception, is tried again, or becomes an error of ours that names brokers and remedy. So it
-is left to who debugs connections: ``logging.getLogger("kafka").setLevel(logging.DEBUG)``, or Airflow's
-``logging_level = DEBUG``.
+kafka-python tells of every connection at INFO, and of every broker that is away at WARNING and ERROR, with a traceback
+sometimes. All that comes to us as an exception, is tried again, or becomes an error of ours that names brokers and
+remedy. So what it logs while it works for us is logged at DEBUG, whatever level it gives it. Who debugs connections
+sees it: ``logging.getLogger("kafka").setLevel(logging.DEBUG)``, or Airflow's ``logging_level = DEBUG``.
 
 Only our own clients are meant: a task, or another trigger in the same process, may have a client of its own. All of
 ours work in the thread that calls them, so a mark on the thread says whose a record is. What no caller hears of, a bug
@@ -19,11 +18,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import kafka.errors as kafka_errors
+from kafka import errors
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -41,6 +40,24 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+#: OpenSSL's words for what a broker says of a client's certificate (RFC 8446, 6.2)
+_ALERTS = (
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+)
+_AUTHENTICATION = (
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+    errors.IllegalSaslStateError,
+    errors.AuthorizationError,
+)
+#: the feature of KIP-890
+TRANSACTION_VERSION = "transaction.version"
+#: Bytes of a piece that is rather copied than sent on its own.
+_COPIED = 32 * 1024
 #: Loggers whose errors nobody else tells.
 _OF_BUGS = frozenset({"kafka.future", "kafka.net.selector"})
 #: Loggers that write requests and their bytes at DEBUG; those of a login are the password (seen).
@@ -89,22 +106,6 @@ for _name in loggers():
     logging.getLogger(_name).addFilter(_AtDebug())
 
 
-_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-#: OpenSSL's words for what a broker says of a client's certificate (RFC 8446, 6.2)
-_ALERTS = (
-    "ALERT_BAD_CERTIFICATE",
-    "ALERT_CERTIFICATE_",
-    "ALERT_UNKNOWN_CA",
-    "ALERT_UNSUPPORTED_CERTIFICATE",
-)
-_AUTHENTICATION = (
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-    kafka_errors.IllegalSaslStateError,
-    kafka_errors.AuthorizationError,
-)
-
-
 class Loop(NetworkSelector):  # type: ignore[misc]
     """kafka-python's I/O, which logs at DEBUG only what it does for us."""
 
@@ -129,6 +130,10 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     #: the cluster's feature of that name, as a broker showed it when it was connected to last
     transaction_version: int = 0
 
+    def __init__(self, net: Loop, settings: KafkaSettings, **arguments: Any) -> None:
+        super().__init__(net, **arguments)
+        self._settings = settings
+
     @at_debug
     def get_connection(self, node_id: Any, **options: Any) -> Any:
         connection = super().get_connection(node_id, **options)
@@ -151,7 +156,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         """One more connection to a broker, with a login of its own. The caller closes it."""
         node = self.cluster.broker_metadata(node_id)
         if node is None:
-            raise kafka_errors.UnknownBrokerIdError(node_id)
+            raise errors.UnknownBrokerIdError(node_id)
         self.maybe_raise_auth_failure(node_id)
         connection = KafkaConnection(
             self._net, node_id=node_id, broker_version_data=self.broker_version_data, **self.config
@@ -184,17 +189,94 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     def _note_features(self, answer: Any) -> None:
         if answer.error_code == 0:
-            levels = {f.name: int(f.max_version_level) for f in answer.finalized_features or []}
-            self.transaction_version = levels.get("transaction.version", 0)
+            self.transaction_version = finalized(answer).get(TRANSACTION_VERSION, 0)
 
     def _remember(self, error: Exception) -> None:
         self.last_failure = error
         if isinstance(error, (*_AUTHENTICATION, TerminalError)) or any(x in str(error) for x in (_UNTRUSTED, *_ALERTS)):
             self.refusal = error
 
+    # -- in words ------------------------------------------------------------------------------------------------
+
+    def explained(self, error: BaseException) -> KafkaEosError | BaseException:
+        """What an exception of kafka-python's connection layer means. Never shows a credential."""
+        where = f"the Kafka brokers at {self._settings.bootstrap_servers}"
+        if isinstance(error, KafkaEosError):
+            return error  # a token that could not be had
+        if isinstance(error, _AUTHENTICATION):
+            by_token = self._settings.sasl_mechanism == "OAUTHBEARER"
+            checked = "sasl.oauthbearer.*" if by_token else "sasl.username and sasl.password"
+            protocol = self._settings.security_protocol
+            return AccessError(
+                f"{where} refused the login ({type(error).__name__}; security.protocol {protocol})",
+                remedy=f"Check security.protocol, sasl.mechanism, {checked} of the Kafka connection",
+            )
+        if any(alert in str(error) for alert in _ALERTS):
+            return AccessError(
+                f"{where} refused the client's certificate: {error}",
+                remedy="Check ssl.certificate.location and ssl.key.location of the Kafka connection, or its keystore",
+            )
+        if _UNTRUSTED in str(error):
+            return AccessError(
+                f"the certificate of {where} could not be verified: {error}",
+                remedy="Check ssl.ca.location of the Kafka connection, and the host names in bootstrap.servers",
+            )
+        if isinstance(error, errors.UnsupportedVersionError):
+            return BrokerTooOldError(f"{where} are too old: {error}", remedy="Kafka 3.9 or newer is needed")
+        if not isinstance(error, (errors.KafkaError, OSError)):
+            return error
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if (last := self.last_failure) is not None and last is not error:
+            reason += f" (last connection failure: {type(last).__name__}: {last})"
+        return self.unreachable(reason)
+
+    def unreachable(self, reason: str) -> BrokerUnavailableError:
+        """No broker answers, and why."""
+        return BrokerUnavailableError(
+            f"the Kafka brokers at {self._settings.bootstrap_servers} cannot be reached: {reason}",
+            remedy="Check bootstrap.servers and security.protocol of the Kafka connection, and that the brokers are up",
+        )
+
+
+def finalized(answer: Any) -> dict[str, int]:
+    """The levels that the cluster goes by, of each feature that an ApiVersions answer shows (KIP-584)."""
+    return {f.name: int(f.max_version_level) for f in answer.finalized_features or []}
+
 
 class Pieces(list[Any]):
     """A frame that is sent piece by piece, from where the pieces lie."""
+
+
+class RequestInPieces:
+    """A request whose header and answer are kafka-python's, and whose body is ours: it is sent, and not copied."""
+
+    def __init__(self, request: Any, body: Sequence[Any]) -> None:
+        self.API_KEY, self.API_VERSION = request.API_KEY, request.API_VERSION
+        self._request = request
+        self._body = body
+
+    @property
+    def header(self) -> Any:
+        return self._request.header
+
+    def with_header(self, correlation_id: int, client_id: str) -> None:
+        self._request.with_header(correlation_id=correlation_id, client_id=client_id)
+
+    def expect_response(self) -> bool:
+        return True
+
+    def encode(self, *, framed: bool, header: bool) -> Pieces:
+        """The whole frame, in as few pieces as may be: each costs a system call, and on TLS a record of its own."""
+        assert framed and header
+        pieces = [self._request.encode_header(flexible=True), *self._body]
+        found, small = Pieces(), [sum(map(len, pieces)).to_bytes(4, "big")]
+        for piece in pieces:
+            if len(piece) < _COPIED:
+                small.append(piece)
+            else:
+                found += [b"".join(small), piece] if small else [piece]
+                small = []
+        return Pieces([*found, b"".join(small)] if small else found)
 
 
 def _with_pieces(connection: Any) -> Callable[[Any], None]:
@@ -238,40 +320,3 @@ def _data_before_end(receive: Callable[[], tuple[bytes, Exception | None]]) -> C
         return data, error
 
     return one_after_the_other
-
-
-def translate(
-    error: BaseException, last_failure: BaseException | None, settings: KafkaSettings
-) -> KafkaEosError | BaseException:
-    """What an exception of kafka-python's connection layer means. Never shows a credential."""
-    where = f"the Kafka brokers at {settings.bootstrap_servers}"
-    if isinstance(error, KafkaEosError):
-        return error  # a token that could not be had
-    if isinstance(error, _AUTHENTICATION):
-        by_token = settings.sasl_mechanism == "OAUTHBEARER"
-        checked = "sasl.oauthbearer.*" if by_token else "sasl.username and sasl.password"
-        return AccessError(
-            f"{where} refused the login ({type(error).__name__}; security.protocol {settings.security_protocol})",
-            remedy=f"Check security.protocol, sasl.mechanism, {checked} of the Kafka connection",
-        )
-    if any(alert in str(error) for alert in _ALERTS):
-        return AccessError(
-            f"{where} refused the client's certificate: {error}",
-            remedy="Check ssl.certificate.location and ssl.key.location of the Kafka connection, or its keystore",
-        )
-    if _UNTRUSTED in str(error):
-        return AccessError(
-            f"the certificate of {where} could not be verified: {error}",
-            remedy="Check ssl.ca.location of the Kafka connection, and the host names in bootstrap.servers",
-        )
-    if isinstance(error, kafka_errors.UnsupportedVersionError):
-        return BrokerTooOldError(f"{where} are too old: {error}", remedy="Kafka 3.9 or newer is needed")
-    if isinstance(error, (kafka_errors.KafkaError, OSError)):
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        if last_failure is not None and last_failure is not error:
-            reason += f" (last connection failure: {type(last_failure).__name__}: {last_failure})"
-        return BrokerUnavailableError(
-            f"{where} cannot be reached: {reason}",
-            remedy="Check bootstrap.servers and security.protocol of the Kafka connection, and that the brokers are up",
-        )
-    return error

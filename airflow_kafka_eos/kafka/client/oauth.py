@@ -20,23 +20,16 @@ from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError, KafkaEosError
+from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, KafkaEosError, setting_error
+from airflow_kafka_eos.kafka.client.settings import NOT_FOLLOWED
 
 #: Part of a token's life after which a new one is fetched; librdkafka's own.
 _REFRESH_AT = 0.8
 _TIMEOUT_S = 10.0
 _ANSWER_MAX_BYTES = 1 << 20
 _P = "sasl.oauthbearer."
-_OIDC_KEYS = {
-    _P + "method",
-    _P + "client.id",
-    _P + "client.secret",
-    _P + "token.endpoint.url",
-    _P + "scope",
-    _P + "extensions",
-    "https.ca.location",
-    "https.ca.pem",
-}
+_NEEDED = ("client.id", "client.secret", "token.endpoint.url")
+_OIDC_KEYS = {_P + name for name in ("method", *_NEEDED, "scope", "extensions")} | {"https.ca.location", "https.ca.pem"}
 _UNSECURED_KEYS = {_P + "method", _P + "config"}
 _UNSECURE = "enable.sasl.oauthbearer.unsecure.jwt"
 
@@ -54,7 +47,7 @@ class UnsecuredTokens(AbstractTokenProvider):  # type: ignore[misc]
         }
         principal = pairs.pop("principal", "")
         if not principal:
-            raise _refuse(_P + "config", "names no principal", "Write principal=name into it")
+            raise setting_error(_P + "config", "names no principal", "Write principal=name into it")
         claims: dict[str, Any] = {pairs.pop("principalClaimName", "sub"): principal}
         scope_claim = pairs.pop("scopeClaimName", "scope")
         if scope := pairs.pop("scope", ""):
@@ -62,7 +55,8 @@ class UnsecuredTokens(AbstractTokenProvider):  # type: ignore[misc]
         life = pairs.pop("lifeSeconds", "3600")
         if not life.isdigit() or pairs:
             what = f"has the unknown name {next(iter(pairs))!r}" if pairs else "has lifeSeconds that is no whole number"
-            raise _refuse(_P + "config", what, "Use principal, scope, lifeSeconds, principalClaimName, scopeClaimName")
+            remedy = "Use principal, scope, lifeSeconds, principalClaimName, scopeClaimName"
+            raise setting_error(_P + "config", what, remedy)
         self._claims, self._life_s = claims, int(life)
 
     def token(self) -> str:
@@ -166,20 +160,25 @@ def token_provider(values: Mapping[str, str]) -> AbstractTokenProvider:
     method = values.get(_P + "method", "default").lower()
     unsecured = values.get(_UNSECURE, "false").lower() == "true"
     if method not in ("oidc", "default"):
-        raise _refuse(_P + "method", f"is {method!r}", "Use oidc")
+        raise setting_error(_P + "method", f"is {method!r}", "Use oidc")
     if method == "default" and not unsecured:
-        raise _refuse(_P + "method", "is missing", "Set it to oidc: mechanism OAUTHBEARER needs tokens from somewhere")
+        remedy = "Set it to oidc: mechanism OAUTHBEARER needs tokens from somewhere"
+        raise setting_error(_P + "method", "is missing", remedy)
     if method == "oidc" and unsecured:
-        raise _refuse(_UNSECURE, "is true beside the method oidc", "Remove one of them")
-    _check_known(values, _OIDC_KEYS if method == "oidc" else _UNSECURED_KEYS, method)
+        raise setting_error(_UNSECURE, "is true beside the method oidc", "Remove one of them")
+    known = _OIDC_KEYS if method == "oidc" else _UNSECURED_KEYS
+    for key in values:
+        if key.startswith((_P, "https.")) and key not in known:
+            remedy = f"Use the method oidc with {', '.join(sorted(_OIDC_KEYS))}"
+            raise setting_error(key, f"{NOT_FOLLOWED} (method {method})", remedy)
     if method == "default":
         return UnsecuredTokens(values.get(_P + "config", ""))
-    for name in ("client.id", "client.secret", "token.endpoint.url"):
+    for name in _NEEDED:
         if not values.get(_P + name):
-            raise _refuse(_P + name, "is missing", "Set it: the method oidc needs it")
+            raise setting_error(_P + name, "is missing", "Set it: the method oidc needs it")
     url = values[_P + "token.endpoint.url"]
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise _refuse(_P + "token.endpoint.url", "is no http or https address", "Write it with https://")
+        raise setting_error(_P + "token.endpoint.url", "is no http or https address", "Write it with https://")
     return OidcTokens(
         url,
         values[_P + "client.id"],
@@ -190,16 +189,6 @@ def token_provider(values: Mapping[str, str]) -> AbstractTokenProvider:
     )
 
 
-def _check_known(values: Mapping[str, str], known: set[str], method: str) -> None:
-    for key in values:
-        if key.startswith((_P, "https.")) and key not in known:
-            raise _refuse(
-                key,
-                f"cannot be followed by kafka-python, which sends the coordinator requests (method {method})",
-                f"Use the method oidc with {', '.join(sorted(_OIDC_KEYS))}",
-            )
-
-
 def _tls(values: Mapping[str, str]) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(
@@ -207,13 +196,13 @@ def _tls(values: Mapping[str, str]) -> ssl.SSLContext:
         )
     except (OSError, ValueError):
         key = "https.ca.location" if values.get("https.ca.location") else "https.ca.pem"
-        raise _refuse(key, "holds no certificates", "Set it to certificates in PEM form") from None
+        raise setting_error(key, "holds no certificates", "Set it to certificates in PEM form") from None
 
 
 def _extensions(text: str) -> dict[str, str]:
     pairs = dict(word.strip().partition("=")[::2] for word in text.split(",") if word.strip())
     if not all(name and value for name, value in pairs.items()):
-        raise _refuse(_P + "extensions", "is not a list of name=value", "Write name=value,name=value")
+        raise setting_error(_P + "extensions", "is not a list of name=value", "Write name=value,name=value")
     return pairs
 
 
@@ -241,7 +230,3 @@ def _shown(url: str) -> str:
 
 def _segment(document: Mapping[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
-
-
-def _refuse(key: str, problem: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"the Kafka setting {key} {problem}", remedy=remedy)

@@ -4,11 +4,8 @@ A broker works on one request per connection at a time, so more connections are 
 second request behind the first one only saves the way there and back. Nothing is sent twice from here: who asks
 again, and when, is the caller's decision.
 
-One connection for thousands of small requests of one kind.
-
-Where kafka-python spends 0.15 ms on a request and its answer (schemas, futures, a timer each), that is what a batch of
-EndTxn waits for, not the broker. A :class:`Pipe` keeps kafka-python's connection, its login and its TLS, and puts
-frames of ours on its transport instead.
+kafka-python spends 0.15 ms on a request and its answer (schemas, futures, a timer each), and that is what thousands of
+small requests of one kind, such as EndTxn, wait for. So the connections beyond the first are :class:`RawConnection`.
 """
 
 from __future__ import annotations
@@ -21,15 +18,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-import kafka.errors as kafka_errors
-from kafka.errors import KafkaError, NodeNotReadyError, UnknownBrokerIdError
+from kafka import errors
 from kafka.future import Future
 
-from airflow_kafka_eos.kafka.client.connections import Loop, Manager, translate
-from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.connections import Loop, Manager
 
-_SIZE = struct.Struct(">i")
-_CORRELATION = struct.Struct(">i")
+T = TypeVar("T")
+
+#: Connections to one broker; more made nothing faster.
+MAX_PER_BROKER = 8
+#: Connections beyond the first one of each broker, whatever the number of brokers.
+MAX_EXTRA = 24
+#: Requests for which one more connection pays: it costs a login.
+SHARE = 16
+#: Requests on their way on one connection; below kafka-python's own limit of 5, at which it refuses.
+DEPTH = 4
+#: Seconds between two looks at connections that the broker throttles; nothing tells when that ends.
+_LOOK_S = 0.05
+#: of a frame, and of a correlation id
+_INT = struct.Struct(">i")
 
 
 class Framed(Protocol):
@@ -52,27 +59,38 @@ class Framed(Protocol):
         """The answer, from what follows the correlation id."""
 
 
-class _Sent(NamedTuple):
+class _Request(NamedTuple):
     tag: Any
-    request: Framed
+    message: Any
+    timeout_s: float
+
+    @property
+    def is_framed(self) -> bool:
+        return hasattr(self.message, "frame")
+
+
+class _Sent(NamedTuple):
+    request: _Request
     correlation_id: int
     deadline: float  # time.monotonic()
 
 
-class Pipe:
-    """See the module. Takes over a connection that is logged in and idle.
+class RawConnection:
+    """Keeps a connection of kafka-python, its login and its TLS, and puts frames of ours on its transport.
 
-    :param replied: called with tag, answer and error, once for each request.
+    Takes over one that is logged in and idle.
+
+    :param replied: called with request, answer and error, once for each request.
     """
 
     #: read by kafka-python's transport
     _sensors = None
 
-    def __init__(self, connection: Any, replied: Callable[[Any, Any, BaseException | None], None]) -> None:
+    def __init__(self, connection: Any, replied: Callable[[_Request, Any, BaseException | None], None]) -> None:
         self._connection = connection
         self._transport = connection.transport
         self._replied = replied
-        self._sent: deque[_Sent] = deque()
+        self.sent: deque[_Sent] = deque()
         self._unread = bytearray()
         self._next_id = 0
         self._client_id = str(connection.config["client_id"])
@@ -86,30 +104,26 @@ class Pipe:
         return bool(self._connection.closed)
 
     @property
-    def in_flight(self) -> int:
-        return len(self._sent)
-
-    @property
     def deadline(self) -> float | None:
         """When the first answer is due, by ``time.monotonic()``."""
-        return self._sent[0].deadline if self._sent else None
+        return self.sent[0].deadline if self.sent else None
 
-    def send(self, requests: list[tuple[Any, Framed, float]]) -> None:
-        """Write (tag, request, seconds for its answer) side by side."""
+    def send(self, requests: list[_Request]) -> None:
+        """Write framed requests side by side."""
         out = bytearray()
         now = time.monotonic()
-        for tag, request, timeout_s in requests:
-            version = self._version(request)
-            frame = request.frame(version, self._next_id, self._client_id)
-            out += _SIZE.pack(len(frame)) + frame
-            self._sent.append(_Sent(tag, request, self._next_id, now + timeout_s))
+        for request in requests:
+            framed: Framed = request.message
+            frame = framed.frame(self._version(framed), self._next_id, self._client_id)
+            out += _INT.pack(len(frame)) + frame
+            self.sent.append(_Sent(request, self._next_id, now + request.timeout_s))
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         self._transport.write(bytes(out))
 
     def expire(self, now: float) -> None:
         """Close the connection when an answer is overdue: those behind it cannot come either."""
-        if self._sent and self._sent[0].deadline <= now:
-            self._connection.close(kafka_errors.RequestTimedOutError("no answer in time"))
+        if self.sent and self.sent[0].deadline <= now:
+            self._connection.close(errors.RequestTimedOutError("no answer in time"))
 
     def close(self) -> None:
         """Close the connection; answers that are still to come are reported as errors."""
@@ -121,7 +135,7 @@ class Pipe:
         self._unread += data
         at = 0
         while len(self._unread) - at >= 4:
-            size = _SIZE.unpack_from(self._unread, at)[0]
+            size = _INT.unpack_from(self._unread, at)[0]
             if len(self._unread) - at - 4 < size:
                 break
             self._answered(bytes(self._unread[at + 4 : at + 4 + size]))
@@ -130,41 +144,28 @@ class Pipe:
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._connection.connection_lost(error)
-        lost, self._sent = self._sent, deque()
+        lost, self.sent = self.sent, deque()
         for sent in lost:
-            self._replied(sent.tag, None, error or kafka_errors.KafkaConnectionError("closed"))
+            self._replied(sent.request, None, error or errors.KafkaConnectionError("closed"))
 
     # -- private -------------------------------------------------------------------------------------------------
 
     def _answered(self, frame: bytes) -> None:
-        if not self._sent or _CORRELATION.unpack_from(frame)[0] != self._sent[0].correlation_id:
-            raise kafka_errors.CorrelationIdError("an answer to no request of ours")
-        sent = self._sent.popleft()
+        if not self.sent or _INT.unpack_from(frame)[0] != self.sent[0].correlation_id:
+            raise errors.CorrelationIdError("an answer to no request of ours")
+        request = self.sent.popleft().request
+        framed: Framed = request.message
         try:
-            answer = sent.request.read(self._version(sent.request), memoryview(frame)[4:])
+            answer = framed.read(self._version(framed), memoryview(frame)[4:])
         except (struct.error, IndexError) as error:
-            self._replied(sent.tag, None, kafka_errors.KafkaProtocolError(f"an answer that cannot be read: {error}"))
+            self._replied(request, None, errors.KafkaProtocolError(f"an answer that cannot be read: {error}"))
         else:
-            self._replied(sent.tag, answer, None)
+            self._replied(request, answer, None)
 
     def _version(self, request: Framed) -> int:
         if request.API not in self._versions:
             self._versions[request.API] = int(self._connection.broker_version_data.api_version(request.API))
         return min(self._versions[request.API], request.highest)
-
-
-T = TypeVar("T")
-
-#: Connections to one broker; more made nothing faster.
-MAX_PER_BROKER = 8
-#: Connections beyond the first one of each broker, whatever the number of brokers.
-MAX_EXTRA = 24
-#: Requests for which one more connection pays: it costs a login.
-SHARE = 16
-#: Requests on their way on one connection; below kafka-python's own limit of 5, at which it refuses.
-DEPTH = 4
-#: Seconds between two looks at connections that the broker throttles; nothing tells when that ends.
-_LOOK_S = 0.05
 
 
 class Reply(NamedTuple, Generic[T]):
@@ -176,13 +177,6 @@ class Reply(NamedTuple, Generic[T]):
     error: BaseException | None
 
 
-class _Request(NamedTuple):
-    tag: Any
-    message: Any
-    framed: Framed | None
-    timeout_s: float
-
-
 class _Broker:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -191,13 +185,13 @@ class _Broker:
         self.first: Any = None
         #: those that are not logged in yet
         self.opening: list[Any] = []
-        self.pipes: list[Pipe] = []
+        self.raw: list[RawConnection] = []
         self.opened = 0
         self.in_flight = 0
 
     @property
     def extra(self) -> int:
-        return len(self.opening) + len(self.pipes)
+        return len(self.opening) + len(self.raw)
 
 
 def connections_for(requests: int) -> int:
@@ -205,13 +199,12 @@ def connections_for(requests: int) -> int:
     return max(1, min(MAX_PER_BROKER, math.ceil(requests / SHARE)))
 
 
-class Lanes(Generic[T]):
-    """See the module. Made by :meth:`.wire.Wire.lanes`, used from its thread."""
+class ConnectionPool(Generic[T]):
+    """See the module. Made by :meth:`.wire.Wire.pool`, used from its thread."""
 
-    def __init__(self, net: Loop, manager: Manager, settings: KafkaSettings) -> None:
+    def __init__(self, net: Loop, manager: Manager) -> None:
         self._net = net
         self._manager = manager
-        self._settings = settings
         self._brokers: dict[int, _Broker] = {}
         self._failures: dict[int, int] = {}
         self._replies: list[Reply[T]] = []
@@ -220,7 +213,7 @@ class Lanes(Generic[T]):
     def close(self) -> None:
         """Close all connections but the Wire's own. Answers that are still to come are not waited for."""
         for broker in self._brokers.values():
-            for connection in (*broker.opening, *broker.pipes):
+            for connection in (*broker.opening, *broker.raw):
                 connection.close()
         self._brokers.clear()
         self._replies.clear()
@@ -237,8 +230,7 @@ class Lanes(Generic[T]):
         :param timeout_s: seconds from its sending on; a request that waits in the queue has no deadline.
         """
         broker = self._brokers.setdefault(node_id, _Broker(node_id))
-        framed = request if hasattr(request, "frame") else None
-        broker.queue.append(_Request(tag, request, framed, timeout_s))
+        broker.queue.append(_Request(tag, request, timeout_s))
 
     def wait(self, timeout_s: float) -> list[Reply[T]]:
         """Send what can be sent, and wait until there are replies, for so many seconds at most."""
@@ -266,29 +258,29 @@ class Lanes(Generic[T]):
         for broker in self._brokers.values():
             if broker.queue and not broker.in_flight:
                 look = min(look, _LOOK_S)
-            for pipe in broker.pipes:
-                if pipe.deadline is not None:
-                    look = min(look, pipe.deadline - now)
+            for raw in broker.raw:
+                if raw.deadline is not None:
+                    look = min(look, raw.deadline - now)
         return look
 
     def _advance(self, broker: _Broker) -> None:
         now = time.monotonic()
-        for pipe in broker.pipes:
-            pipe.expire(now)
+        for raw in broker.raw:
+            raw.expire(now)
         if not broker.queue:
             return
         try:
             self._connect(broker)
         except Exception as error:  # a refused login is raised again as it was, an ssl.SSLError too
-            if isinstance(error, UnknownBrokerIdError):
+            if isinstance(error, errors.UnknownBrokerIdError):
                 self._manager.cluster.request_update()  # it came up after we last asked who is there
             self._fail_queue(broker, error)
             return
         first = broker.first
         while broker.queue and first.connected and not first.paused and len(first.in_flight_requests) < DEPTH:
             self._send(broker, broker.queue.popleft())
-        for pipe in broker.pipes:
-            self._fill(broker, pipe)
+        for raw in broker.raw:
+            self._fill(broker, raw)
 
     def _connect(self, broker: _Broker) -> None:
         if broker.first is None or (broker.first.closed and broker.first.init_future.succeeded()):
@@ -297,15 +289,15 @@ class Lanes(Generic[T]):
             broker.first.init_future.add_both(self._wake)
         if broker.first.init_future.failed():
             error, broker.first = broker.first.init_future.exception, None
-            raise error if isinstance(error, KafkaError) else NodeNotReadyError(str(error))
-        broker.pipes = [p for p in broker.pipes if not p.closed]
+            raise error if isinstance(error, errors.KafkaError) else errors.NodeNotReadyError(str(error))
+        broker.raw = [c for c in broker.raw if not c.closed]
         if broker.first.connected:
             # only behind the first login: a wrong password is tried once, not eight times
             self._open_more(broker)
         for connection in [c for c in broker.opening if c.init_future.is_done]:
             broker.opening.remove(connection)
             if connection.connected:
-                broker.pipes.append(Pipe(connection, partial(self._replied, broker)))
+                broker.raw.append(RawConnection(connection, partial(self._replied, broker)))
 
     def _open_more(self, broker: _Broker) -> None:
         extra = sum(b.extra for b in self._brokers.values())
@@ -319,20 +311,18 @@ class Lanes(Generic[T]):
 
     def _send(self, broker: _Broker, request: _Request) -> None:
         broker.in_flight += 1
-        message = request.message if request.framed is None else request.framed.message()
+        message = request.message.message() if request.is_framed else request.message
         future = broker.first.send_request(message, request_timeout_ms=request.timeout_s * 1000)
         future.add_callback(lambda answer: self._replied(broker, request, answer, None))
         future.add_errback(lambda error: self._replied(broker, request, None, error))
 
-    def _fill(self, broker: _Broker, pipe: Pipe) -> None:
-        batch: list[tuple[_Request, Framed, float]] = []
-        while broker.queue and broker.queue[0].framed is not None and pipe.in_flight + len(batch) < DEPTH:
-            request = broker.queue.popleft()
-            assert request.framed is not None
-            batch.append((request, request.framed, request.timeout_s))
+    def _fill(self, broker: _Broker, raw: RawConnection) -> None:
+        batch: list[_Request] = []
+        while broker.queue and broker.queue[0].is_framed and len(raw.sent) + len(batch) < DEPTH:
+            batch.append(broker.queue.popleft())
         if batch:
             broker.in_flight += len(batch)
-            pipe.send(batch)
+            raw.send(batch)
 
     def _replied(self, broker: _Broker, request: _Request, answer: Any, error: BaseException | None) -> None:
         broker.in_flight -= 1
@@ -347,7 +337,7 @@ class Lanes(Generic[T]):
     def _reply(self, broker: _Broker, request: _Request, answer: Any, error: BaseException | None) -> None:
         if error is not None:
             self._failures[broker.node_id] = self._failures.get(broker.node_id, 0) + 1
-            error = translate(error, self._manager.last_failure, self._settings)
+            error = self._manager.explained(error)
         self._replies.append(Reply(request.tag, broker.node_id, answer, error))
 
     def _wake(self, _: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""The retry rule: which answers of a broker may be different a moment later, and how long we ask again.
+"""Error codes of brokers, and the retry rule: which answers may be different a moment later, and how long we ask again.
 
 One pure decision (:func:`verdict_on`) and one small loop (:func:`until_settled`). Everything sent through it is
 safe to send twice: reading requests, EndTxn by the recorded identity (rule: recorded-identity), and InitProducerId,
@@ -12,46 +12,52 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import kafka.errors
+from kafka import errors
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, KafkaEosError, TerminalError
 
 T = TypeVar("T")
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-NOT_COORDINATOR = 16
+
+def codes(*kinds: type[errors.KafkaError]) -> frozenset[int]:
+    """The codes of these errors of the protocol."""
+    return frozenset(kind.errno for kind in kinds)
+
 
 #: Retriable by the protocol, whatever was asked.
-_RETRIABLE = frozenset(
-    {
-        -1,  # UNKNOWN_SERVER_ERROR: the broker stumbled; terminal only when the deadline says so
-        5,  # LEADER_NOT_AVAILABLE
-        6,  # NOT_LEADER_OR_FOLLOWER
-        7,  # REQUEST_TIMED_OUT
-        8,  # BROKER_NOT_AVAILABLE
-        9,  # REPLICA_NOT_AVAILABLE
-        13,  # NETWORK_EXCEPTION
-        14,  # COORDINATOR_LOAD_IN_PROGRESS
-        15,  # COORDINATOR_NOT_AVAILABLE
-        NOT_COORDINATOR,  # find it again
-        19,  # NOT_ENOUGH_REPLICAS
-        20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        51,  # CONCURRENT_TRANSACTIONS
-        52,  # TRANSACTION_COORDINATOR_FENCED: the coordinator moved
-        56,  # KAFKA_STORAGE_ERROR
-        74,  # FENCED_LEADER_EPOCH
-        75,  # UNKNOWN_LEADER_EPOCH
-        78,  # OFFSET_NOT_AVAILABLE
-        89,  # THROTTLING_QUOTA_EXCEEDED
-    }
+_RETRIABLE = codes(
+    errors.UnknownError,  # the broker stumbled; terminal only when the deadline says so
+    errors.LeaderNotAvailableError,
+    errors.NotLeaderForPartitionError,
+    errors.RequestTimedOutError,
+    errors.BrokerNotAvailableError,
+    errors.ReplicaNotAvailableError,
+    errors.NetworkExceptionError,
+    errors.CoordinatorLoadInProgressError,
+    errors.CoordinatorNotAvailableError,
+    errors.NotCoordinatorError,  # find it again
+    errors.NotEnoughReplicasError,
+    errors.NotEnoughReplicasAfterAppendError,
+    errors.ConcurrentTransactionsError,
+    errors.TransactionCoordinatorFencedError,  # the coordinator moved
+    errors.KafkaStorageError,
+    errors.FencedLeaderEpochError,
+    errors.UnknownLeaderEpochError,
+    errors.OffsetNotAvailableError,
+    errors.ThrottlingQuotaExceededError,
 )
-#: Retriable only where the asked broker's metadata may lag behind: topic unknown, topic id unknown or inconsistent.
-_METADATA_LAG = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 100, 103})
-_REFUSED = frozenset({29, 30, 31, 53})
+#: The topic, or its id, is not known. Retriable only where the asked broker's metadata may lag behind.
+UNKNOWN_TOPIC = codes(
+    errors.UnknownTopicOrPartitionError, errors.UnknownTopicIdError, errors.InconsistentTopicIdError
+)
+_REFUSED = codes(
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+    errors.TransactionalIdAuthorizationFailedError,
+)
 #: Where the ACL WRITE is wanted, which includes DESCRIBE.
 _WRITTEN = ("Topic ", "TransactionalId ")
-
-
 #: What to do when the time is over.
 REMEDY = "Check that the brokers are up and that leaders and coordinators answer; then run it again"
 
@@ -66,31 +72,27 @@ class Retry(Exception):
 
 def name_of(code: int) -> str:
     """An error code as the protocol names it, such as ``CONCURRENT_TRANSACTIONS (51)``."""
-    error = kafka.errors.for_code(code)
+    error = errors.for_code(code)
     return f"{getattr(error, 'message', error.__name__)} ({code})"
 
 
 def is_retriable(code: int, *, metadata_may_lag: bool = False) -> bool:
     """True when the same request may get another answer a moment later."""
-    return code in _RETRIABLE or (metadata_may_lag and code in _METADATA_LAG)
+    return code in _RETRIABLE or (metadata_may_lag and code in UNKNOWN_TOPIC)
 
 
 def verdict_on(
-    code: int,
-    *,
-    operation: str,
-    resource: str,
-    transactional_id: str | None = None,
-    metadata_may_lag: bool = False,
+    code: int, *, operation: str, resource: str, transactional_id: str | None = None, lag: bool = False
 ) -> Exception | None:
     """What an error code means for the caller: None, :class:`Retry`, or a terminal error.
 
     :param operation: the ACL operation that the request needs, such as ``DESCRIBE``.
     :param resource: what it is needed on, such as ``Topic orders``.
+    :param lag: the broker's metadata may lag behind.
     """
     if code == 0:
         return None
-    if is_retriable(code, metadata_may_lag=metadata_may_lag):
+    if is_retriable(code, metadata_may_lag=lag):
         return Retry(f"{name_of(code)} for {resource}")
     if code in _REFUSED:
         return AccessError(
@@ -120,13 +122,20 @@ def _grant(operation: str, resource: str) -> str:
 
 def check(code: int, *, operation: str, resource: str, transactional_id: str | None = None, lag: bool = False) -> None:
     """Raise what :func:`verdict_on` says."""
-    error = verdict_on(
-        code,
-        operation=operation,
-        resource=resource,
-        transactional_id=transactional_id,
-        metadata_may_lag=lag,
-    )
+    error = verdict_on(code, operation=operation, resource=resource, transactional_id=transactional_id, lag=lag)
+    if error is not None:
+        raise error
+
+
+def verdict_on_id(code: int, operation: str, transactional_id: str) -> Exception | None:
+    """:func:`verdict_on` for a request about a transactional id."""
+    resource = f"TransactionalId {transactional_id}"
+    return verdict_on(code, operation=operation, resource=resource, transactional_id=transactional_id)
+
+
+def check_id(code: int, operation: str, transactional_id: str) -> None:
+    """Raise what :func:`verdict_on_id` says."""
+    error = verdict_on_id(code, operation, transactional_id)
     if error is not None:
         raise error
 
@@ -138,12 +147,7 @@ def pause_s(attempt: int, left_s: float) -> float:
 
 
 def until_settled(
-    attempt: Callable[[], T],
-    *,
-    what: str,
-    timeout_s: float,
-    remedy: str = REMEDY,
-    transactional_id: str | None = None,
+    attempt: Callable[[], T], *, what: str, timeout_s: float, transactional_id: str | None = None
 ) -> T:
     """Call ``attempt`` until it neither raises :class:`Retry` nor a transient error.
 
@@ -160,16 +164,15 @@ def until_settled(
             reason = e.message
         left = end - time.monotonic()
         if left <= 0:
-            break
+            raise give_up(what, timeout_s, reason, transactional_id)
         time.sleep(pause_s(count, left))
         count += 1
-    raise give_up(what, timeout_s, reason, remedy, transactional_id)
 
 
-def give_up(what: str, timeout_s: float, reason: str, remedy: str, transactional_id: str | None) -> KafkaEosError:
+def give_up(what: str, timeout_s: float, reason: str, transactional_id: str | None) -> KafkaEosError:
     """The error at the deadline."""
     return BrokerUnavailableError(
         f"{what} did not succeed within {timeout_s:g} s, the last reason was: {reason}",
-        remedy=remedy,
+        remedy=REMEDY,
         transactional_id=transactional_id,
     )

@@ -7,30 +7,22 @@ connection is dropped on the way: what a client cannot do is refused.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.client.login import kafka_python_arguments, number, refuse
+from airflow_kafka_eos.errors import ConfigurationError, setting_error
+from airflow_kafka_eos.kafka.client.certificates import IN_CONTEXT, context_of
 
 #: Keys whose values may be shown. Everything else is masked: a new secret key must not need a new line here.
-_SHOWN = frozenset(
-    {
-        "bootstrap.servers",
-        "client.id",
-        "security.protocol",
-        "sasl.mechanism",
-        "ssl.endpoint.identification.algorithm",
-        "socket.timeout.ms",
-        "acks",
-        "compression.type",
-        "linger.ms",
-        "batch.size",
-        "message.max.bytes",
-    }
-)
+_SHOWN = frozenset({
+    "bootstrap.servers", "client.id", "security.protocol", "sasl.mechanism",
+    "ssl.endpoint.identification.algorithm", "socket.timeout.ms", "acks", "compression.type", "linger.ms",
+    "batch.size", "message.max.bytes",
+})  # fmt: skip
 
 #: librdkafka names one setting twice; the first name is kept.
 _ALIASES = {
@@ -51,39 +43,43 @@ _OURS = {
 }
 
 #: What only consumers read. A connection that serves both kinds of client may carry it.
-_CONSUMER_ONLY = frozenset(
-    {
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "group.protocol.type",
-        "group.remote.assignor",
-        "partition.assignment.strategy",
-        "session.timeout.ms",
-        "heartbeat.interval.ms",
-        "coordinator.query.interval.ms",
-        "max.poll.interval.ms",
-        "enable.auto.commit",
-        "auto.commit.enable",
-        "auto.commit.interval.ms",
-        "enable.auto.offset.store",
-        "queued.min.messages",
-        "queued.max.messages.kbytes",
-        "max.partition.fetch.bytes",
-        "isolation.level",
-        "enable.partition.eof",
-        "check.crcs",
-        "auto.offset.reset",
-        "offset.store.method",
-        "offset.store.path",
-        "offset.store.sync.interval.ms",
-        "consume.callback.max.messages",
-    }
-)
+_CONSUMER_ONLY = frozenset({
+    "group.id", "group.instance.id", "group.protocol", "group.protocol.type", "group.remote.assignor",
+    "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms",
+    "coordinator.query.interval.ms", "max.poll.interval.ms", "enable.auto.commit", "auto.commit.enable",
+    "auto.commit.interval.ms", "enable.auto.offset.store", "queued.min.messages",
+    "queued.max.messages.kbytes", "max.partition.fetch.bytes", "isolation.level", "enable.partition.eof",
+    "check.crcs", "auto.offset.reset", "offset.store.method", "offset.store.path",
+    "offset.store.sync.interval.ms", "consume.callback.max.messages",
+})  # fmt: skip
 
 #: How the settings begin that say how to connect, to whom, and as whom: a client that gets none of them stays offline.
 CONNECTION_KEYS = ("bootstrap.", "sasl.", "ssl.", "security.", "https.", "enable.s", "plugin.")
 
+#: why a setting that guards the connection is refused
+NOT_FOLLOWED = "cannot be followed by kafka-python, which sends the coordinator requests"
+_VERIFICATION = "enable.ssl.certificate.verification"
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+
+#: librdkafka key -> kafka-python argument, for values that both read alike.
+_TEXT = {
+    "client.id": "client_id",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.crl.location": "ssl_crlfile",
+}
+_NUMBER = {
+    "socket.timeout.ms": "request_timeout_ms",
+    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
+    "reconnect.backoff.ms": "reconnect_backoff_ms",
+    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
+    "connections.max.idle.ms": "connections_max_idle_ms",
+}
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -105,7 +101,7 @@ class KafkaSettings:
         values: dict[str, str] = {}
         for key, value in mapping.items():
             if not isinstance(key, str):
-                raise refuse(repr(key), "is not a text", "Use librdkafka's names, such as bootstrap.servers")
+                raise setting_error(repr(key), "is not a text", "Use librdkafka's names, such as bootstrap.servers")
             name = _ALIASES.get(key, key)
             if value is None or name.endswith("_cb") or name in _CONSUMER_ONLY or name.startswith("fetch."):
                 continue
@@ -115,7 +111,7 @@ class KafkaSettings:
         protocol = values.get("security.protocol")
         if protocol is not None:
             if protocol.upper() not in _PROTOCOLS:
-                raise refuse("security.protocol", f"is {protocol!r}", f"Use one of {', '.join(_PROTOCOLS)}")
+                raise setting_error("security.protocol", f"is {protocol!r}", f"Use one of {', '.join(_PROTOCOLS)}")
             values["security.protocol"] = protocol.upper()
         return cls(tuple(sorted(values.items())))
 
@@ -161,7 +157,7 @@ class KafkaSettings:
 
         :raises ConfigurationError: for a setting that guards the connection and that kafka-python cannot follow.
         """
-        return kafka_python_arguments(dict(self._items))
+        return _kafka_python_arguments(dict(self._items))
 
     @property
     def secrets(self) -> list[str]:
@@ -203,28 +199,119 @@ def _text(key: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value) if key.endswith((".password", ".secret")) else str(value).strip()
-    raise refuse(key, f"is a {type(value).__name__}", "Write it as a text, a number or a boolean")
+    raise setting_error(key, f"is a {type(value).__name__}", "Write it as a text, a number or a boolean")
 
 
 def _check_exactly_once(values: Mapping[str, str]) -> None:
     for key, remedy in _OURS.items():
         if key in values:
-            raise refuse(key, "is set by airflow-kafka-eos itself", remedy)
+            raise setting_error(key, "is set by airflow-kafka-eos itself", remedy)
     if values.get("enable.idempotence", "true").lower() != "true":
-        raise refuse("enable.idempotence", "is not true", "Remove it: exactly-once needs an idempotent producer")
+        raise setting_error("enable.idempotence", "is not true", "Remove it: exactly-once needs an idempotent producer")
     if values.get("acks", "all").lower() not in ("all", "-1"):
-        raise refuse("acks", f"is {values['acks']!r}", "Remove it or set it to all: exactly-once needs every replica")
-    if number("retries", values.get("retries", "1")) < 1:
-        raise refuse("retries", "is 0", "Remove it: an idempotent producer must be able to send again")
+        remedy = "Remove it or set it to all: exactly-once needs every replica"
+        raise setting_error("acks", f"is {values['acks']!r}", remedy)
+    if _number("retries", values.get("retries", "1")) < 1:
+        raise setting_error("retries", "is 0", "Remove it: an idempotent producer must be able to send again")
     in_flight = "max.in.flight.requests.per.connection"
-    if not 1 <= number(in_flight, values.get(in_flight, "5")) <= 5:
-        raise refuse(in_flight, "is not in 1..5", "Remove it: an idempotent producer keeps order with 5 at most")
+    if not 1 <= _number(in_flight, values.get(in_flight, "5")) <= 5:
+        raise setting_error(in_flight, "is not in 1..5", "Remove it: an idempotent producer keeps order with 5 at most")
 
 
 def _check_bootstrap(servers: str) -> None:
     for server in servers.split(","):
         host, colon, port = server.strip().rpartition(":")
         if not (host and colon and port.isdigit()):
-            raise refuse(
+            raise setting_error(
                 "bootstrap.servers", f"is {servers!r}", "Set it to one or more host:port, separated by commas"
             )
+
+
+# -- kafka-python's arguments -----------------------------------------------------------------------------------------
+
+
+def _kafka_python_arguments(values: Mapping[str, str]) -> dict[str, Any]:
+    protocol = values.get("security.protocol", "PLAINTEXT")
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": [s.strip() for s in values["bootstrap.servers"].split(",")],
+        "security_protocol": protocol,
+    }
+    for key, value in values.items():
+        if key in _TEXT and not key.startswith(("ssl.", "sasl.")):
+            arguments[_TEXT[key]] = value
+        elif key in _NUMBER:
+            arguments[_NUMBER[key]] = _number(key, value)
+    if protocol.endswith("SSL"):
+        arguments |= _tls_arguments(values)
+    if protocol.startswith("SASL"):
+        arguments |= _sasl_arguments(values)
+    return arguments
+
+
+def _number(key: str, value: str) -> int:
+    """A whole number.
+
+    :raises ConfigurationError: it is none.
+    """
+    if not re.fullmatch(r"[-+]?[0-9]{1,19}", value):  # int() takes 5_0, and librdkafka 5x for 5
+        raise setting_error(key, "is not a whole number", "Write it as a whole number")
+    return int(value)
+
+
+def _tls_arguments(values: Mapping[str, str]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in IN_CONTEXT or not key.startswith(("ssl.", _VERIFICATION)):
+            continue
+        if key in _TEXT:
+            arguments[_TEXT[key]] = value
+        elif key == "ssl.endpoint.identification.algorithm":
+            if value.lower() not in ("https", "none", ""):
+                raise setting_error(key, f"is {value!r}", "Use https or none")
+            arguments["ssl_check_hostname"] = value.lower() == "https"
+        elif key != _VERIFICATION or value.lower() != "true":
+            remedy = "Use PEM files: ssl.ca.location, ssl.certificate.location, ssl.key.location, ssl.key.password"
+            raise setting_error(key, NOT_FOLLOWED, remedy)
+    return {"ssl_context": context_of(values)} if IN_CONTEXT & values.keys() else arguments
+
+
+def _sasl_arguments(values: Mapping[str, str]) -> dict[str, Any]:
+    mechanism = values.get("sasl.mechanism")
+    if mechanism not in _MECHANISMS:
+        raise setting_error("sasl.mechanism", f"is {mechanism!r}", f"Use one of {', '.join(_MECHANISMS)}")
+    arguments: dict[str, Any] = {"sasl_mechanism": mechanism}
+    for key, value in values.items():
+        if key in _TEXT and key.startswith("sasl."):
+            arguments[_TEXT[key]] = value
+        elif key.startswith("sasl.") and key != "sasl.mechanism":
+            _check_sasl_key(key, mechanism)
+    if mechanism == "OAUTHBEARER":
+        # all of kafka-python comes with it: not for reading settings
+        from airflow_kafka_eos.kafka.client.oauth import token_provider
+
+        arguments["sasl_oauth_token_provider"] = token_provider(values)
+    elif mechanism == "GSSAPI":
+        _check_gssapi()
+    else:
+        for key in ("sasl.username", "sasl.password"):
+            if not values.get(key):
+                raise setting_error(key, "is missing", f"Set it: mechanism {mechanism} needs it")
+    return arguments
+
+
+def _check_sasl_key(key: str, mechanism: str) -> None:
+    if key.startswith("sasl.oauthbearer."):
+        if mechanism == "OAUTHBEARER":
+            return  # token_provider knows them
+        remedy = "Remove it, or set sasl.mechanism to OAUTHBEARER"
+    elif key.startswith("sasl.kerberos."):
+        remedy = "Remove it and keep a Kerberos ticket in the credential cache of the process (kinit)"
+    else:
+        remedy = f"Use one of the mechanisms {', '.join(_MECHANISMS)}"
+    raise setting_error(key, NOT_FOLLOWED, remedy)
+
+
+def _check_gssapi() -> None:
+    if importlib.util.find_spec("gssapi") is None:
+        remedy = "Install it beside the system's Kerberos libraries, or use another mechanism"
+        raise setting_error("sasl.mechanism", "is GSSAPI, which needs the Python package gssapi", remedy)

@@ -1,27 +1,29 @@
-"""Requests and answers over the wire.
+"""Requests and answers over the wire: the interface that the other rooms have to kafka-python's connections.
 
 kafka-python 3 brings the messages of the protocol and a connection manager, but no public way to send one request
-to one broker. :class:`Wire` is that way: one request at a time, synchronous, each bounded in time. It knows
-nothing of error codes inside answers (see :mod:`airflow_kafka_eos.kafka.client.retry`).
+to one broker. :class:`Wire` is that way: one request at a time, synchronous, each bounded in time.
+:class:`PipelinedWire` has several under way. Error codes inside answers are :mod:`.retry`'s matter.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Self, TypeVar
 
-import kafka.errors as kafka_errors
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka import errors
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
-from airflow_kafka_eos.errors import BrokerUnavailableError, KafkaEosError
+from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.client import retry
-from airflow_kafka_eos.kafka.client.connections import Loop, Manager, at_debug, translate
-from airflow_kafka_eos.kafka.client.pool import Lanes
+from airflow_kafka_eos.kafka.client.connections import TRANSACTION_VERSION, Loop, Manager, at_debug, finalized
+from airflow_kafka_eos.kafka.client.pool import ConnectionPool
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.transaction import TopicPartition
 
+T = TypeVar("T")
+
+_CLIENT = "airflow-kafka-eos"
 _TRANSACTION = 1  # FindCoordinator's key type
 _REQUEST_TIMEOUT_MS = 30_000
 _FRAME_MAX_BYTES = 256 * 1024 * 1024
@@ -37,7 +39,7 @@ class Wire:
     """
 
     def __init__(self, settings: KafkaSettings, *, timeout_s: float = 60) -> None:
-        arguments = settings.for_kafka_python()
+        arguments = self._arguments(settings)
         arguments["request_timeout_ms"] = int(
             min(arguments.get("request_timeout_ms", _REQUEST_TIMEOUT_MS), max(timeout_s, 1) * 1000)
         )
@@ -45,19 +47,18 @@ class Wire:
         arguments["receive_message_max_bytes"] = _FRAME_MAX_BYTES
         self.settings = settings
         self.timeout_s = timeout_s
-        self._request_timeout_s: float = arguments["request_timeout_ms"] / 1000
-        self._net = Loop(client_id=arguments.get("client_id", "airflow-kafka-eos"))
-        self._manager = Manager(self._net, **({"client_id": "airflow-kafka-eos"} | arguments))
+        #: seconds that one request may take
+        self.request_timeout_s: float = arguments["request_timeout_ms"] / 1000
+        self._net = Loop(client_id=arguments["client_id"])
+        self._manager = Manager(self._net, settings, **arguments)
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._closed = False
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ class Wire:
         self._connect()
         node_id = self._manager.least_loaded_node()
         if node_id is None:
-            raise self._unavailable("every known broker was unreachable a moment ago")
+            raise self._manager.unreachable("every known broker was unreachable a moment ago")
         return self._send(node_id, request)
 
     def send_to_coordinator(self, transactional_id: str, request: Any) -> Any:
@@ -112,19 +113,20 @@ class Wire:
             self.forget_leaders([tp])
             raise
 
-    def lanes(self) -> Lanes[Any]:
+    def pool(self) -> ConnectionPool[Any]:
         """Several requests at a time, over several connections to each broker. Close it before the next request.
 
         :raises BrokerUnavailableError: no broker is reachable.
         :raises AccessError: the login was refused.
         """
         self._connect()
-        return Lanes(self._net, self._manager, self.settings)
+        return ConnectionPool(self._net, self._manager)
 
-    @property
-    def request_timeout_s(self) -> float:
-        """Seconds that one request may take."""
-        return self._request_timeout_s
+    def until_settled(self, attempt: Callable[[], T], *, what: str, transactional_id: str | None = None) -> T:
+        """:func:`.retry.until_settled`, for as long as one operation may take."""
+        return retry.until_settled(
+            attempt, what=what, timeout_s=self.timeout_s, transactional_id=transactional_id
+        )
 
     # -- who is where --------------------------------------------------------------------------------------------
 
@@ -202,12 +204,7 @@ class Wire:
         unknown = [i for i in wanted if i not in self._coordinators]
         if unknown:
             for found in self.send_to_any(find_coordinators(unknown)).coordinators:
-                retry.check(
-                    found.error_code,
-                    operation="DESCRIBE",
-                    resource=f"TransactionalId {found.key}",
-                    transactional_id=found.key,
-                )
+                retry.check_id(found.error_code, "DESCRIBE", found.key)
                 self._coordinators[found.key] = found.node_id
         return {i: self._coordinators[i] for i in wanted}
 
@@ -216,6 +213,15 @@ class Wire:
         for transactional_id in transactional_ids:
             self._coordinators.pop(transactional_id, None)
 
+    def check_id(self, code: int, operation: str, transactional_id: str) -> None:
+        """What a coordinator answered; one that is not the coordinator any more is not asked again.
+
+        Raises as :func:`.retry.check_id`.
+        """
+        if code == errors.NotCoordinatorError.errno:
+            self.forget_coordinators([transactional_id])
+        retry.check_id(code, operation, transactional_id)
+
     # -- versions ------------------------------------------------------------------------------------------------
 
     def api_version(self, request_class: Any) -> int | None:
@@ -223,13 +229,18 @@ class Wire:
         self._connect()
         try:
             return int(self._manager.broker_version_data.api_version(request_class))
-        except kafka_errors.IncompatibleBrokerVersion:
+        except errors.IncompatibleBrokerVersion:
             return None
 
     def transaction_version(self) -> int:
         """The cluster's ``transaction.version`` (KIP-890), as a broker showed it on connecting; 0 where it has none."""
         self._connect()
         return self._manager.transaction_version
+
+    def ask_versions(self, node_id: int | None = None) -> Any:
+        """An ApiVersions answer of this broker, or of any."""
+        request = ApiVersionsRequest(client_software_name=_CLIENT, client_software_version="0", min_version=3)
+        return self.send_to_any(request) if node_id is None else self.send_to_broker(node_id, request)
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """What the broker offers: api key -> (lowest, highest version)."""
@@ -238,6 +249,9 @@ class Wire:
         return {int(key): (int(low), int(high)) for key, (low, high) in offered.items()}
 
     # -- private -------------------------------------------------------------------------------------------------
+
+    def _arguments(self, settings: KafkaSettings) -> dict[str, Any]:
+        return {"client_id": _CLIENT} | settings.for_kafka_python()
 
     def _connect(self) -> None:
         if self._closed:
@@ -255,24 +269,62 @@ class Wire:
         return self._wait(future, None)
 
     def _wait(self, future: Any, deadline: float | None) -> Any:
-        end = time.monotonic() + self._request_timeout_s + 1 if deadline is None else deadline
+        end = time.monotonic() + self.request_timeout_s + 1 if deadline is None else deadline
         self._net.poll(timeout_ms=max(0.0, (end - time.monotonic()) * 1000), future=future)
         if not future.is_done:
-            raise self._unavailable("no answer in time")
+            raise self._manager.unreachable("no answer in time")
         if future.exception is not None:
-            raise self._translate(future.exception) from None
+            raise self._manager.explained(future.exception) from None
         return future.value
-
-    def _translate(self, error: BaseException) -> KafkaEosError | BaseException:
-        return translate(error, self._manager.last_failure, self.settings)
-
-    def _unavailable(self, reason: str) -> BrokerUnavailableError:
-        return BrokerUnavailableError(
-            f"the Kafka brokers at {self.settings.bootstrap_servers} cannot be reached: {reason}",
-            remedy="Check bootstrap.servers and security.protocol of the Kafka connection, and that the brokers are up",
-        )
 
 
 def find_coordinators(transactional_ids: list[str]) -> Any:
     """The request that finds several coordinators at a time: v4, KIP-699, Kafka 3.0."""
     return FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=transactional_ids, min_version=4)
+
+
+#: More than we ever have under way: kafka-python refuses further requests instead of queueing them.
+_NEVER_REFUSED = 1000
+
+#: Gets the response, or the error why there is none.
+Answered = Callable[[Any, BaseException | None], None]
+
+
+class PipelinedWire(Wire):
+    """Several requests may be under way at once. For one thread at a time; only :meth:`wake` is for any.
+
+    :param request_timeout_s: after so many seconds without an answer to :meth:`start` a connection is closed.
+    """
+
+    def __init__(self, settings: KafkaSettings, *, timeout_s: float, request_timeout_s: float) -> None:
+        super().__init__(settings, timeout_s=timeout_s)
+        self._start_timeout_ms = int(request_timeout_s * 1000)
+
+    def _arguments(self, settings: KafkaSettings) -> dict[str, Any]:
+        # kafka-python's 30 s between two tries would outlast a leader that is back at once; the Java client has 1 s
+        arguments = {"reconnect_backoff_max_ms": 1000} | super()._arguments(settings)
+        return arguments | {"max_in_flight_requests_per_connection": _NEVER_REFUSED}
+
+    def start(self, node_id: int, request: Any, answered: Answered) -> None:
+        """Send a request to a broker without waiting. ``answered`` is called once, from here or from :meth:`turn`,
+        and must not send anything that waits."""
+        try:
+            future = self._manager.send(request, node_id, request_timeout_ms=self._start_timeout_ms)
+        except Exception as e:
+            # a broker that the newest metadata do not have any more, or what one said that refused the login
+            answered(None, self._manager.explained(e))
+            return
+        future.add_callback(lambda response: answered(response, None))
+        future.add_errback(lambda error: answered(None, self._manager.explained(error)))
+
+    def turn(self, timeout_s: float) -> None:
+        """Let what is under way make progress; returns when something did, was woken, or after ``timeout_s``."""
+        self._net.poll(timeout_ms=timeout_s * 1000)
+
+    def wake(self) -> None:
+        """End a :meth:`turn` that waits. From any thread."""
+        self._net.wakeup()
+
+    def transaction_version(self) -> int:
+        """Asked anew: 2 where Produce adds partitions by itself (KIP-890)."""
+        return finalized(self.ask_versions()).get(TRANSACTION_VERSION, 0)

@@ -10,11 +10,7 @@ Seen with confluent-kafka 2.16.1 (librdkafka 2.16.0):
 - A fatal error (fenced) comes out of ``poll`` and ``flush`` as SystemError, its reason lost, when other callbacks run.
 - A fenced producer that is dropped with records that it has not reported yet corrupts the heap (seen 3 of 3 times under
   ``MALLOC_CHECK_=3``): ``purge`` and ``flush`` report them first.
-- Unknown topics are waited for, 30 seconds long: topics are checked before (see this module).
-
-What librdkafka's error codes mean for a writer, as this package's errors.
-
-Rows of an Arrow batch as a row-wise Kafka client wants them, and the check that each has a place to go.
+- Unknown topics are waited for, 30 seconds long: each row's place is checked before, see :func:`rows`.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ from airflow_kafka_eos.errors import (
     TopicError,
 )
 from airflow_kafka_eos.kafka.client.settings import CONNECTION_KEYS, KafkaSettings
-from airflow_kafka_eos.kafka.producer.interface import Tally, WriteTarget, confirm, left_ms, refuse_changed
+from airflow_kafka_eos.kafka.producer.interface import Tally, WriteTarget, check_unchanged, confirm, left_ms
 from airflow_kafka_eos.kafka.producer.record_errors import (
     already_prepared,
     bad_timestamp,
@@ -64,6 +60,23 @@ from airflow_kafka_eos.transaction import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log = logging.getLogger(__name__)
+
+#: Asks the coordinator how it sees a transactional id; None when it knows no such id.
+Describe = Callable[[str], TransactionDescription | None]
+
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+_POLL_S = 0.05
+_STATISTICS_MS = 100
+_ANSWER_S = 60.0
+_DROP_S = 3.0
+_QUEUE_KB = 65_536
+#: Bytes that a record's batch takes beside key, value and headers, at least (61 of the header, some of the record).
+_OVERHEAD = 100
+#: The columns that a batch may have: those of Spark's own Kafka sink, and the timestamp of its source.
+COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
+#: Rows that are turned into Python objects at a time: bounds the memory beside Arrow's own.
+_SLICE = 1024
 
 _FENCED = {
     KafkaError._FENCED,
@@ -90,170 +103,6 @@ _UNAVAILABLE = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
 }
-
-
-def translate(error: KafkaError, doing: str, transactional_id: str, *, topic: str = "") -> KafkaEosError:
-    """The error to raise.
-
-    :param doing: what was going on, such as ``writing to topic 'orders' partition 3``.
-    :param topic: where a record was to go; empty where no record was.
-    """
-    code = error.code()
-    kind: type[KafkaEosError]
-    if code in _FENCED:
-        kind = ProducerFencedError
-        remedy = "Someone ended this transaction or took its id over (a newer attempt does so); clear prepare"
-    elif code in _LOGIN:
-        kind, remedy = AccessError, "Check security.protocol, sasl.mechanism and the login of the Kafka connection"
-    elif code in _ACCESS:
-        right = _right(code, topic, transactional_id)
-        kind, remedy = AccessError, f"Grant the principal of the Kafka connection {right}"
-    elif code in _TOPIC:
-        kind, remedy = (
-            TopicError,
-            "Check the topic's name and number of partitions; a topic may have been deleted",
-        )
-    elif code in _RECORD:
-        kind, remedy = RecordError, "Correct the record; a compacted topic takes no record without a key"
-    elif code in _TOO_OLD:
-        kind, remedy = BrokerTooOldError, "Kafka 3.9 or newer is needed"
-    elif code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-        kind, remedy = (
-            ConfigurationError,
-            "Lower the hold time, or raise the broker's transaction.max.timeout.ms",
-        )
-    elif code in _UNAVAILABLE or error.retriable():
-        kind, remedy = (
-            BrokerUnavailableError,
-            "Check that the brokers are up and reachable from Spark's executors",
-        )
-    else:
-        kind, remedy = TerminalError, "Look at the broker's log; clear prepare to write again"
-    return kind(
-        f"{doing} failed: {error.name()} ({error.str()})", remedy=remedy, transactional_id=transactional_id
-    )
-
-
-def _right(code: int, topic: str, transactional_id: str) -> str:
-    if code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        # the next attempt has other ids
-        return f"WRITE (which includes DESCRIBE) on TransactionalIds prefixed {transactional_id.partition('.')[0]}."
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return f"WRITE on Topic {topic or 'that was written to'}"
-    return "IDEMPOTENT_WRITE on Cluster"
-
-
-#: The columns that a batch may have: those of Spark's own Kafka sink, and the timestamp of its source.
-COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
-#: Rows that are turned into Python objects at a time: bounds the memory beside Arrow's own.
-_SLICE = 1024
-
-
-class Row(NamedTuple):
-    """One record to be written. ``partition`` None: the client's partitioner chooses; timestamp 0: now."""
-
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[Header]
-    timestamp_ms: int = 0
-
-
-def rows(batch: pa.RecordBatch, target: WriteTarget) -> Iterator[Row]:
-    """The rows of a batch, each with a topic of the target's.
-
-    :raises RecordError: a row without topic, with a topic or partition that is not there, or too large even alone.
-    """
-    for start in range(0, batch.num_rows, _SLICE):
-        part = batch.slice(start, _SLICE)
-        for topic, partition, key, value, headers, timestamp in zip(
-            _values(part, "topic"),
-            _values(part, "partition"),
-            _binary(part, "key"),
-            _binary(part, "value"),
-            _values(part, "headers"),
-            _timestamps(part, target),
-            strict=True,
-        ):
-            to = target.default_topic if topic is None else topic
-            if to is None:
-                raise unknown_topic(None, target)
-            yield _placed(Row(to, partition, key, value, _headers(headers, target), timestamp), target)
-
-
-def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    index = batch.schema.get_field_index(name)
-    return [None] * batch.num_rows if index < 0 else batch.column(index).to_pylist()
-
-
-def _binary(batch: pa.RecordBatch, name: str) -> list[bytes | None]:
-    import pyarrow as pa
-
-    index = batch.schema.get_field_index(name)
-    if index < 0:
-        return [None] * batch.num_rows
-    column = batch.column(index)
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())  # UTF-8 as it stands, no copy
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    return column.to_pylist()  # type: ignore[no-any-return]
-
-
-def _timestamps(batch: pa.RecordBatch, target: WriteTarget) -> list[int]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    index = batch.schema.get_field_index("timestamp")
-    if index < 0:
-        return [0] * batch.num_rows
-    whole = pc.cast(batch.column(index), pa.timestamp("ms"), safe=False).view(pa.int64())
-    if pc.any(pc.equal(whole, 0)).as_py():
-        raise beyond_librdkafka("timestamp 0 (1970-01-01), which would become the moment of writing", target)
-    return pc.fill_null(whole, 0).to_pylist()  # type: ignore[no-any-return]
-
-
-def _headers(value: list[dict[str, Any]] | None, target: WriteTarget) -> list[Header]:
-    if not value:
-        return []
-    for header in value:
-        if header is None or header["key"] is None:
-            raise no_header_name(target)
-        if "\0" in header["key"]:
-            raise beyond_librdkafka("a header with a zero byte in its name, which would be cut there", target)
-    return [(header["key"], header["value"]) for header in value]
-
-
-def _placed(row: Row, target: WriteTarget) -> Row:
-    limits = target.topics.get(row.topic)
-    if limits is None:
-        raise unknown_topic(row.topic, target)
-    if row.partition is not None and not 0 <= row.partition < limits.partitions:
-        raise unknown_partition(row.topic, row.partition, target)
-    if row.timestamp_ms < 0:
-        raise bad_timestamp(row.topic, row.timestamp_ms, target)
-    if 0 < row.timestamp_ms < limits.oldest_timestamp_ms:
-        raise too_old(row.topic, row.timestamp_ms, target)
-    size = record_bytes(row.key, row.value, row.headers)
-    if size > limits.max_message_bytes:
-        raise too_large(row.topic, row.partition, size, target, row.key)
-    return row
-
-
-_log = logging.getLogger(__name__)
-
-#: Asks the coordinator how it sees a transactional id; None when it knows no such id.
-Describe = Callable[[str], TransactionDescription | None]
-
-_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-_POLL_S = 0.05
-_STATISTICS_MS = 100
-_ANSWER_S = 60.0
-_DROP_S = 3.0
-_QUEUE_KB = 65_536
-#: Bytes that a record's batch takes beside key, value and headers, at least (61 of the header, some of the record).
-_OVERHEAD = 100
 
 
 class ConfluentWriter:
@@ -335,7 +184,7 @@ class ConfluentWriter:
                 transactional_id=self._id,
             )
         if self._topics_now is not None:
-            refuse_changed(self._target.topics, self._topics_now(), self._id)
+            check_unchanged(self._target.topics, self._topics_now(), self._id)
         confirm(self._describe(self._id), self._assigned(), self._tally.partitions, self._id)
         return PreparedTransaction(self._id, self._state), self._tally.writes()
 
@@ -535,3 +384,142 @@ def _configuration(settings: KafkaSettings, target: WriteTarget) -> dict[str, An
         "allow.auto.create.topics": "false",
     }
     return ours | given | fixed
+
+
+# -- rows of an Arrow batch, as a row-wise client wants them ---------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """One record to be written. ``partition`` None: the client's partitioner chooses; timestamp 0: now."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+    timestamp_ms: int = 0
+
+
+def rows(batch: pa.RecordBatch, target: WriteTarget) -> Iterator[Row]:
+    """The rows of a batch, each with a topic of the target's.
+
+    :raises RecordError: a row without topic, with a topic or partition that is not there, or too large even alone.
+    """
+    for start in range(0, batch.num_rows, _SLICE):
+        part = batch.slice(start, _SLICE)
+        for topic, partition, key, value, headers, timestamp in zip(
+            _values(part, "topic"),
+            _values(part, "partition"),
+            _binary(part, "key"),
+            _binary(part, "value"),
+            _values(part, "headers"),
+            _timestamps(part, target),
+            strict=True,
+        ):
+            to = target.default_topic if topic is None else topic
+            if to is None:
+                raise unknown_topic(None, target)
+            yield _placed(Row(to, partition, key, value, _headers(headers, target), timestamp), target)
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    index = batch.schema.get_field_index(name)
+    return [None] * batch.num_rows if index < 0 else batch.column(index).to_pylist()
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> list[bytes | None]:
+    import pyarrow as pa
+
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        return [None] * batch.num_rows
+    column = batch.column(index)
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())  # UTF-8 as it stands, no copy
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _timestamps(batch: pa.RecordBatch, target: WriteTarget) -> list[int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    index = batch.schema.get_field_index("timestamp")
+    if index < 0:
+        return [0] * batch.num_rows
+    whole = pc.cast(batch.column(index), pa.timestamp("ms"), safe=False).view(pa.int64())
+    if pc.any(pc.equal(whole, 0)).as_py():
+        raise beyond_librdkafka("timestamp 0 (1970-01-01), which would become the moment of writing", target)
+    return pc.fill_null(whole, 0).to_pylist()  # type: ignore[no-any-return]
+
+
+def _headers(value: list[dict[str, Any]] | None, target: WriteTarget) -> list[Header]:
+    if not value:
+        return []
+    for header in value:
+        if header is None or header["key"] is None:
+            raise no_header_name(target)
+        if "\0" in header["key"]:
+            raise beyond_librdkafka("a header with a zero byte in its name, which would be cut there", target)
+    return [(header["key"], header["value"]) for header in value]
+
+
+def _placed(row: Row, target: WriteTarget) -> Row:
+    limits = target.topics.get(row.topic)
+    if limits is None:
+        raise unknown_topic(row.topic, target)
+    if row.partition is not None and not 0 <= row.partition < limits.partitions:
+        raise unknown_partition(row.topic, row.partition, target)
+    if row.timestamp_ms < 0:
+        raise bad_timestamp(row.topic, row.timestamp_ms, target)
+    if 0 < row.timestamp_ms < limits.oldest_timestamp_ms:
+        raise too_old(row.topic, row.timestamp_ms, target)
+    size = record_bytes(row.key, row.value, row.headers)
+    if size > limits.max_message_bytes:
+        raise too_large(row.topic, row.partition, size, target, row.key)
+    return row
+
+
+# -- librdkafka's errors as ours -------------------------------------------------------------------------------------
+
+
+def translate(error: KafkaError, doing: str, transactional_id: str, *, topic: str = "") -> KafkaEosError:
+    """The error to raise.
+
+    :param doing: what was going on, such as ``writing to topic 'orders' partition 3``.
+    :param topic: where a record was to go; empty where no record was.
+    """
+    code = error.code()
+    kind: type[KafkaEosError]
+    if code in _FENCED:
+        kind = ProducerFencedError
+        remedy = "Someone ended this transaction or took its id over (a newer attempt does so); clear prepare"
+    elif code in _LOGIN:
+        kind, remedy = AccessError, "Check security.protocol, sasl.mechanism and the login of the Kafka connection"
+    elif code in _ACCESS:
+        right = _right(code, topic, transactional_id)
+        kind, remedy = AccessError, f"Grant the principal of the Kafka connection {right}"
+    elif code in _TOPIC:
+        kind, remedy = TopicError, "Check the topic's name and number of partitions; a topic may have been deleted"
+    elif code in _RECORD:
+        kind, remedy = RecordError, "Correct the record; a compacted topic takes no record without a key"
+    elif code in _TOO_OLD:
+        kind, remedy = BrokerTooOldError, "Kafka 3.9 or newer is needed"
+    elif code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        kind, remedy = ConfigurationError, "Lower the hold time, or raise the broker's transaction.max.timeout.ms"
+    elif code in _UNAVAILABLE or error.retriable():
+        kind, remedy = BrokerUnavailableError, "Check that the brokers are up and reachable from Spark's executors"
+    else:
+        kind, remedy = TerminalError, "Look at the broker's log; clear prepare to write again"
+    what = f"{doing} failed: {error.name()} ({error.str()})"
+    return kind(what, remedy=remedy, transactional_id=transactional_id)
+
+
+def _right(code: int, topic: str, transactional_id: str) -> str:
+    if code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        # the next attempt has other ids
+        return f"WRITE (which includes DESCRIBE) on TransactionalIds prefixed {transactional_id.partition('.')[0]}."
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return f"WRITE on Topic {topic or 'that was written to'}"
+    return "IDEMPOTENT_WRITE on Cluster"

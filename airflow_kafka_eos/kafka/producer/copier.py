@@ -1,9 +1,8 @@
 """Copy what an aborted transaction wrote out of the log into a new one (ADR 14: the records are still there).
 
 Batches are taken over as they are: only their frame (producer, sequence, checksum) is new. So keys, values, headers,
-timestamps and order are equal by construction, and counts and digests prove that it was all of them.
-
-What it takes to copy a lost transaction, known before it is begun: its beginning is read, and timed.
+timestamps and order are equal by construction, and counts and digests prove that it was all of them. What a copy takes
+is known before it is begun: its beginning is read, and timed.
 """
 
 from __future__ import annotations
@@ -13,10 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka.protocol.consumer.fetch import FetchRequest
-
 from airflow_kafka_eos.errors import (
-    BrokerUnavailableError,
     ConfigurationError,
     InDoubtError,
     RecordsGoneError,
@@ -24,23 +20,17 @@ from airflow_kafka_eos.errors import (
     TopicError,
 )
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, TimeoutTooLongError
-from airflow_kafka_eos.kafka.admin.find_markers import (
-    METADATA_LAG_S,
-    OFFSET_OUT_OF_RANGE,
-    TOPIC_ID_VERSION,
-    uuid_of,
-)
+from airflow_kafka_eos.kafka.admin.find_markers import METADATA_LAG_S, OFFSET_OUT_OF_RANGE, fetch_request
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.kafka.producer.arrow.sender import Enrolment, Sender
-from airflow_kafka_eos.kafka.producer.interface import Tally, confirm, left_ms
+from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
+from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import SentTransaction
+from airflow_kafka_eos.kafka.producer.interface import left_ms
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
-from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
 from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches, feed, reframe
-from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
@@ -49,14 +39,20 @@ log = logging.getLogger(__name__)
 
 #: Bytes of one partition in one Fetch: so much, and the sender's buffer, is in memory at a time.
 FETCH_BYTES = 4 << 20
-_ANSWER_S = 60.0
 #: The share of its time after which a copy is judged by its pace.
 PATIENCE = 0.1
-_GONE = frozenset({3, 100, 103})
+#: What has no more is copied in a moment: not worth a measurement.
+SMALL_BYTES = 8 << 20
+SMALL_RECORDS = 50_000
+_SAMPLE_S = 1.0
+#: The best of such stretches counts: what stalls now and then is not taken for slow.
+_STRETCH_S = 0.05
+_REMEDY = "The load can only be completed from its source, or given up"
 
 
-class Copier:
-    """Writes one new transaction. Used once, by one thread.
+class Copier(SentTransaction):
+    """Writes one new transaction. Used once, by one thread; aborted only once its repair is undecidable
+    (rule: decide-before-kafka).
 
     :param reader: where the records are read from; its settings say where the copy goes too.
     :param timeout_ms: the broker aborts the new transaction after that.
@@ -74,16 +70,11 @@ class Copier:
         deadline_ms: int,
         or_less: Sequence[int] = (),
     ) -> None:
+        super().__init__(reader.settings, name, _options(reader.settings))
         self._reader = reader
-        self._name = name
         self._timeouts_ms = (timeout_ms, *or_less)
         self.timeout_ms = timeout_ms
         self._deadline_ms = deadline_ms
-        self._options = _options(reader.settings)
-        self._tally = Tally()
-        self._wire: ProduceWire | None = None
-        self._sender: Sender | None = None
-        self._state = PreparedTxnState.EMPTY
 
     def copy(
         self, lost: PreparedTransaction, writes: tuple[PartitionWrites, ...], topic_ids: Mapping[str, str]
@@ -98,65 +89,24 @@ class Copier:
         :raises TooLargeToCopyError: at the rate at which it goes the broker would end it before it is done.
         :raises KafkaEosError: reading or writing did not succeed; trying again may.
         """
-        self._refuse_changed(topic_ids)
-        sender = self._begin(topic_ids)
+        self._check_topics(topic_ids)
+        wire = self._connect()
+        self._state = self._initialise(self._coordinator(wire))
+        sender = self._make_sender(wire, topic_ids)
         pace = _Pace(str(self._name), self.timeout_ms / 1000, sum(w.records for w in writes))
         for w in writes:
             self._copy_partition(sender, lost, w, topic_ids[w.topic], pace)
-        sender.flush()
-        sender.stop()
-        if self._tally.records != self._tally.acknowledged:
-            raise BrokerUnavailableError(
-                f"{self._tally.records} records were copied, {self._tally.acknowledged} were acknowledged",
-                remedy="Run commit again",
-                transactional_id=str(self._name),
-            )
-        self._refuse_changed(topic_ids)
-        assert self._wire is not None
-        seen = self._coordinator(self._wire).describe([str(self._name)]).get(str(self._name))
-        confirm(seen, self._state, self._tally.partitions, str(self._name))
+        self._flush(sender, "copied", "Run commit again")
+        self._check_topics(topic_ids)
+        prepared = self._confirm()
         found = (self._tally.of(w.topic_partition) for w in writes)
         copied = (
             replace(w, first_offset=new.first_offset, last_offset=new.last_offset)
             for w, new in zip(writes, found, strict=True)
         )
-        return PreparedTransaction(str(self._name), self._state), tuple(copied)
-
-    def abort(self) -> None:
-        """End the new transaction, as well as it goes. Only once its repair is undecidable.
-
-        Rule: decide-before-kafka.
-        """
-        if self._sender is not None:
-            self._sender.stop()
-            self._sender = None
-        if self._wire is None or self._state.is_empty:
-            return
-        try:
-            self._coordinator(self._wire).end(PreparedTransaction(str(self._name), self._state), Verdict.ABORT)
-        except Exception as e:
-            log.warning("%s could not be aborted (%s); cleanup or the broker's timeout ends it", self._name, e)
-
-    def close(self) -> None:
-        """Free what it holds. Ends no transaction."""
-        if self._sender is not None:
-            self._sender.stop()
-            self._sender = None
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        return prepared, tuple(copied)
 
     # -- private -------------------------------------------------------------------------------------------------
-
-    def _begin(self, topic_ids: Mapping[str, str]) -> Sender:
-        wire = self._wire = ProduceWire(
-            self._reader.settings, timeout_s=_ANSWER_S, request_timeout_s=self._options.request_timeout_s
-        )
-        self._state = self._initialise(self._coordinator(wire))
-        enrolment = Enrolment(wire, str(self._name), self._state, shared=False)
-        ids = {topic: uuid_of(topic_id) for topic, topic_id in topic_ids.items()}
-        self._sender = Sender(wire, enrolment, ids, self._options, self._tally)
-        return self._sender
 
     def _initialise(self, coordinator: Coordinator) -> PreparedTxnState:
         """With the first timeout that the broker takes: a refused one initialises nothing.
@@ -193,7 +143,7 @@ class Copier:
             # a compaction takes whole batches too
             raise gone(lost, w, what) if found.records < w.records else unusable(lost, w, what)
 
-    def _refuse_changed(self, topic_ids: Mapping[str, str]) -> None:
+    def _check_topics(self, topic_ids: Mapping[str, str]) -> None:
         try:
             now = Partitions(self._reader).topic_info(topic_ids)
         except TopicError as e:
@@ -204,9 +154,6 @@ class Copier:
                     f"topic {topic} was deleted and created again, and the lost records are gone with the old one",
                     remedy=_REMEDY,
                 )
-
-    def _coordinator(self, wire: Wire) -> Coordinator:
-        return Coordinator(wire, namespace=self._name.load.namespace, ledger_id=self._name.ledger_id)
 
 
 class _Pace:
@@ -286,12 +233,14 @@ def _fetch(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_id: 
     believe_gone_at = time.monotonic() + min(METADATA_LAG_S, wire.timeout_s / 2)
 
     def attempt() -> bytes:
-        answer = wire.send_to_leader(tp, _request(topic_id, w.partition, offset))
+        answer = wire.send_to_leader(
+            tp, fetch_request([(topic_id, w.partition, offset)], FETCH_BYTES, FETCH_BYTES)
+        )
         retry.check(answer.error_code, operation="READ", resource="Cluster")
         (row,) = [p for t in answer.responses for p in t.partitions]
         if row.error_code == OFFSET_OUT_OF_RANGE:
             raise gone(lost, w, f"the log has no offset {offset} (any more)")
-        if row.error_code in _GONE and time.monotonic() >= believe_gone_at:
+        if row.error_code in retry.UNKNOWN_TOPIC and time.monotonic() >= believe_gone_at:
             raise unusable(lost, w, "the topic was deleted")
         if row.error_code:
             wire.forget_leaders([tp])
@@ -304,25 +253,7 @@ def _fetch(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_id: 
             raise retry.Retry(f"a batch of {tp} has a wrong checksum")
         return records
 
-    return retry.until_settled(
-        attempt, what=f"reading {tp} from offset {offset} on", timeout_s=wire.timeout_s
-    )
-
-
-def _request(topic_id: str, partition: int, offset: int) -> FetchRequest:
-    topic = FetchRequest.FetchTopic
-    where = topic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
-    return FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=FETCH_BYTES,
-        isolation_level=0,  # read_uncommitted: aborted records too
-        topics=[topic(topic_id=uuid_of(topic_id), partitions=[where])],
-        min_version=TOPIC_ID_VERSION,
-    )
-
-
-_REMEDY = "The load can only be completed from its source, or given up"
+    return wire.until_settled(attempt, what=f"reading {tp} from offset {offset} on")
 
 
 def unusable(lost: PreparedTransaction, w: PartitionWrites, why: str) -> InDoubtError:
@@ -341,14 +272,6 @@ def _not_copied(w: PartitionWrites, why: str) -> str:
         f"the {w.records} records of the lost transaction in {w.topic_partition}, offsets {w.first_offset} to "
         f"{w.last_offset}, cannot be copied: {why}"
     )
-
-
-#: What has no more is copied in a moment: not worth a measurement.
-SMALL_BYTES = 8 << 20
-SMALL_RECORDS = 50_000
-_SAMPLE_S = 1.0
-#: The best of such stretches counts: what stalls now and then is not taken for slow.
-_STRETCH_S = 0.05
 
 
 @dataclass(frozen=True)

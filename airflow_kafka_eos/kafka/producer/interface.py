@@ -1,15 +1,10 @@
-"""What writes one transaction: the interface that every writer has, and what it is told about its target.
+"""What writes one transaction: the interface that every writer has, what it is told about its target, what it reports.
 
-One writer makes at most one transaction (rule: one-init-per-transaction). It may end that transaction itself until it
-has reported it (rule: writer-ends-only-unreported); from then on only a decision or an undecidable attempt does.
-
-Are the topics still what they were when they were planned for? No I/O.
-
-Is the transaction at its coordinator the one that a writer wrote? (rule: recorded-identity) No I/O.
-
-Writers carry a deadline: past it, none begins a transaction any more (rule: writers-have-a-deadline). No I/O.
-
-Counts what one transaction wrote, per topic-partition.
+One writer makes at most one transaction (rule: one-init-per-transaction), and none behind its deadline
+(rule: writers-have-a-deadline). It may end that transaction itself until it has reported it
+(rule: writer-ends-only-unreported); from then on only a decision or an undecidable attempt does. What it reports is
+confirmed before: the topics are still what they were when they were planned for, and the coordinator shows the same
+transaction (rule: recorded-identity). No I/O.
 """
 
 from __future__ import annotations
@@ -113,7 +108,7 @@ class TransactionWriter(Protocol):
         """Free what the writer holds. It ends no transaction: a prepared one stays open."""
 
 
-def refuse_changed(
+def check_unchanged(
     planned: Mapping[str, TopicLimits], now: Mapping[str, TopicInfo], transactional_id: str
 ) -> None:
     """A topic that got partitions or was made anew while it was written is not what the rows were placed for.

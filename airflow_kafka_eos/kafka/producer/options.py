@@ -1,8 +1,6 @@
 """What the Arrow writer takes from the Kafka settings: librdkafka's names, so that both writers read the same.
 
-Names of Kafka settings that nobody knows: librdkafka, whose names they are, is asked.
-
-Values of Kafka settings that nobody takes: librdkafka, whose settings they are, is asked.
+A name that nobody knows, or a value that nobody takes, is refused: librdkafka, whose settings they are, is asked.
 """
 
 from __future__ import annotations
@@ -12,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_kafka_eos.errors import ConfigurationError, nearest
+from airflow_kafka_eos.errors import ConfigurationError, nearest, setting_error
 from airflow_kafka_eos.kafka.client.settings import CONNECTION_KEYS, KafkaSettings
+from airflow_kafka_eos.kafka.records.batch import COMPRESSIONS
 
-#: Kafka's codecs, by their numbers in a batch's attributes.
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 #: librdkafka's names of what the arrow writer goes by.
 READ = (
     "compression.type",
@@ -28,6 +25,14 @@ READ = (
     "request.timeout.ms",
     "max.in.flight.requests.per.connection",
 )
+#: Names that are right, without the fifth of a second that it takes to load librdkafka.
+_RIGHT = {*READ, "acks", "client.id", "enable.idempotence", "linger.ms", "message.max.bytes", "socket.timeout.ms"}
+#: What looks at these is ``ProducerOptions`` and ``KafkaSettings``; a client id may be any text.
+_ELSEWHERE = {*READ, "acks", "client.id", "enable.idempotence", "retries"}
+#: what librdkafka says of a name; its value is another matter
+_UNKNOWN = "No such configuration property"
+_LINGER = "linger.ms"
+_LINGER_MOST_MS = 900_000
 #: The first is the default: Java's.
 PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "random")
 #: Those that librdkafka has, and the arrow writer has not.
@@ -95,7 +100,7 @@ class ProducerOptions:
         :raises ConfigurationError: naming a setting that is misshapen or that the Arrow writer cannot follow.
         """
         given: Mapping[str, str] = settings.for_librdkafka()
-        level = _number(given, "compression.level", -1, Range(-1, 22))  # zstd's; see arrow.compression for each codec
+        level = _number(given, "compression.level", -1, Range(-1, 22))  # zstd's; compressor knows each codec's
         seconds = 1000
         return cls(
             compression=_one_of(given, "compression.type", COMPRESSIONS),
@@ -123,9 +128,7 @@ def whole_number(key: str, text: str, allowed: Range) -> int:
     :raises ConfigurationError: it is none of the allowed.
     """
     if not re.fullmatch(r"-?[0-9]{1,19}", text) or int(text) not in allowed:
-        raise ConfigurationError(
-            f"the Kafka setting {key} is {text!r}", remedy=f"Use a whole number {allowed}, in digits"
-        )
+        raise setting_error(key, f"is {text!r}", f"Use a whole number {allowed}, in digits")
     return int(text)
 
 
@@ -161,43 +164,20 @@ def _number(given: Mapping[str, str], key: str, default: int, arrow: Range | Non
     return value
 
 
-#: Names that are right, without the fifth of a second that it takes to load librdkafka.
-_RIGHT = {*READ, "acks", "client.id", "enable.idempotence", "linger.ms", "message.max.bytes", "socket.timeout.ms"}
-
-
-def refuse_unknown_names(settings: KafkaSettings) -> None:
+def check_setting_names(settings: KafkaSettings) -> None:
     """Refuse a misspelled name: the arrow writer would not see it, and records might go elsewhere.
 
     :raises ConfigurationError: naming the key, and the one that may be meant.
     """
     # how the connection is made is checked where it is read; librdkafka would connect, or ask for files
     for key, value in settings.for_librdkafka().items():
-        if key not in _RIGHT and not key.startswith(CONNECTION_KEYS) and not _is_known(key, value):
+        if key not in _RIGHT and not key.startswith(CONNECTION_KEYS) and _UNKNOWN in _answer(key, value):
             near = nearest(key, _RIGHT)
-            raise ConfigurationError(
-                f"the Kafka setting {key} is unknown",
-                remedy=f"Did you mean {near}" if near else "Use librdkafka's names, or remove it",
-            )
+            remedy = f"Did you mean {near}" if near else "Use librdkafka's names, or remove it"
+            raise setting_error(key, "is unknown", remedy)
 
 
-def _is_known(key: str, value: str) -> bool:
-    from confluent_kafka import KafkaException, Producer
-
-    try:
-        Producer({key: value, "log_level": 0})
-    except KafkaException as e:
-        # its value is another matter: see setting_values
-        return "No such configuration property" not in e.args[0].str()
-    return True
-
-
-#: What looks at these is ``ProducerOptions`` and ``KafkaSettings``; a client id may be any text.
-_ELSEWHERE = {*READ, "acks", "client.id", "enable.idempotence", "retries"}
-_LINGER = "linger.ms"
-_LINGER_MOST_MS = 900_000
-
-
-def refuse_wrong_values(settings: KafkaSettings) -> None:
+def check_setting_values(settings: KafkaSettings) -> None:
     """Refuse a slip of the hand in what the arrow writer does not read, and so would not see.
 
     :param settings: with names that are known.
@@ -211,31 +191,27 @@ def refuse_wrong_values(settings: KafkaSettings) -> None:
             whole_number(key, value, LIBRDKAFKA_NUMBERS[key])
         elif key == _LINGER:
             _check_linger(value)
-        elif answer := _answer(key, value):
-            raise ConfigurationError(
-                f"the Kafka setting {key} is {value!r}", remedy=f"Correct it, or remove it. librdkafka says: {answer}"
-            )
+        elif answer := _answer(key, value) or (_answer(key, "x") if _is_half_a_number(value) else ""):
+            raise setting_error(key, f"is {value!r}", f"Correct it, or remove it. librdkafka says: {answer}")
 
 
 def _check_linger(value: str) -> None:
     """The one number with a fraction. librdkafka need not be loaded for it, which takes a fifth of a second."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", value) or float(value) > _LINGER_MOST_MS:
-        raise ConfigurationError(
-            f"the Kafka setting {_LINGER} is {value!r}", remedy=f"Use a number from 0 to {_LINGER_MOST_MS}"
-        )
+        raise setting_error(_LINGER, f"is {value!r}", f"Use a number from 0 to {_LINGER_MOST_MS}")
+
+
+def _is_half_a_number(value: str) -> bool:
+    """Such as 1k, which librdkafka takes for 1 where it wants a number. Where it wants a text it takes any."""
+    return bool(re.match(r"[-+]?[0-9]", value) and not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value))
 
 
 def _answer(key: str, value: str) -> str:
-    """What librdkafka has against a value; empty: nothing.
-
-    Where it wants a number it takes 1k for 1, so that is asked about as a text. Where it wants a text it takes any.
-    """
+    """What librdkafka has against a setting; empty: nothing."""
     from confluent_kafka import KafkaException, Producer
 
-    half_a_number = re.match(r"[-+]?[0-9]", value) and not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value)
-    for one in (value, "x") if half_a_number else (value,):
-        try:
-            Producer({key: one, "log_level": 0})
-        except KafkaException as e:
-            return str(e.args[0].str()).strip()
+    try:
+        Producer({key: value, "log_level": 0})
+    except KafkaException as e:
+        return str(e.args[0].str()).strip()
     return ""

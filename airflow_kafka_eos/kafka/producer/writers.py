@@ -1,6 +1,6 @@
 """Which writer writes: chosen by name, made here and nowhere else.
 
-Short visits to the transaction coordinator, each with a connection of its own, for writers.
+And short visits to the transaction coordinator, each with a connection of its own, for writers and their driver.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import TransactionWriter, WriteTarget, left_ms
@@ -22,14 +23,37 @@ from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState,
 _log = logging.getLogger(__name__)
 
 
-def describe_once(
-    settings: KafkaSettings, transactional_id: AnyId
-) -> TransactionDescription | None:
+def make_writer(name: str, settings: KafkaSettings, target: WriteTarget) -> TransactionWriter:
+    """A writer that has not been opened.
+
+    :param name: ``arrow`` or ``confluent``.
+    :raises ConfigurationError: the confluent writer cannot do what the target asks for.
+    """
+    if name == "arrow":
+        from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+
+        return ArrowWriter(settings, target)
+    if target.shared is not None or target.two_phase_commit:
+        raise ConfigurationError(
+            "librdkafka can neither write into a transaction that others began nor ask for two-phase commit",
+            remedy="Use writer=arrow",
+            transactional_id=str(target.transactional_id),
+        )
+    from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
+
+    def topics_now() -> Mapping[str, TopicInfo]:
+        with Wire(settings) as wire:
+            return Partitions(wire).topic_info(target.topics)
+
+    return ConfluentWriter(
+        settings, target, lambda _: describe_once(settings, target.transactional_id), topics_now
+    )
+
+
+def describe_once(settings: KafkaSettings, transactional_id: AnyId) -> TransactionDescription | None:
     """How the coordinator shows an id; None when it knows no such id."""
     with Wire(settings) as wire:
-        coordinator = Coordinator(
-            wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id
-        )
+        coordinator = Coordinator(wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id)
         return coordinator.describe([str(transactional_id)]).get(str(transactional_id))
 
 
@@ -50,9 +74,7 @@ def initialise(
     :raises KafkaEosError: see :meth:`~airflow_kafka_eos.kafka.admin.coordinator.Coordinator.init_producer_id`.
     """
     with Wire(settings) as wire:
-        coordinator = Coordinator(
-            wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id
-        )
+        coordinator = Coordinator(wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id)
         return coordinator.init_producer_id(
             str(transactional_id),
             timeout_ms,
@@ -72,33 +94,3 @@ def abort_reported(settings: KafkaSettings, ref: AttemptRef, reported: Iterable[
             coordinator.end_many(reported, Verdict.ABORT)
         except KafkaEosError as e:
             _log.warning("%s: what could not be aborted is left to cleanup: %s", ref, e)
-
-
-def make_writer(name: str, settings: KafkaSettings, target: WriteTarget) -> TransactionWriter:
-    """A writer that has not been opened.
-
-    :param name: ``arrow`` or ``confluent``.
-    :raises ConfigurationError: the confluent writer cannot do what the target asks for.
-    """
-    if name == "arrow":
-        from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
-
-        return ArrowWriter(settings, target)
-    if target.shared is not None or target.two_phase_commit:
-        raise ConfigurationError(
-            "librdkafka can neither write into a transaction that others began nor ask for two-phase commit",
-            remedy="Use writer=arrow",
-            transactional_id=str(target.transactional_id),
-        )
-    from airflow_kafka_eos.kafka.admin.partitions import Partitions
-    from airflow_kafka_eos.kafka.client.wire import Wire
-    from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
-    from airflow_kafka_eos.kafka.producer.writers import describe_once
-
-    def topics_now() -> Mapping[str, TopicInfo]:
-        with Wire(settings) as wire:
-            return Partitions(wire).topic_info(target.topics)
-
-    return ConfluentWriter(
-        settings, target, lambda _: describe_once(settings, target.transactional_id), topics_now
-    )

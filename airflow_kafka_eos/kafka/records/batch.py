@@ -1,4 +1,4 @@
-"""Record batches v2: what stands before the records (KIP-98; Kafka's DefaultRecordBatch). No I/O."""
+"""Record batches v2 (Kafka protocol, "Record Batch"; KIP-98): their header, and batches that are to be sent. No I/O."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from crc32c import crc32c
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
 if TYPE_CHECKING:
-    # it needs pyarrow, which is not there where commit copies what was lost
+    # which imports this module
     from airflow_kafka_eos.kafka.records.compression import Compressor
 
+# baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp,
+# maxTimestamp, producerId, producerEpoch, baseSequence, recordCount
+HEADER = struct.Struct(">qiibIhiqqqhii")
 #: Bytes before the records.
-HEADER_BYTES = 61
-
-_TRANSACTIONAL = 0x10
-_MAGIC = 2
-#: base offset, length from here on, leader epoch, magic, CRC of all that follows
-_FRONT = struct.Struct(">qiibI")
-#: attributes, last offset delta, base and max timestamp, producer id, epoch, base sequence, number of records
-_BACK = struct.Struct(">hiqqqhii")
-#: what counts into the length besides the records: everything after the length itself
-_LENGTH_REST = HEADER_BYTES - 12
+HEADER_BYTES = HEADER.size
+#: batchLength counts what follows itself
+LENGTH_FROM = 12
+MAGIC = 2
+#: The checksum stands at one offset, and is of all from the other one on.
+CRC = struct.Struct(">I")
+CRC_AT, CRC_FROM = 17, 21
+#: Bits of the attributes.
+CODEC, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
+#: Kafka's codecs, by their numbers in a batch's attributes.
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass
@@ -104,8 +108,17 @@ def frame(
     max_timestamp: int,
 ) -> SealedBatch:
     """Records that are encoded, and compressed by the codec of that code, as a batch of a transaction."""
-    back = _BACK.pack(
-        _TRANSACTIONAL | code,
+    size = sum(map(len, pieces))
+    header = bytearray(HEADER_BYTES)
+    HEADER.pack_into(
+        header,
+        0,
+        0,
+        HEADER_BYTES - LENGTH_FROM + size,
+        -1,
+        MAGIC,
+        0,
+        TRANSACTIONAL | code,
         records - 1,
         base_timestamp,
         max_timestamp,
@@ -114,9 +127,8 @@ def frame(
         sequence,
         records,
     )
-    crc, size = crc32c(back), 0
+    crc = crc32c(header[CRC_FROM:])
     for piece in pieces:
         crc = crc32c(piece, crc)
-        size += len(piece)
-    front = _FRONT.pack(0, _LENGTH_REST + size, -1, _MAGIC, crc)
-    return SealedBatch(partition, order, sequence, records, [front, back, *pieces], HEADER_BYTES + size)
+    CRC.pack_into(header, CRC_AT, crc)
+    return SealedBatch(partition, order, sequence, records, [header, *pieces], HEADER_BYTES + size)

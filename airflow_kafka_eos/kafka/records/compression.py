@@ -1,29 +1,33 @@
-"""Compression of a batch's records, framed as brokers and Java clients read it.
+"""Compression of a batch's records, framed as brokers and Java clients read it; and its reverse.
 
 Seen: Arrow's own lz4 frames link their blocks, which Kafka refuses; `lz4` can make them independent. Java reads
 snappy in the frames of snappy-java ("xerial"): blocks of at most 32 KiB behind their lengths. pyarrow's zstd has
 level 1 when none is given, Java's and librdkafka's clients have 3.
+
+pyarrow is imported where it is needed: it may be missing where commit copies what was lost.
 """
 
 from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import lz4.frame
-import pyarrow as pa
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.producer.options import COMPRESSIONS, LIBRDKAFKA_NUMBERS, only_librdkafka
+from airflow_kafka_eos.kafka.producer.options import LIBRDKAFKA_NUMBERS, only_librdkafka
+from airflow_kafka_eos.kafka.records import varint
+from airflow_kafka_eos.kafka.records.batch import COMPRESSIONS
 
 #: Name (the setting ``compression.type``) -> the code in a batch's attributes.
 CODES = {name: code for code, name in enumerate(COMPRESSIONS)}
 #: Name -> (lowest, highest, default level); zlib's, lz4's and the Java client's zstd default.
 LEVELS = {"gzip": (1, 9, 6), "lz4": (0, 12, 0), "zstd": (1, 22, 3)}
 
-_XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 
 Compressor = Callable[[Any], bytes]
@@ -62,6 +66,8 @@ def _lz4(level: int) -> Compressor:
 
 
 def _zstd(level: int) -> Compressor:
+    import pyarrow as pa
+
     codec = pa.Codec("zstd", compression_level=level)
     # asbytes: the memoryview of what pyarrow returns otherwise has a wrong length
     return lambda data: codec.compress(data, asbytes=True)
@@ -71,10 +77,55 @@ _WITH_LEVEL: Mapping[str, Callable[[int], Compressor]] = {"gzip": _gzip, "lz4": 
 
 
 def _snappy(data: Any) -> bytes:
+    import pyarrow as pa
+
     codec = pa.Codec("snappy")
     view = memoryview(data)
-    out = [_XERIAL]
+    out = [_XERIAL, _XERIAL_VERSIONS]
     for start in range(0, len(view), _XERIAL_BLOCK):
         block = codec.compress(view[start : start + _XERIAL_BLOCK], asbytes=True)
         out += (struct.pack(">i", len(block)), block)
     return b"".join(out)
+
+
+def decompressed(code: int, data: memoryview) -> memoryview:
+    """Records as they were before compression by the codec of that code.
+
+    :raises ConfigurationError: zstd or snappy without pyarrow.
+    """
+    codec = COMPRESSIONS[code]
+    if codec == "none":
+        return data
+    if codec == "gzip":
+        return memoryview(gzip.decompress(data))
+    if codec == "lz4":
+        return memoryview(lz4.frame.decompress(data))
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ConfigurationError(
+            f"records compressed with {codec} cannot be checked without pyarrow",
+            remedy="Install pyarrow where commit runs, then run it again",
+        ) from None
+    if codec == "zstd":
+        with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
+            return memoryview(stream.read())
+    snappy = pa.Codec("snappy")
+    # snappy begins with the length that it will have
+    blocks = ((block, varint.read_unsigned(block, 0)[0]) for block in _snappy_blocks(data))
+    return memoryview(
+        b"".join(bytes(snappy.decompress(block, decompressed_size=size, asbytes=True)) for block, size in blocks)
+    )
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    """snappy-java's blocks behind their lengths, or one block as librdkafka may write it."""
+    if bytes(data[: len(_XERIAL)]) != _XERIAL:
+        yield data
+        return
+    at = len(_XERIAL) + len(_XERIAL_VERSIONS)
+    while at < len(data):
+        (size,) = struct.unpack_from(">i", data, at)
+        at += 4
+        yield data[at : at + size]
+        at += size

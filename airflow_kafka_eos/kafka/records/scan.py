@@ -3,13 +3,12 @@
 Only batch headers are read, and control records (KIP-98). Records are never decompressed, and what other producers
 wrote costs nothing.
 
-What a compacted topic leaves of a transaction, and for how long. No I/O.
-
-Compaction comes to a segment once it is closed and its newest record is ``min.compaction.lag.ms`` old. It takes records
-of aborted transactions, and those whose key was written again. From the first record of an open transaction on it
-takes nothing. A marker is kept as long as a batch of its transaction is there, and then for ``delete.retention.ms``.
-The last batch of a producer stays, emptied, while its partition remembers the producer
-(``producer.id.expiration.ms``), unless its end has raised the epoch (Kafka 3.9 to 4.4, ``Cleaner.cleanInto``).
+Compaction takes evidence away, at times that the topic's settings tell. It comes to a segment once it is closed and its
+newest record is ``min.compaction.lag.ms`` old. It takes records of aborted transactions, and those whose key was
+written again. From the first record of an open transaction on it takes nothing. A marker is kept as long as a batch of
+its transaction is there, and then for ``delete.retention.ms``. The last batch of a producer stays, emptied, while its
+partition remembers the producer (``producer.id.expiration.ms``), unless its end has raised the epoch (Kafka 3.9 to 4.4,
+``Cleaner.cleanInto``).
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_kafka_eos.kafka.records.stored import HEADER, StoredBatch, batches
+from airflow_kafka_eos.kafka.records import varint
+from airflow_kafka_eos.kafka.records.batch import HEADER_BYTES, TRANSACTIONAL
+from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches
 from airflow_kafka_eos.transaction import Marker
 
-_TRANSACTIONAL = 0x10
 _MARKERS = {0: Marker.ABORT, 1: Marker.COMMIT}
 _FOLLOWED = {Marker.ABORT: Marker.COMPACTED_THEN_ABORT, Marker.COMMIT: Marker.COMPACTED_THEN_COMMIT}
 
@@ -87,7 +87,10 @@ class LogScan:
 
     def __init__(self, sought: Iterable[Sought], *, whole: bool = False) -> None:
         self._whole = whole
-        self._tracks = [_Track(s, _own_from(s) if whole else s.last_offset) for s in dict.fromkeys(sought)]
+        self._tracks = [
+            _Track(s, s.first_offset if whole and s.first_offset is not None else s.last_offset)
+            for s in dict.fromkeys(sought)
+        ]
         self._by_producer: dict[int, list[_Track]] = defaultdict(list)
         for track in self._tracks:
             self._by_producer[track.sought.producer_id].append(track)
@@ -223,10 +226,6 @@ class LogScan:
         self._settle(track, marker)
 
 
-def _own_from(sought: Sought) -> int:
-    return sought.last_offset if sought.first_offset is None else sought.first_offset
-
-
 class StillThere:
     """Whether batches of transactions are still in a partition's log, behind the answers that showed their markers.
 
@@ -234,7 +233,8 @@ class StillThere:
     """
 
     def __init__(self, unsure: Mapping[Sought, tuple[Marker, int]]) -> None:
-        self._todo = deque(sorted(((at, sought, marker) for sought, (marker, at) in unsure.items()), key=_offset_of))
+        todo = ((at, sought, marker) for sought, (marker, at) in unsure.items())
+        self._todo = deque(sorted(todo, key=lambda one: one[0]))
         self.found: dict[Sought, Marker] = {}
 
     @property
@@ -274,20 +274,16 @@ class StillThere:
         self._todo.clear()
 
 
-def _offset_of(one: tuple[int, Sought, Marker]) -> int:
-    return one[0]
-
-
 def _is_of(batch: StoredBatch, sought: Sought) -> bool:
     """Whether a batch of the producer id is one of the transaction's. Compaction may have emptied it."""
-    is_data = batch.attributes & _TRANSACTIONAL and not batch.is_control
+    is_data = batch.attributes & TRANSACTIONAL and not batch.is_control
     return bool(is_data) and sought.producer_epoch in (None, batch.producer_epoch)
 
 
 def _judge(batch: StoredBatch, producer_epoch: int | None) -> Marker:
     if not batch.is_control:
         return Marker.UNREADABLE  # data behind the last record
-    kind = control_type(batch.data[HEADER.size :])
+    kind = control_type(batch.data[HEADER_BYTES :])
     marker = _MARKERS.get(kind, Marker.UNREADABLE) if kind is not None else Marker.UNREADABLE
     if producer_epoch is not None:
         allowed = (0, 1, 2) if marker is Marker.ABORT else (0, 1)
@@ -298,10 +294,10 @@ def _judge(batch: StoredBatch, producer_epoch: int | None) -> Marker:
 
 def control_type(records: memoryview) -> int | None:
     """The type in a control record's key: 0 abort, 1 commit; None when it has none, as after compaction."""
-    at = _skip_varint(records, 0)  # length
+    at = varint.skip(records, 0)  # length
     at += 1  # attributes
-    at = _skip_varint(records, at)  # timestampDelta
-    at = _skip_varint(records, at)  # offsetDelta
+    at = varint.skip(records, at)  # timestampDelta
+    at = varint.skip(records, at)  # offsetDelta
     if at >= len(records) or records[at] != 8:  # key length 4, zigzag
         return None
     if at + 5 > len(records):
@@ -310,11 +306,7 @@ def control_type(records: memoryview) -> int | None:
     return int(kind) if version >= 0 else None
 
 
-def _skip_varint(data: memoryview, at: int) -> int:
-    while at < len(data) and data[at] & 0x80:
-        at += 1
-    return at + 1
-
+# -- what a compacted topic leaves, and for how long -------------------------------------------------------------------
 
 #: The topic settings that are read here.
 COMPACTION = ("cleanup.policy", "delete.retention.ms", "min.compaction.lag.ms")

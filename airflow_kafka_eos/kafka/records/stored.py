@@ -1,33 +1,33 @@
 """Record batches as a partition's log has them: told apart, checked, taken apart, and framed for another transaction.
 
-No I/O. Layout: record batch v2 (Kafka protocol, "Record Batch"; KIP-98).
+No I/O.
 """
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import lz4.frame
 from crc32c import crc32c
 
-from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.producer.options import COMPRESSIONS
-from airflow_kafka_eos.kafka.records.batch import HEADER_BYTES, SealedBatch, frame
+from airflow_kafka_eos.kafka.records.batch import (
+    CODEC,
+    CONTROL,
+    CRC,
+    CRC_AT,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_FROM,
+    MAGIC,
+    SealedBatch,
+    frame,
+)
+from airflow_kafka_eos.kafka.records.compression import decompressed
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
+from airflow_kafka_eos.kafka.records.varint import read_zig_zag
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
-
-# baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp,
-# maxTimestamp, producerId, producerEpoch, baseSequence, recordCount
-HEADER = struct.Struct(">qiibIhiqqqhii")
-#: batchLength counts what follows itself
-LENGTH_FROM = 12
-CONTROL = 0x20
-_CODEC = 0x07
-_CRC_FROM = 21
-_XERIAL = b"\x82SNAPPY\x00"
 
 
 class StoredBatch(NamedTuple):
@@ -55,7 +55,7 @@ class StoredBatch(NamedTuple):
     @property
     def is_intact(self) -> bool:
         """The checksum fits."""
-        return bool(crc32c(self.data[_CRC_FROM:]) == struct.unpack_from(">I", self.data, _CRC_FROM - 4)[0])
+        return bool(crc32c(self.data[CRC_FROM:]) == CRC.unpack_from(self.data, CRC_AT)[0])
 
 
 def batches(buffer: bytes | bytearray | memoryview) -> Iterator[StoredBatch]:
@@ -68,7 +68,7 @@ def batches(buffer: bytes | bytearray | memoryview) -> Iterator[StoredBatch]:
         end = at + LENGTH_FROM + length
         if end > len(view):
             return
-        if magic == 2:
+        if magic == MAGIC:
             yield StoredBatch(
                 base, base + delta, producer, epoch, attributes, count, first, newest, view[at:end]
             )
@@ -91,7 +91,7 @@ def reframe(
         order,
         state,
         sequence,
-        code=batch.attributes & _CODEC,
+        code=batch.attributes & CODEC,
         records=batch.records,
         base_timestamp=batch.base_timestamp,
         max_timestamp=batch.max_timestamp,
@@ -103,14 +103,14 @@ def feed(batch: StoredBatch, digest: PartitionDigest) -> None:
 
     :raises ConfigurationError: this Python cannot decompress it.
     """
-    data = decompressed(batch)
+    data = decompressed(batch.attributes & CODEC, batch.data[HEADER_BYTES:])
     lengths: list[int] = []
     keys: list[memoryview] = []
     values: list[memoryview] = []
     sections: list[memoryview] = []
     at = 0
     for _ in range(batch.records):
-        size, at = _signed(data, at)
+        size, at = read_zig_zag(data, at)
         end = at + size
         at += 1  # attributes
         while data[at] & 0x80:  # timestamp's delta
@@ -118,11 +118,11 @@ def feed(batch: StoredBatch, digest: PartitionDigest) -> None:
         at += 1
         while data[at] & 0x80:  # offset's delta
             at += 1
-        key_length, at = _signed(data, at + 1)
+        key_length, at = read_zig_zag(data, at + 1)
         if key_length > 0:
             keys.append(data[at : at + key_length])
             at += key_length
-        value_length, at = _signed(data, at)
+        value_length, at = read_zig_zag(data, at)
         if value_length > 0:
             values.append(data[at : at + value_length])
             at += value_length
@@ -131,68 +131,3 @@ def feed(batch: StoredBatch, digest: PartitionDigest) -> None:
         at = end
     packed = struct.pack(f"<{len(lengths)}i", *lengths)
     digest.update_columns(packed, b"".join(keys), b"".join(values), b"".join(sections))
-
-
-def decompressed(batch: StoredBatch) -> memoryview:
-    """A batch's records as they were before compression.
-
-    :raises ConfigurationError: zstd or snappy without pyarrow.
-    """
-    data = batch.data[HEADER_BYTES:]
-    codec = COMPRESSIONS[batch.attributes & _CODEC]
-    if codec == "none":
-        return data
-    if codec == "gzip":
-        return memoryview(gzip.decompress(data))
-    if codec == "lz4":
-        return memoryview(lz4.frame.decompress(data))
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise ConfigurationError(
-            f"records compressed with {codec} cannot be checked without pyarrow",
-            remedy="Install pyarrow where commit runs, then run it again",
-        ) from None
-    if codec == "zstd":
-        with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
-            return memoryview(stream.read())
-    return memoryview(b"".join(_snappy(data, pa.Codec("snappy"))))
-
-
-def _snappy(data: memoryview, codec: Any) -> Iterator[bytes]:
-    """snappy-java's blocks behind their lengths, or one block as librdkafka may write it."""
-    if bytes(data[: len(_XERIAL)]) != _XERIAL:
-        yield _unsnapped(data, codec)
-        return
-    at = len(_XERIAL) + 8  # two versions
-    while at < len(data):
-        (size,) = struct.unpack_from(">i", data, at)
-        at += 4
-        yield _unsnapped(data[at : at + size], codec)
-        at += size
-
-
-def _unsnapped(block: memoryview, codec: Any) -> bytes:
-    size, shift, at = 0, 0, 0
-    while True:  # snappy begins with the length that it will have
-        size |= (block[at] & 0x7F) << shift
-        if block[at] < 0x80:
-            break
-        at, shift = at + 1, shift + 7
-    return bytes(codec.decompress(block, decompressed_size=size, asbytes=True))
-
-
-def _signed(data: memoryview, at: int) -> tuple[int, int]:
-    """A zig-zag varint, and the place behind it."""
-    byte = data[at]
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    number, shift = byte & 0x7F, 7
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7

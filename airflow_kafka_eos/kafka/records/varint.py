@@ -21,6 +21,22 @@ def zig_zag(number: int) -> bytes:
     return unsigned((number << 1) ^ (number >> 63))
 
 
+def read_zig_zag(data: memoryview, at: int) -> tuple[int, int]:
+    """What :func:`zig_zag` wrote, and the place behind it."""
+    byte = data[at]
+    if byte < 0x80:  # most are short
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    number, at = read_unsigned(data, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def skip(data: memoryview, at: int) -> int:
+    """The place behind a varint, or behind the end of the data."""
+    while at < len(data) and data[at] & 0x80:
+        at += 1
+    return at + 1
+
+
 def read_unsigned(data: memoryview, at: int) -> tuple[int, int]:
     """What :func:`unsigned` wrote, and the place behind it."""
     number, shift = 0, 0

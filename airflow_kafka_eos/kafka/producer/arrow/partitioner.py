@@ -1,10 +1,8 @@
-"""The partition of each record's key, as Kafka's clients choose it.
+"""Which topic and partition each row of a batch goes to: the one that it names, or the one that its key chooses.
 
-The names are librdkafka's (its setting ``partitioner``); ``murmur2_random`` is the Java client's default for keyed
-records and ours. What has no key, or none that the partitioner looks at, is spread evenly, in runs: runs make large
-batches (KIP-480's sticky partitioner has the same reason).
-
-Which topic and partition each row of a batch goes to.
+A key chooses as in Kafka's clients. The names are librdkafka's (its setting ``partitioner``); ``murmur2_random`` is the
+Java client's default for keyed records and ours. What has no key, or none that the partitioner looks at, is spread
+evenly, in runs: runs make large batches (KIP-480's sticky partitioner has the same reason).
 """
 
 from __future__ import annotations
@@ -30,6 +28,92 @@ _KNOWN = {
 }
 
 Partitions = npt.NDArray[np.int32]
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+
+
+class UnplacedRow(Exception):
+    """A row has no place: its topic (None: null) is not there, or its partition is not."""
+
+    def __init__(self, topic: str | None, partition: int | None = None) -> None:
+        super().__init__(topic, partition)
+        self.topic = topic
+        self.partition = partition
+
+
+def column(batch: pa.RecordBatch, name: str) -> Any:
+    """A column by name; None when it is not there or holds only nulls."""
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        return None
+    found = batch.column(index)
+    return None if found.null_count == len(found) else found
+
+
+def place(
+    batch: pa.RecordBatch,
+    topics: Mapping[str, int],
+    default_topic: str | None,
+    partitioner: str,
+    *,
+    start: int = 0,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The places of a batch's rows, from its columns ``topic``, ``partition`` and ``key`` (each may be missing).
+
+    A partition that a row names itself is kept; else its key chooses. Every writer and the arrangement of a load of
+    scope ``load`` go by this one function, so a record has the same partition in both scopes.
+
+    :param topics: partitions by topic.
+    :param start: see :func:`assign`.
+    :returns: per row the topic, as its place in ``sorted(topics)``, and the partition.
+    :raises UnplacedRow: a row's topic or partition is not there.
+    """
+    names = sorted(topics)
+    codes = _topic_codes(column(batch, "topic"), batch.num_rows, names, default_topic)
+    keys = column(batch, "key")
+    keys = None if keys is None else binary(keys)
+    explicit = column(batch, "partition")
+    present = [int(code) for code in (codes[:1] if len(topics) == 1 else np.unique(codes))]
+    if explicit is None and len(present) == 1:
+        return codes, assign(keys, batch.num_rows, topics[names[present[0]]], partitioner, start=start)
+    found = np.empty(batch.num_rows, np.int32)
+    named = np.zeros(batch.num_rows, np.bool_) if explicit is None else truths(explicit.is_valid())
+    for code in present:
+        count = topics[names[code]]
+        rows = np.flatnonzero((codes == code) & ~named)
+        mine = keys if keys is None or len(rows) == len(codes) else keys.take(numbers(rows))
+        found[rows] = assign(mine, len(rows), count, partitioner, start=start)
+        if explicit is not None:
+            rows = np.flatnonzero((codes == code) & named)
+            wanted = pc.fill_null(explicit, -1).to_numpy(zero_copy_only=False)[rows]
+            outside = (wanted < 0) | (wanted >= count)
+            if outside.any():
+                raise UnplacedRow(names[code], int(wanted[outside][0]))
+            found[rows] = wanted
+    return codes, found
+
+
+def _topic_codes(
+    column: Any, rows: int, names: list[str], default_topic: str | None
+) -> npt.NDArray[np.int32]:
+    if column is None:
+        if default_topic is None and rows:
+            raise UnplacedRow(None)
+        return np.full(rows, names.index(default_topic) if default_topic else 0, np.int32)
+    encoded = column.dictionary_encode()
+    code_of = []
+    for name in encoded.dictionary.to_pylist():
+        if name not in names:
+            raise UnplacedRow(name)
+        code_of.append(names.index(name))
+    indices = encoded.indices
+    if indices.null_count:
+        if default_topic is None:
+            raise UnplacedRow(None)
+        code_of.append(names.index(default_topic))
+        indices = pc.fill_null(indices, pa.scalar(len(code_of) - 1, indices.type))
+    found: npt.NDArray[np.int32] = np.array(code_of, np.int32)[indices.to_numpy(zero_copy_only=False)]
+    return found
 
 
 def assign(keys: pa.BinaryArray | None, rows: int, partitions: int, partitioner: str, *, start: int = 0) -> Partitions:
@@ -37,7 +121,7 @@ def assign(keys: pa.BinaryArray | None, rows: int, partitions: int, partitioner:
 
     :param keys: binary column, null allowed; None when no row has a key.
     :param partitions: how many the topic has.
-    :param partitioner: one of ``producer_options.PARTITIONERS``.
+    :param partitioner: one of :data:`~airflow_kafka_eos.kafka.producer.options.PARTITIONERS`.
     :param start: the partition where the first run of rows without a key goes.
     """
     kind, spread = _KNOWN[partitioner]
@@ -70,10 +154,6 @@ def evenly(rows: int, partitions: int, start: int = 0) -> Partitions:
 def crc32(keys: pa.BinaryArray) -> npt.NDArray[np.uint32]:
     """CRC-32 (zlib's) of each key; a null is hashed as an empty one."""
     return np.fromiter((zlib.crc32(k or b"") for k in keys.to_pylist()), np.uint32, len(keys))
-
-
-_M = np.uint32(0x5BD1E995)
-_SEED = np.uint32(0x9747B28C)
 
 
 def murmur2(keys: pa.BinaryArray) -> npt.NDArray[np.uint32]:
@@ -129,87 +209,3 @@ def _tail(hashes: npt.NDArray[np.uint32], data: Any, lengths: Any, starts: Any) 
             hashes[has] ^= data[ends[has] + byte].astype(np.uint32) << np.uint32(8 * byte)
     has = np.flatnonzero(rest)
     hashes[has] *= _M
-
-
-class UnplacedRow(Exception):
-    """A row has no place: its topic (None: null) is not there, or its partition is not."""
-
-    def __init__(self, topic: str | None, partition: int | None = None) -> None:
-        super().__init__(topic, partition)
-        self.topic = topic
-        self.partition = partition
-
-
-def column(batch: pa.RecordBatch, name: str) -> Any:
-    """A column by name; None when it is not there or holds only nulls."""
-    index = batch.schema.get_field_index(name)
-    if index < 0:
-        return None
-    found = batch.column(index)
-    return None if found.null_count == len(found) else found
-
-
-def place(
-    batch: pa.RecordBatch,
-    topics: Mapping[str, int],
-    default_topic: str | None,
-    partitioner: str,
-    *,
-    start: int = 0,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The places of a batch's rows, from its columns ``topic``, ``partition`` and ``key`` (each may be missing).
-
-    A partition that a row names itself is kept; else its key chooses. Every writer and the arrangement of a load of
-    scope ``load`` go by this one function, so a record has the same partition in both scopes.
-
-    :param topics: partitions by topic.
-    :param start: see :func:`~airflow_kafka_eos.kafka.producer.arrow.partitioner.assign`.
-    :returns: per row the topic, as its place in ``sorted(topics)``, and the partition.
-    :raises UnplacedRow: a row's topic or partition is not there.
-    """
-    names = sorted(topics)
-    codes = _topic_codes(column(batch, "topic"), batch.num_rows, names, default_topic)
-    keys = column(batch, "key")
-    keys = None if keys is None else binary(keys)
-    explicit = column(batch, "partition")
-    present = [int(code) for code in (codes[:1] if len(topics) == 1 else np.unique(codes))]
-    if explicit is None and len(present) == 1:
-        return codes, assign(keys, batch.num_rows, topics[names[present[0]]], partitioner, start=start)
-    found = np.empty(batch.num_rows, np.int32)
-    named = np.zeros(batch.num_rows, np.bool_) if explicit is None else truths(explicit.is_valid())
-    for code in present:
-        count = topics[names[code]]
-        rows = np.flatnonzero((codes == code) & ~named)
-        mine = keys if keys is None or len(rows) == len(codes) else keys.take(numbers(rows))
-        found[rows] = assign(mine, len(rows), count, partitioner, start=start)
-        if explicit is not None:
-            rows = np.flatnonzero((codes == code) & named)
-            wanted = pc.fill_null(explicit, -1).to_numpy(zero_copy_only=False)[rows]
-            outside = (wanted < 0) | (wanted >= count)
-            if outside.any():
-                raise UnplacedRow(names[code], int(wanted[outside][0]))
-            found[rows] = wanted
-    return codes, found
-
-
-def _topic_codes(
-    column: Any, rows: int, names: list[str], default_topic: str | None
-) -> npt.NDArray[np.int32]:
-    if column is None:
-        if default_topic is None and rows:
-            raise UnplacedRow(None)
-        return np.full(rows, names.index(default_topic) if default_topic else 0, np.int32)
-    encoded = column.dictionary_encode()
-    code_of = []
-    for name in encoded.dictionary.to_pylist():
-        if name not in names:
-            raise UnplacedRow(name)
-        code_of.append(names.index(name))
-    indices = encoded.indices
-    if indices.null_count:
-        if default_topic is None:
-            raise UnplacedRow(None)
-        code_of.append(names.index(default_topic))
-        indices = pc.fill_null(indices, pa.scalar(len(code_of) - 1, indices.type))
-    found: npt.NDArray[np.int32] = np.array(code_of, np.int32)[indices.to_numpy(zero_copy_only=False)]
-    return found

@@ -2,13 +2,9 @@
 
 The thread that encodes puts batches in; a thread of the sender's own does all the waiting, so that the brokers have
 work while the next batches are made. What is sent again is the same batch with the same sequence: the broker takes it
-once (KIP-98), and refuses what would leave a gap.
-
-What a broker's answer to one record batch means. No I/O.
-
-Codes: Kafka's protocol guide; which of them may be tried again: KIP-360, KIP-890 and the Java client's Sender.
-
-How partitions join the transaction: by themselves with transaction version 2, announced before with version 1.
+once (KIP-98), and refuses what would leave a gap. Before a partition's first batch it joins the transaction, see
+:class:`Enrolment`. What an answer means is :func:`judge`'s: by Kafka's protocol guide, KIP-360, KIP-890 and the Java
+client's Sender.
 """
 
 from __future__ import annotations
@@ -24,6 +20,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from kafka import errors
+from kafka.protocol.producer.produce import ProduceRequest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from airflow_kafka_eos.errors import (
@@ -37,35 +35,49 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client import retry
-from airflow_kafka_eos.kafka.client.retry import is_retriable, name_of
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire
 from airflow_kafka_eos.kafka.producer.interface import Tally
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.producer.produce_request import (
     IMPLICIT_VERSION,
     LOWEST_VERSION,
     TOPIC_ID_VERSION,
-    BatchesRequest,
-    ProduceWire,
+    produce_request,
 )
 from airflow_kafka_eos.kafka.records.batch import SealedBatch
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
-UNKNOWN_TOPIC = frozenset({3, 100, 103})
-CORRUPT_MESSAGE = 2
-OUT_OF_ORDER_SEQUENCE = 45
+_log = logging.getLogger(__name__)
+
+#: Bytes of one request; brokers refuse above socket.request.max.bytes, 100 MiB by default.
+_REQUEST_BYTES = 8 * 1024 * 1024
+#: How long a topic may be unknown: metadata of a new topic travels for a moment.
+_UNKNOWN_S = 10.0
+_IDLE_S = 0.5
+#: The highest version for clients; from 4 on it is spoken among brokers (KIP-890).
+_ADD_PARTITIONS_VERSION = 3
 
 #: The transaction is not open any more, or not this writer's.
-NOT_OURS = frozenset({47, 48, 49, 90, 120})
-_TOPIC_REFUSED = 29
-_ID_REFUSED = 53
-_REFUSED = frozenset({_TOPIC_REFUSED, 31, _ID_REFUSED})
-_RECORD = {
-    10: "the batch is larger than the topic's max.message.bytes, which was lowered since prepare began",
-    32: "a timestamp is outside of what the topic takes (message.timestamp.before.max.ms, …after.max.ms)",
-    44: "the topic's policy refuses it",
-    76: "the broker or the topic does not take this compression.type",
-    87: "the topic refuses a record: a compacted topic takes none without key",
+NOT_OURS = retry.codes(
+    errors.InvalidProducerEpochError,
+    errors.InvalidTxnStateError,
+    errors.InvalidProducerIdMappingError,
+    errors.ProducerFencedError,
+    errors.TransactionAbortableError,
+)
+_TOPIC_REFUSED: int = errors.TopicAuthorizationFailedError.errno
+_ID_REFUSED: int = errors.TransactionalIdAuthorizationFailedError.errno
+_REFUSED = {_TOPIC_REFUSED, _ID_REFUSED, errors.ClusterAuthorizationFailedError.errno}
+_OF_RECORDS = {
+    errors.MessageSizeTooLargeError: "the batch is larger than the topic's max.message.bytes, which was lowered since "
+    "prepare began",
+    errors.InvalidTimestampError: "a timestamp is outside of what the topic takes (message.timestamp.before.max.ms, "
+    "…after.max.ms)",
+    errors.PolicyViolationError: "the topic's policy refuses it",
+    errors.UnsupportedCompressionTypeError: "the broker or the topic does not take this compression.type",
+    errors.InvalidRecordError: "the topic refuses a record: a compacted topic takes none without key",
 }
+_RECORD: dict[int, str] = {error.errno: text for error, text in _OF_RECORDS.items()}
 
 
 class Answer(Enum):
@@ -87,11 +99,11 @@ def judge(
     """
     if code == 0 and base_offset >= 0:
         return Answer.DONE
-    if code == OUT_OF_ORDER_SEQUENCE and not first_unacknowledged:
+    if code == errors.OutOfOrderSequenceNumberError.errno and not first_unacknowledged:
         return Answer.BEHIND
-    if code == CORRUPT_MESSAGE or is_retriable(code, metadata_may_lag=True):
+    if code == errors.CorruptRecordError.errno or retry.is_retriable(code, metadata_may_lag=True):
         return Answer.AGAIN
-    said = f"{name_of(code)}{f' ({message})' if message else ''}"
+    said = f"{retry.name_of(code)}{f' ({message})' if message else ''}"
     where = f"writing to {partition}"
     if code in NOT_OURS:
         return ProducerFencedError(
@@ -128,12 +140,6 @@ def gone(partition: TopicPartition, seconds: float, id: str) -> TopicError:
     )
 
 
-#: The highest version for clients; from 4 on it is spoken among brokers (KIP-890).
-_ADD_PARTITIONS_VERSION = 3
-_NOT_ATTEMPTED = 55
-_PRODUCE = 0  # its api key
-
-
 class Enrolment:
     """Makes partitions part of one transaction before its first batch is sent there.
 
@@ -141,7 +147,7 @@ class Enrolment:
     version must not be sent where it is not.
     """
 
-    def __init__(self, wire: ProduceWire, transactional_id: str, state: PreparedTxnState, *, shared: bool) -> None:
+    def __init__(self, wire: PipelinedWire, transactional_id: str, state: PreparedTxnState, *, shared: bool) -> None:
         """
         :param shared: scope ``load``: a partition whose leader knows producer id and epoch is refused
             (rule: scope-load-writes-once).
@@ -150,7 +156,7 @@ class Enrolment:
         self._shared = shared
         self.transactional_id = transactional_id
         self._state = state
-        offered = wire.api_versions()[_PRODUCE][1]
+        offered = wire.api_versions()[ProduceRequest.API_KEY][1]
         self._implicit = offered >= IMPLICIT_VERSION and wire.transaction_version() >= 2
         highest = TOPIC_ID_VERSION if self._implicit else IMPLICIT_VERSION - 1
         #: the version of Produce to send
@@ -166,17 +172,13 @@ class Enrolment:
         if not left:
             return
         if self._shared:
-            self._refuse_known(left)
+            self._check_unwritten(left)
         if not self._implicit:
-            retry.until_settled(
-                lambda: self._add(left),
-                what=f"adding {len(left)} partitions to {self.transactional_id}",
-                timeout_s=self._wire.timeout_s,
-                transactional_id=self.transactional_id,
-            )
+            what = f"adding {len(left)} partitions to {self.transactional_id}"
+            self._wire.until_settled(lambda: self._add(left), what=what, transactional_id=self.transactional_id)
         self._enrolled.update(left)
 
-    def _refuse_known(self, partitions: Sequence[TopicPartition]) -> None:
+    def _check_unwritten(self, partitions: Sequence[TopicPartition]) -> None:
         """Only the second writer of a partition can find them there: each has one owning task.
 
         The producer id alone may be of an earlier load, which has used the same pooled id; the epoch is one attempt's.
@@ -210,8 +212,9 @@ class Enrolment:
             for t in answer.results_by_topic_v3_and_below
             for p in t.results_by_partition
         }
-        for (name, partition), code in sorted(codes.items(), key=lambda item: item[1] == _NOT_ATTEMPTED):
-            if code == retry.NOT_COORDINATOR:
+        not_attempted = errors.OperationNotAttemptedError.errno
+        for (name, partition), code in sorted(codes.items(), key=lambda item: item[1] == not_attempted):
+            if code == errors.NotCoordinatorError.errno:
                 self._wire.forget_coordinators([self.transactional_id])
             if code in NOT_OURS:
                 raise ProducerFencedError(
@@ -219,19 +222,10 @@ class Enrolment:
                     remedy="Someone ended it, or its timeout has passed; clear prepare to write again",
                     transactional_id=self.transactional_id,
                 )
-            resource = f"TransactionalId {self.transactional_id}" if code == 53 else f"Topic {name}"
+            resource = f"TransactionalId {self.transactional_id}" if code == _ID_REFUSED else f"Topic {name}"
             retry.check(
                 code, operation="WRITE", resource=resource, transactional_id=self.transactional_id, lag=True
             )
-
-
-_log = logging.getLogger(__name__)
-
-#: Bytes of one request; brokers refuse above socket.request.max.bytes, 100 MiB by default.
-_REQUEST_BYTES = 8 * 1024 * 1024
-#: How long a topic may be unknown: metadata of a new topic travels for a moment.
-_UNKNOWN_S = 10.0
-_IDLE_S = 0.5
 
 
 @dataclass(eq=False)
@@ -276,7 +270,7 @@ class Sender:
 
     def __init__(
         self,
-        wire: ProduceWire,
+        wire: PipelinedWire,
         enrolment: Enrolment,
         topic_ids: Mapping[str, uuid.UUID],
         options: ProducerOptions,
@@ -405,7 +399,7 @@ class Sender:
             queue.broker = broker
             batches.append(batch)
             room -= batch.bytes
-        request = BatchesRequest(
+        request = produce_request(
             batches,
             transactional_id=self._id,
             version=self._enrolment.produce_version,
@@ -470,7 +464,7 @@ class Sender:
             code = -1 if answer is None else answer.error_code
             _log.info("%s: %s for %s, sending it again", self._id, retry.name_of(code), batch.partition)
             queue.again(batch, now, retry.name_of(code))
-            if code not in UNKNOWN_TOPIC:
+            if code not in retry.UNKNOWN_TOPIC:
                 queue.unknown_since = None  # this broker knows it
             elif queue.unknown_since is None:
                 queue.unknown_since = now
@@ -495,7 +489,7 @@ class Sender:
         except BrokerUnavailableError:
             return False
         return not any(
-            t.error_code not in UNKNOWN_TOPIC and partition.partition in {p.partition_index for p in t.partitions}
+            t.error_code not in retry.UNKNOWN_TOPIC and partition.partition in {p.partition_index for p in t.partitions}
             for t in topics
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,37 +10,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_kafka_eos.errors import BrokerUnavailableError, ProducerFencedError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
-from airflow_kafka_eos.kafka.admin.find_markers import uuid_of
+from airflow_kafka_eos.errors import ProducerFencedError
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire
 from airflow_kafka_eos.kafka.producer import record_errors
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, Columns, TooLarge
 from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import UnplacedRow, place
-from airflow_kafka_eos.kafka.producer.arrow.sender import Enrolment, Sender
-from airflow_kafka_eos.kafka.producer.interface import (
-    Tally,
-    TopicLimits,
-    WriteTarget,
-    confirm,
-    left_ms,
-    refuse_changed,
-)
+from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
+from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import ANSWER_S, SentTransaction
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget, check_unchanged, left_ms
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
-from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.kafka.records.compression import compressor
-from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 
-_log = logging.getLogger(__name__)
 
-_ANSWER_S = 60.0
-
-
-class ArrowWriter:
+class ArrowWriter(SentTransaction):
     """A :class:`~airflow_kafka_eos.kafka.producer.interface.TransactionWriter` that touches no row in Python.
 
     :param now_ms: the clock that the deadline is read from, milliseconds since the epoch.
@@ -54,12 +40,11 @@ class ArrowWriter:
         *,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        self._settings = settings
+        super().__init__(settings, target.transactional_id, ProducerOptions.from_settings(settings))
         self._target = target
-        self._options = ProducerOptions.from_settings(settings)
+        self._shared = target.shared is not None
         self._codec = compressor(self._options.compression, self._options.compression_level)
         self._now_ms = now_ms
-        self._id = str(target.transactional_id)
         self._topics: Mapping[str, TopicLimits] = target.topics
         self._counts = {name: limits.partitions for name, limits in target.topics.items()}
         names = sorted(self._counts)
@@ -67,14 +52,10 @@ class ArrowWriter:
         self._oldest = np.array([target.topics[name].oldest_timestamp_ms for name in names], np.int64)
         # where each topic's partitions begin among all places
         self._first_place = np.cumsum([0, *(self._counts[name] for name in names)], dtype=np.int32)
-        self._tally = Tally()
         # rows without a key begin at another partition in each Spark task: small tasks must not all fill the first
         self._run = target.transactional_id.spark_partition or 0
         self._prepared = False
-        self._wire: ProduceWire | None = None
-        self._sender: Sender | None = None
         self._batcher: Batcher | None = None
-        self._state = PreparedTxnState.EMPTY
 
     # -- the writer's interface ----------------------------------------------------------------------------------
 
@@ -83,14 +64,9 @@ class ArrowWriter:
 
         Rule: one-init-per-transaction.
         """
-        wire = self._wire = ProduceWire(
-            self._settings,
-            timeout_s=_ANSWER_S,
-            request_timeout_s=self._options.request_timeout_s,
-        )
-        wire.timeout_s = min(_ANSWER_S, self._left_ms() / 1000)
+        wire = self._connect()
+        wire.timeout_s = min(ANSWER_S, self._left_ms() / 1000)
         self._topics = self._identified(wire)
-        topic_ids = {name: uuid_of(limits.topic_id or "") for name, limits in self._topics.items()}
         self._state = self._target.shared or self._coordinator(wire).init_producer_id(
             self._id,
             self._target.transaction_timeout_ms,
@@ -98,9 +74,8 @@ class ArrowWriter:
             # it is sent again until it is answered: never beyond the deadline
             before_sending=self._left_ms,
         )
-        wire.timeout_s = _ANSWER_S
-        enrolment = Enrolment(wire, self._id, self._state, shared=self._target.shared is not None)
-        self._sender = Sender(wire, enrolment, topic_ids, self._options, self._tally)
+        wire.timeout_s = ANSWER_S
+        self._make_sender(wire, {name: limits.topic_id or "" for name, limits in self._topics.items()})
         self._batcher = Batcher(
             self._state,
             {name: limits.max_message_bytes for name, limits in self._target.topics.items()},
@@ -123,7 +98,7 @@ class ArrowWriter:
                     piece, self._counts, self._target.default_topic, self._options.partitioner, start=self._run
                 )
                 self._run += 1
-                self._refuse_too_old(columns, topics)
+                self._check_timestamps(columns, topics)
                 for sealed in batcher.add(columns, self._first_place[topics] + partitions, self._places):
                     sender.put(sealed)
             except UnplacedRow as e:
@@ -140,52 +115,18 @@ class ArrowWriter:
         sender, batcher = self._opened()
         for sealed in batcher.finish():
             sender.put(sealed)
-        sender.flush()
-        sender.stop()
         self._prepared = True  # nothing is written behind what is reported
-        if self._tally.records != self._tally.acknowledged:
-            raise BrokerUnavailableError(
-                f"{self._tally.records} records were sent, {self._tally.acknowledged} were acknowledged",
-                remedy="Clear prepare to write again",
-                transactional_id=self._id,
-            )
+        self._flush(sender, "sent", "Clear prepare to write again")
         assert self._wire is not None
-        refuse_changed(self._topics, Partitions(self._wire).topic_info(self._topics), self._id)
-        seen = self._coordinator(self._wire).describe([self._id]).get(self._id)
-        confirm(seen, self._state, self._tally.partitions, self._id, shared=self._target.shared is not None)
-        return PreparedTransaction(self._id, self._state), self._tally.writes()
-
-    def abort(self) -> None:
-        """See the interface. A shared transaction is not this writer's to end: its driver does.
-
-        Rule: scope-load-writes-once.
-        """
-        if self._sender is None or self._wire is None:
-            return
-        self._sender.stop()
-        self._sender = None
-        if self._target.shared is not None:
-            return
-        try:
-            self._coordinator(self._wire).end(PreparedTransaction(self._id, self._state), Verdict.ABORT)
-        except Exception as e:
-            _log.warning("%s could not be aborted (%s); cleanup finds it", self._id, e)
-
-    def close(self) -> None:
-        """See the interface. A closed connection ends no transaction."""
-        if self._sender is not None:
-            self._sender.stop()
-            self._sender = None
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        check_unchanged(self._topics, Partitions(self._wire).topic_info(self._topics), self._id)
+        return self._confirm(), self._tally.writes()
 
     # -- private -------------------------------------------------------------------------------------------------
 
     def _left_ms(self) -> int:
         return left_ms(self._target.deadline_ms, self._now_ms(), self._id)
 
-    def _refuse_too_old(self, columns: Columns, topics: npt.NDArray[np.int32]) -> None:
+    def _check_timestamps(self, columns: Columns, topics: npt.NDArray[np.int32]) -> None:
         if columns.timestamps is None:
             return
         late = np.flatnonzero(columns.timestamps < self._oldest[topics])
@@ -198,11 +139,7 @@ class ArrowWriter:
             raise ProducerFencedError("the writer has no open transaction", remedy="Call open() first, once")
         return self._sender, self._batcher
 
-    def _coordinator(self, wire: ProduceWire) -> Coordinator:
-        named = self._target.transactional_id
-        return Coordinator(wire, namespace=named.namespace, ledger_id=named.ledger_id)
-
-    def _identified(self, wire: ProduceWire) -> dict[str, TopicLimits]:
+    def _identified(self, wire: PipelinedWire) -> dict[str, TopicLimits]:
         """Topics as the driver saw them, so that nothing is written to one that was recreated since."""
         known = dict(self._target.topics)
         asked = [name for name, limits in known.items() if limits.topic_id is None]
