@@ -1,5 +1,7 @@
 """Marks by what a test really uses, so that `make unit` needs no broker, whatever a test's author forgot.
 
+And which files are `long`: `make test` leaves them to `make test-long`. Both together are every test.
+
 And who runs it where several processes share the tests (`pytest -n 2`): a file stays in one, for its broker, and so
 does what shares one Airflow. (Not by xdist's own groups: 3.8 marks them where pytest 9.2 does not look any more.)
 """
@@ -16,6 +18,30 @@ ROOT = Path(__file__).parent
 AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 #: files that share an Airflow, by what they have in them
 ONE_AIRFLOW = ("place: Place", "site: Site")
+#: What takes minutes on two quiet cores: an Airflow or a Spark cluster of its own, a fault in every place, a wait for
+#: what brokers do after minutes. Files, and folders as a whole; who shares an Airflow is long without being named.
+#: `make test` says at its end which files took longest: the first of them go here when it takes more than 35 minutes.
+LONG = (
+    "tests/airflow/test_authored.py",
+    "tests/airflow/test_bad_input.py",
+    "tests/airflow/test_dags.py",
+    "tests/airflow/test_look_ahead.py",
+    "tests/airflow/test_on_kill.py",
+    "tests/airflow/test_own_spark.py",
+    "tests/airflow/test_pooling.py",
+    "tests/airflow/test_reload.py",
+    "tests/airflow/test_repreparing_steps.py",
+    "tests/airflow/test_telling.py",
+    "tests/crashes",
+    "tests/kafka/test_arrow_memory.py",
+    "tests/kafka/test_broken_connections.py",
+    "tests/packaging",
+    "tests/protocol/test_changed_under_way.py",
+    "tests/protocol/test_killed.py",
+    "tests/protocol/test_pooling.py",
+    "tests/protocol/test_repair_large.py",
+    "tests/spark/test_standalone_cluster.py",
+)
 
 
 # first: before pytest deselects by mark
@@ -26,6 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.broker)
         if item.path.is_relative_to(AIRFLOW_TESTS):
             item.add_marker(pytest.mark.airflow)
+        if _is_long(item.path):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,6 +66,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return _airflow_of(file) or file
 
     return ByFile(config, log)
+
+
+@cache
+def _is_long(path: Path) -> bool:
+    file = path.relative_to(ROOT).as_posix()
+    return any(file == named or file.startswith(f"{named}/") for named in LONG) or _airflow_of(file) is not None
 
 
 @cache
