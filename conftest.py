@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent
 AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 #: files that share an Airflow, by what they have in them
 ONE_AIRFLOW = ("place: Place", "site: Site")
-#: What takes minutes on two quiet cores: an Airflow or a Spark cluster of its own, a fault in every place, a wait for
-#: what brokers do after minutes. Files, and folders as a whole; who shares an Airflow is long without being named.
+#: What takes minutes on two quiet cores: an Airflow, a Spark cluster or Spark applications of its own, a fault in every
+#: place, a wait for what brokers do after a while. Files, and folders as a whole; who shares an Airflow need not be named.
 #: `make test` says at its end which files took longest: the first of them go here when it takes more than 35 minutes.
 LONG = (
     "tests/airflow/test_authored.py",
@@ -40,7 +40,15 @@ LONG = (
     "tests/protocol/test_killed.py",
     "tests/protocol/test_pooling.py",
     "tests/protocol/test_repair_large.py",
+    "tests/spark/test_application_errors.py",
+    "tests/spark/test_formats_application.py",
+    "tests/spark/test_object_load.py",
+    "tests/spark/test_scope_load_application.py",
+    "tests/spark/test_secured_load.py",
+    "tests/spark/test_stage_retry.py",
     "tests/spark/test_standalone_cluster.py",
+    "tests/spark/test_superseded.py",
+    "tests/spark/test_ui.py",
 )
 
 

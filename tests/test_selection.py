@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from _pytest.mark.expression import Expression, ExpressionMatcher
 
 from conftest import LONG, ROOT
@@ -45,6 +46,16 @@ def test_each_test_is_of_exactly_one_of_both() -> None:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     assert options["testpaths"] == ["tests"]
     assert not [option for option in options["addopts"] if option.startswith(("-m", "-k", "--deselect", "--ignore"))]
+
+
+def test_hooks_before_a_commit_are_what_make_lint_runs() -> None:
+    """And none is fetched from elsewhere."""
+    (recipe,) = re.findall(r"(?m)^lint:.*\n((?:\t.+\n)+)", MAKEFILE)
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    (local,) = config["repos"]
+    assert (local["repo"], {hook["language"] for hook in local["hooks"]}) == ("local", {"system"})
+    entries = [hook["entry"] for hook in local["hooks"]]
+    assert entries == recipe.replace("$(BIN)", ".venv/bin").replace("\t", "").splitlines()
 
 
 def test_ci_runs_both() -> None:
