@@ -19,7 +19,7 @@ AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 #: files that share an Airflow, by what they have in them
 ONE_AIRFLOW = ("place: Place", "site: Site")
 #: What takes minutes on two quiet cores: an Airflow, a Spark cluster or Spark applications of its own, a fault in every
-#: place, a wait for what brokers do after a while. Files, and folders as a whole; who shares an Airflow need not be named.
+#: place, a wait for what brokers do late. Files, and whole folders; files that share an Airflow need not be named.
 #: `make test` says at its end which files took longest: the first of them go here when it takes more than 35 minutes.
 LONG = (
     "tests/airflow/test_authored.py",
