@@ -52,8 +52,9 @@ WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) -p tests.progress
 
 # what fails first when something is wrong: values, rules, documents, the adapters, and a commit on a real broker
-CHECKED := $(wildcard tests/test_*.py) tests/mutations tests/adapters tests/kafka/test_end_txn.py \
-	tests/protocol/test_deciding.py tests/protocol/test_committing.py
+STARTS_AIRFLOW_OFTEN := tests/adapters/test_airflow_cli.py
+CHECKED := $(wildcard tests/test_*.py) tests/mutations tests/kafka/test_end_txn.py tests/protocol/test_deciding.py \
+	tests/protocol/test_committing.py $(filter-out $(STARTS_AIRFLOW_OFTEN),$(wildcard tests/adapters/test_*.py))
 
 check: tools lint
 	$(PYTEST) -m "not long and not spark" $(CHECKED)
