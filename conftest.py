@@ -1,6 +1,6 @@
 """Marks by what a test really uses, so that `make unit` needs no broker, whatever a test's author forgot.
 
-And which files are `long`: `make test` leaves them to `make test-long`. Both together are every test.
+And which files are long: `make test` leaves them to `make test-long`. Both together are every test.
 
 And who runs it where several processes share the tests (`pytest -n 2`): a file stays in one, for its broker, and so
 does what shares one Airflow. (Not by xdist's own groups: 3.8 marks them where pytest 9.2 does not look any more.)
@@ -14,42 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.long_tests import LONG
+
 ROOT = Path(__file__).parent
 AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 #: files that share an Airflow, by what they have in them
 ONE_AIRFLOW = ("place: Place", "site: Site")
-#: What takes minutes on two quiet cores: an Airflow, a Spark cluster or Spark applications of its own, a fault in every
-#: place, a wait for what brokers do late. Files, and whole folders; files that share an Airflow need not be named.
-#: `make test` says at its end which files took longest: the first of them go here when it takes more than 35 minutes.
-LONG = (
-    "tests/airflow/test_authored.py",
-    "tests/airflow/test_bad_input.py",
-    "tests/airflow/test_dags.py",
-    "tests/airflow/test_look_ahead.py",
-    "tests/airflow/test_on_kill.py",
-    "tests/airflow/test_own_spark.py",
-    "tests/airflow/test_pooling.py",
-    "tests/airflow/test_reload.py",
-    "tests/airflow/test_repreparing_steps.py",
-    "tests/airflow/test_telling.py",
-    "tests/crashes",
-    "tests/kafka/test_arrow_memory.py",
-    "tests/kafka/test_broken_connections.py",
-    "tests/packaging",
-    "tests/protocol/test_changed_under_way.py",
-    "tests/protocol/test_killed.py",
-    "tests/protocol/test_pooling.py",
-    "tests/protocol/test_repair_large.py",
-    "tests/spark/test_application_errors.py",
-    "tests/spark/test_formats_application.py",
-    "tests/spark/test_object_load.py",
-    "tests/spark/test_scope_load_application.py",
-    "tests/spark/test_secured_load.py",
-    "tests/spark/test_stage_retry.py",
-    "tests/spark/test_standalone_cluster.py",
-    "tests/spark/test_superseded.py",
-    "tests/spark/test_ui.py",
-)
 
 
 # first: before pytest deselects by mark

@@ -80,7 +80,9 @@ class Progress:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         while not self._over.wait(EVERY_SECONDS):
             if reporter is not None:
-                reporter.ensure_newline()
+                # below the dots of the line that is being written
+                if reporter._tw.width_of_current_line:
+                    reporter._tw.line()
                 reporter.write_line(self.line())
 
     def pytest_sessionfinish(self) -> None:

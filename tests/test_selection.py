@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 import yaml
 from _pytest.mark.expression import Expression, ExpressionMatcher
 
-from conftest import LONG, ROOT
+from tests.long_tests import LONG
 from tests.progress import Progress
 
+ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 MARKS = [
     line.partition(":")[0]
