@@ -19,7 +19,7 @@ from tests.long_tests import LONG
 ROOT = Path(__file__).parent
 AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 #: files that share an Airflow, by what they have in them
-ONE_AIRFLOW = ("place: Place", "site: Site")
+STANDALONE, API_SERVER = "place: Place", "site: Site"
 
 
 # first: before pytest deselects by mark
@@ -49,10 +49,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @cache
 def _is_long(path: Path) -> bool:
     file = path.relative_to(ROOT).as_posix()
-    return any(file == named or file.startswith(f"{named}/") for named in LONG) or _airflow_of(file) is not None
+    return any(file == named or file.startswith(f"{named}/") for named in LONG) or _airflow_of(file) == STANDALONE
 
 
 @cache
 def _airflow_of(file: str) -> str | None:
     text = (ROOT / file).read_text(encoding="utf-8")
-    return next((shared for shared in ONE_AIRFLOW if shared in text), None)
+    return next((shared for shared in (STANDALONE, API_SERVER) if shared in text), None)
