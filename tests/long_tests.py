@@ -1,7 +1,7 @@
 """The files that `make test` leaves to `make test-long`; the root's conftest.py marks them."""
 
 #: What takes minutes on two quiet cores: an Airflow, a Spark cluster or Spark applications of its own, a fault in every
-#: place, a wait for what brokers do late. Files, and whole folders; files that share the standalone Airflow are not named.
+#: place, a wait for what brokers do late. Files, and whole folders; what shares the standalone Airflow is not named.
 #: `make test` says at its end which files took longest: the first of them go here when it takes more than 35 minutes.
 LONG = (
     "tests/airflow/test_authored.py",
