@@ -1,4 +1,4 @@
-# Everything that `make demo` and `make test` need is set up here, in .venv and in Maven's own cache.
+# Everything that the commands below need is set up here, in .venv and in Maven's own cache.
 # A fresh machine needs Python 3.11, a Java 17 or newer, and Maven.
 
 PYTHON ?= python3.11
@@ -12,13 +12,16 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test lint unit mutations faults bench bench-quick bench-airflow clean
+.PHONY: help setup tools demo check test test-long lint unit docs mutations faults bench bench-quick bench-airflow clean
 
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
-	@echo "make test   set everything up, then lint and all tests, on a real broker"
+	@echo "make check  before each commit: lint, the quick tests, and some on a real broker (three minutes)"
+	@echo "make test   set everything up, then lint and all tests but the long ones, on real brokers (half an hour)"
+	@echo "make test-long  the tests that make test leaves out: whole Airflows, clicks, kills (half an hour)"
 	@echo "make lint   ruff, mypy, import directions"
 	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
+	@echo "make docs   the documents and the API as a site: build/site/index.html"
 	@echo "make mutations  take out one guard of the protocol's rules after the other, and see a test go red (minutes)"
 	@echo "make faults     a campaign of random faults over random scenarios, judged by other clients (RUNS=, SEED=)"
 	@echo "make bench  benchmarks against peers, about half an hour on a quiet machine (bench-quick: some minutes)"
@@ -46,13 +49,30 @@ demo: tools $(READY)
 
 # as many processes as WORKERS share the tests; 0 runs them one after the other
 WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS) -p tests.progress
+
+# what fails first when something is wrong: values, rules, documents, the adapters, and a commit on a real broker
+STARTS_AIRFLOW_OFTEN := tests/adapters/test_airflow_cli.py
+CHECKED := $(wildcard tests/test_*.py) tests/mutations tests/kafka/test_end_txn.py tests/protocol/test_deciding.py \
+	tests/protocol/test_committing.py $(filter-out $(STARTS_AIRFLOW_OFTEN),$(wildcard tests/adapters/test_*.py))
+
+check: tools lint
+	$(PYTEST) -m "not long and not spark" $(CHECKED)
+
 test: tools lint
-	$(BIN)/pytest -n $(WORKERS)
+	$(PYTEST) -m "not long"
+
+test-long: tools $(READY)
+	$(PYTEST) -m long
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(READY)
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/site
+	@echo "build/site/index.html"
 
 unit: $(READY)
 	$(BIN)/pytest -m "not broker and not spark and not airflow"

@@ -1,5 +1,7 @@
 """Marks by what a test really uses, so that `make unit` needs no broker, whatever a test's author forgot.
 
+And which files are long: `make test` leaves them to `make test-long`. Both together are every test.
+
 And who runs it where several processes share the tests (`pytest -n 2`): a file stays in one, for its broker, and so
 does what shares one Airflow. (Not by xdist's own groups: 3.8 marks them where pytest 9.2 does not look any more.)
 """
@@ -12,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.long_tests import LONG
+
 ROOT = Path(__file__).parent
 AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 #: files that share an Airflow, by what they have in them
-ONE_AIRFLOW = ("place: Place", "site: Site")
+STANDALONE, API_SERVER = "place: Place", "site: Site"
 
 
 # first: before pytest deselects by mark
@@ -26,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.broker)
         if item.path.is_relative_to(AIRFLOW_TESTS):
             item.add_marker(pytest.mark.airflow)
+        if _is_long(item.path):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -41,6 +47,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @cache
+def _is_long(path: Path) -> bool:
+    file = path.relative_to(ROOT).as_posix()
+    return any(file == named or file.startswith(f"{named}/") for named in LONG) or _airflow_of(file) == STANDALONE
+
+
+@cache
 def _airflow_of(file: str) -> str | None:
     text = (ROOT / file).read_text(encoding="utf-8")
-    return next((shared for shared in ONE_AIRFLOW if shared in text), None)
+    return next((shared for shared in (STANDALONE, API_SERVER) if shared in text), None)

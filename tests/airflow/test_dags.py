@@ -14,6 +14,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
+from tests.airflow.conftest import PARSED_ONCE
 from tests.airflow.examples import PATIENCE, Examples
 from tests.airflow.stored import stored
 from tests.kafka.open_transactions import wait_until
@@ -77,7 +78,7 @@ def examples(
             "schema": "warehouse",
         },
     }
-    settings = quick_settings(home / "spark") | postgresql.for_airflow("airflow_of_examples") | {
+    settings = quick_settings(home / "spark") | postgresql.for_airflow("airflow_of_examples") | PARSED_ONCE | {
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "LOAD_DEADLINE_S": "1",
         "PYTHONPATH": str(ROOT),
