@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hypothesis
 import pytest
-from writers_support import KINDS, an_id, settings_of, target_of
 
 from airflow_kafka_eos.kafka.producer.writers import make_writer
+from tests.kafka.writers_support import KINDS, an_id, settings_of, target_of
 
 # the first example loads libraries, and the machine may be busy: no test here is about time
 hypothesis.settings.register_profile("no deadline", deadline=None)

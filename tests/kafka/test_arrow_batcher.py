@@ -8,7 +8,6 @@ from collections import defaultdict
 import numpy as np
 import pyarrow as pa
 import pytest
-from arrow_support import DISGUISES, Read, Row, batch, batch_of, compression_of, disguised, parse, raw
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,17 @@ from airflow_kafka_eos.kafka.records.digest import record_bytes
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.transaction import SEQUENCE_MODULUS, PreparedTxnState, TopicPartition
+from tests.kafka.arrow_support import (
+    DISGUISES,
+    Read,
+    Row,
+    batch,
+    batch_of,
+    compression_of,
+    disguised,
+    parse,
+    raw,
+)
 
 STATE = PreparedTxnState(7_000_000_000, 32_767)
 NOW = 1_700_000_000_000

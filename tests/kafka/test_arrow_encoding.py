@@ -8,7 +8,6 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from arrow_support import DISGUISES, HEADERS, disguised
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
@@ -23,6 +22,7 @@ from airflow_kafka_eos.kafka.producer.options import PARTITIONERS
 from airflow_kafka_eos.kafka.records.compression import CODES, compressor
 from airflow_kafka_eos.kafka.records.digest import header_section
 from airflow_kafka_eos.kafka.records.varint import zig_zag
+from tests.kafka.arrow_support import DISGUISES, HEADERS, disguised
 
 # the edges of 1 to 10 bytes
 _EDGES = [s * (2**p + d) for p in range(0, 61) for d in (-1, 0, 1) for s in (1, -1)]

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.broker
 
-PROBE = Path(__file__).with_name("memory_probe.py")
+ROOT = Path(__file__).parents[2]
 MOST_MIB = 350  # of a Spark task's Python worker
 MIB_MORE = 60  # of one run than of another with the same work: glibc's and Arrow's allocators keep some
 _numbers = itertools.count()
@@ -22,11 +22,14 @@ def peak(kafka, partitions, codec, thousands, spread):
     topic = f"memory-{next(_numbers)}"
     kafka.create_topic(topic, partitions=partitions)
     run = subprocess.run(
-        [sys.executable, PROBE, kafka.bootstrap_servers, topic, str(partitions), codec, str(thousands), spread],
+        [
+            sys.executable, "-m", "tests.kafka.memory_probe",
+            kafka.bootstrap_servers, topic, str(partitions), codec, str(thousands), spread,
+        ],
         capture_output=True,
         text=True,
         timeout=240,
-        cwd=PROBE.parent,
+        cwd=ROOT,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]

@@ -6,13 +6,22 @@ import ssl
 from contextlib import closing
 
 import pytest
-from arrow_support import batch
 from kafka.protocol.metadata import MetadataRequest
-from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError
 from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import (
+    an_id,
+    consume,
+    end,
+    is_open,
+    opened,
+    settings_of,
+    target_of,
+    wait_until,
+)
 from tests.transaction_version import finalize
 
 pytestmark = pytest.mark.broker

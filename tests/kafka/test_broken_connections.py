@@ -12,13 +12,22 @@ from collections import defaultdict
 import numpy as np
 import pyarrow as pa
 import pytest
-from cutting_proxy import CuttingProxy
-from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
+from tests.kafka.cutting_proxy import CuttingProxy
+from tests.kafka.writers_support import (
+    an_id,
+    consume,
+    end,
+    is_open,
+    opened,
+    settings_of,
+    target_of,
+    writes_of,
+)
 from tests.secured import free_port
 
 pytestmark = pytest.mark.broker

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from arrow_support import batch
-from writers_support import an_id, settings_of, target_of
 
 from airflow_kafka_eos.errors import RecordError
 from airflow_kafka_eos.kafka.producer.confluent import _configuration, rows
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import an_id, settings_of, target_of
 
 TARGET = target_of(an_id("x"), {"t": 3})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer, init_refusal
@@ -19,6 +18,16 @@ from airflow_kafka_eos.transaction import (
     PreparedTransaction,
     PreparedTxnState,
     TopicPartition,
+)
+from tests.kafka.open_transactions import (
+    a_prefix,
+    an_id,
+    begin,
+    coordinator_of,
+    prepare,
+    settings_of,
+    wait_ended,
+    write,
 )
 
 pytestmark = pytest.mark.broker

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from open_transactions import LEDGER, an_id, coordinator_of, settings_of, wait_ended
 
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
@@ -20,6 +19,7 @@ from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.kafka.open_transactions import LEDGER, an_id, coordinator_of, settings_of, wait_ended
 
 HEADERS = [("h", b"\x00\xff"), ("empty", None)]
 Written = tuple[PreparedTransaction, PartitionWrites]

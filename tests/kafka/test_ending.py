@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from open_transactions import an_id, coordinator_of, open_one, settings_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
@@ -26,6 +25,7 @@ from airflow_kafka_eos.transaction import (
     PreparedTxnState,
     TopicPartition,
 )
+from tests.kafka.open_transactions import an_id, coordinator_of, open_one, settings_of, wait_until
 from tests.secured import Secured
 
 pytestmark = pytest.mark.broker

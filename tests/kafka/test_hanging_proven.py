@@ -10,11 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hanging_support import SEES_ALL, Command, SharedTopic
-from hanging_support import command as command
-from hanging_support import lax as lax
-from hanging_support import shared as shared
-from least_support import NAMESPACE
 
 from airflow_kafka_eos.errors import AccessError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_transactions import Listed
@@ -25,6 +20,11 @@ from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.transaction import CoordinatorState
 from tests.acls import Right
+from tests.kafka.hanging_support import SEES_ALL, Command, SharedTopic
+from tests.kafka.hanging_support import command as command
+from tests.kafka.hanging_support import lax as lax
+from tests.kafka.hanging_support import shared as shared
+from tests.kafka.least_support import NAMESPACE
 from tests.protocol.late import produce_late
 from tests.reading import committed_values
 

@@ -8,16 +8,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
-from open_transactions import (
-    an_id,
-    begin,
-    coordinator_of,
-    prepare,
-    settings_of,
-    wait_ended,
-    wait_until,
-    write,
-)
 
 from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.kafka.admin import preflight
@@ -29,6 +19,16 @@ from airflow_kafka_eos.kafka.records.scan import Sought
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition
+from tests.kafka.open_transactions import (
+    an_id,
+    begin,
+    coordinator_of,
+    prepare,
+    settings_of,
+    wait_ended,
+    wait_until,
+    write,
+)
 
 pytestmark = pytest.mark.broker
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from arrow_support import batch
-from writers_support import LEDGER, an_id, consume, end, is_open, opened, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import ConfigurationError, ProducerFencedError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
@@ -15,6 +13,18 @@ from airflow_kafka_eos.kafka.producer.writers import describe_once
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import (
+    LEDGER,
+    an_id,
+    consume,
+    end,
+    is_open,
+    opened,
+    settings_of,
+    target_of,
+    writes_of,
+)
 
 pytestmark = pytest.mark.broker
 

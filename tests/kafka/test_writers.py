@@ -7,13 +7,13 @@ import time
 
 import pyarrow as pa
 import pytest
-from arrow_support import batch
-from writers_support import KINDS, an_id, consume, end, is_open, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import ProducerFencedError
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.writers import describe_once, make_writer
 from airflow_kafka_eos.load import Verdict
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import KINDS, an_id, consume, end, is_open, settings_of, target_of, writes_of
 
 pytestmark = pytest.mark.broker
 

@@ -5,18 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from arrow_support import batch
 from confluent_kafka.admin import AclOperation, ResourceType
-from writers_support import (
-    add_partitions,
-    an_id,
-    delete_topic,
-    granted,
-    is_open,
-    settings_of,
-    take_over,
-    target_of,
-)
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -33,6 +22,17 @@ from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.writers import abort_reported, describe_once, make_writer
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import (
+    add_partitions,
+    an_id,
+    delete_topic,
+    granted,
+    is_open,
+    settings_of,
+    take_over,
+    target_of,
+)
 from tests.secured import PASSWORD
 
 pytestmark = pytest.mark.broker

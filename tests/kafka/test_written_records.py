@@ -7,17 +7,26 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import pytest
-from arrow_support import Row, batch_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from java_oracle import java_oracle
-from writers_support import DEFAULT_LIMIT, an_id, consume, end, is_open, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.writers import make_writer
 from airflow_kafka_eos.transaction import TopicPartition
+from tests.kafka.arrow_support import Row, batch_of
+from tests.kafka.java_oracle import java_oracle
+from tests.kafka.writers_support import (
+    DEFAULT_LIMIT,
+    an_id,
+    consume,
+    end,
+    is_open,
+    settings_of,
+    target_of,
+    writes_of,
+)
 
 pytestmark = pytest.mark.broker
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, manifest, prepare, sql
 from sqlalchemy import Connection, text
-from test_ledger_database import Proxy
 
 from airflow_kafka_eos.dual_write import DualWrite, dual_write
 from airflow_kafka_eos.errors import (
@@ -25,6 +23,8 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.ledger import AttemptRow, Ledger, database
 from airflow_kafka_eos.ledger import dual_write as beside
 from airflow_kafka_eos.load import Verdict
+from tests.ledger.ledger_support import LOAD, manifest, prepare, sql
+from tests.ledger.test_ledger_database import Proxy
 
 INSERT = "INSERT INTO marts VALUES (:id, :load_key, :records)"
 SECRET = "s3cr3t-value"

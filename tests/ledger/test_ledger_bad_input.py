@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
 from sqlalchemy import event
 
 from airflow_kafka_eos.cli import main
@@ -16,6 +15,7 @@ from airflow_kafka_eos.ledger import Ledger, database
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import LEDGER_ID_PATTERN
 from airflow_kafka_eos.transaction import Outcome
+from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
 
 
 @pytest.fixture(autouse=True)

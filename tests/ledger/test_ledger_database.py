@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, commit, manifest, prepare, sql
 from sqlalchemy import Connection, text
 
 from airflow_kafka_eos.errors import LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger, database
 from airflow_kafka_eos.load import Verdict
+from tests.ledger.ledger_support import LOAD, commit, manifest, prepare, sql
 
 
 @pytest.fixture(autouse=True)

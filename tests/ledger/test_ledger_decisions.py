@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
@@ -14,6 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinish
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
+from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 
 
 def state(ledger: Ledger) -> LoadState:

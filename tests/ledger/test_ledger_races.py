@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, manifest, prepare, ref, sql
 from sqlalchemy import Connection
 
 from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from tests.ledger.ledger_support import LOAD, manifest, prepare, ref, sql
 
 ROUNDS = 8
 WAIT = 60.0
@@ -185,7 +185,7 @@ def test_whoever_comes_during_a_decision_waits_for_it(ledger: Ledger, rival: str
 CHILD = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
-from ledger_support import LOAD, manifest
+from tests.ledger.ledger_support import LOAD, manifest
 from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
@@ -212,7 +212,7 @@ def test_processes_agree_on_every_verdict(ledger: Ledger, url: str, request: pyt
         prepare(ledger, LoadIdentity("team", "processes", str(n)))
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", CHILD, url, str(request.path.parent), what],
+            [sys.executable, "-c", CHILD, url, str(request.config.rootpath), what],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -10,8 +10,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from ledger_support import LOAD, OTHER, manifest, sql
-from test_ledger_races import race
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
@@ -19,6 +17,8 @@ from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, Outcome, PreparedTransaction, PreparedTxnState
+from tests.ledger.ledger_support import LOAD, OTHER, manifest, sql
+from tests.ledger.test_ledger_races import race
 
 POOLING = TransactionNaming.POOLING
 HOUR_MS = 3_600_000
