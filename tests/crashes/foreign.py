@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
 
@@ -59,7 +60,7 @@ def _worst_of_partitions(answer: object) -> int:
     return max(p.partition_error_code for t in topics for p in t.results_by_partition)
 
 
-def _settled(wire: Wire, name: str, request: object, error_of: Callable[[object], int]):  # type: ignore[no-untyped-def]
+def _settled(wire: Wire, name: str, request: object, error_of: Callable[[Any], int]) -> Any:
     end = time.monotonic() + 30
     while True:
         answer = wire.send_to_coordinator(name, request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -27,7 +28,7 @@ from tests.transaction_version import finalize
 pytestmark = pytest.mark.broker
 
 
-def test_transaction_version_1_on_a_broker_that_could_do_2():
+def test_transaction_version_1_on_a_broker_that_could_do_2() -> None:
     # the version that is finalized counts, not what Produce offers: partitions must be announced (KIP-890)
     with LocalKafka(version="4.4.0") as kafka:
         kafka.create_topic("old", partitions=2)
@@ -45,7 +46,7 @@ def test_transaction_version_1_on_a_broker_that_could_do_2():
         assert len(consume(kafka.bootstrap_servers, "old", 2, 2, "read_committed")) == 2
 
 
-def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka):
+def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka: LocalKafka) -> None:
     # its batches are sent again to the new leader; an exception would end the writer
     answers = []
     with ProduceWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
@@ -56,7 +57,7 @@ def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka):
     assert answer is None and isinstance(error, BrokerUnavailableError)
 
 
-def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka):
+def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka: LocalKafka) -> None:
     """kafka-python raises what a connection was refused with, an ssl.SSLError too, from the next call."""
     refusal, answers = ssl.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), []
     with ProduceWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
@@ -69,7 +70,9 @@ def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka):
     assert [type(error) for error in answers] == [AccessError, AccessError]
 
 
-def test_what_is_encoded_and_not_acknowledged_is_bounded(kafka, topic):
+def test_what_is_encoded_and_not_acknowledged_is_bounded(
+    kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
     # the thread that encodes waits; see test_arrow_memory.py for what that means for a process
     name = topic(1)
     settings = settings_of(kafka.bootstrap_servers, queue_buffering_max_kbytes=1500, batch_size=100_000)
@@ -83,7 +86,9 @@ def test_what_is_encoded_and_not_acknowledged_is_bounded(kafka, topic):
 
 
 @pytest.mark.parametrize("batch_size", [5000, 1_000_000])
-def test_many_partitions_and_topics_in_one_transaction(kafka, topic, batch_size):
+def test_many_partitions_and_topics_in_one_transaction(
+    kafka: LocalKafka, topic: Callable[..., str], batch_size: int
+) -> None:
     names = [topic(40) for _ in range(3)]
     settings = settings_of(kafka.bootstrap_servers, batch_size=batch_size)
     with opened("arrow", settings, target_of(an_id(names[0]), {n: 40 for n in names})) as writer:

@@ -6,6 +6,7 @@ With the least ACLs (docs/acls.md) brokers leave other applications' transaction
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +63,9 @@ def test_a_live_application_with_records_of_long_ago_is_not_called_hanging_and_c
     assert committed_values(servers, shared.topic, 2) == ["alive"]
 
 
-def test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen(shared: SharedTopic, command: Command) -> None:
+def test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen(
+    shared: SharedTopic, command: Command
+) -> None:
     producer = shared.begin(f"payroll-{shared.topic}")
     shared.allow(*SEES_ALL, Right("DESCRIBE", "TransactionalId", "payroll-*", True))
     code, out, err = command("transactions", "hanging", "--topic", shared.topic)
@@ -70,7 +73,9 @@ def test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen(shared: Sh
     producer.commit_transaction(60)
 
 
-def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(shared: SharedTopic, command: Command) -> None:
+def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(
+    shared: SharedTopic, command: Command
+) -> None:
     known = shared.hang(f"orders-{shared.topic}", 0)
     unknown = shared.hang_unknown(1)
     look = ("transactions", "hanging", "--topic", shared.topic, "--running-longer-than", "0s", "--output", "json")
@@ -94,7 +99,7 @@ def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(shared: S
 
 
 @pytest.fixture
-def seeing(shared: SharedTopic, tmp_path: Path):  # type: ignore[no-untyped-def]
+def seeing(shared: SharedTopic, tmp_path: Path) -> Iterator[Session]:
     """A session that may see all, and what hangs unknown there."""
     url = f"sqlite:///{tmp_path}/seeing.db"
     Ledger.open(url, upgrade=True).close()
@@ -142,7 +147,7 @@ def test_what_the_second_listing_has_does_not_hang(seeing: Session, shared: Shar
     asked = []
 
     class Late(Partitions):
-        def listed(self, producer_ids):  # type: ignore[no-untyped-def]
+        def listed(self, producer_ids: Iterable[int]) -> list[Listed]:
             asked.append(sorted(producer_ids))
             row = Listed(open_.producer_id, "forgotten", CoordinatorState.ONGOING)
             return [row] if len(asked) > 1 else []

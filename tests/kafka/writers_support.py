@@ -35,6 +35,12 @@ LEDGER = "00000000aa"
 KINDS = ("arrow", "confluent")
 DEFAULT_LIMIT = 1_048_588
 
+#: ``new_writer(topics, **changes)`` of conftest.py: a writer that is not open yet, and its transactional id
+NewWriter = Callable[..., tuple[TransactionWriter, TransactionalId]]
+
+#: ``new_writer(topics, **changes)`` of conftest.py: a writer that is not open yet, and its transactional id
+NewWriter = Callable[..., tuple[TransactionWriter, TransactionalId]]
+
 
 def settings_of(bootstrap_servers: str, **changes: Any) -> KafkaSettings:
     """Dots of names are written as underscores."""
@@ -107,7 +113,9 @@ def delete_topic(bootstrap_servers: str, topic: str) -> None:
 
 
 @contextmanager
-def granted(bootstrap_servers: str, user: str, *rights: tuple[ResourceType, str, AclOperation]) -> Iterator[None]:
+def granted(
+    bootstrap_servers: str, user: str, *rights: tuple[ResourceType, str, AclOperation]
+) -> Iterator[None]:
     """ACLs for the length of a block."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     pattern, who, allow = ResourcePatternType.LITERAL, (user, "*"), AclPermissionType.ALLOW

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
+from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
@@ -61,7 +62,7 @@ def finish(ledger: Ledger, document: Manifest) -> None:
     ledger.record_committed(of, number)
 
 
-def slot_of(ledger: Ledger, number: int = 0):  # type: ignore[no-untyped-def]
+def slot_of(ledger: Ledger, number: int = 0) -> SlotRow:
     found = ledger.slot("team", "load_orders", number)
     assert found is not None
     return found
@@ -151,7 +152,9 @@ def stepped(transaction: PreparedTransaction, epochs: int) -> PreparedTransactio
 
 
 @pytest.mark.parametrize("epoch", [MAX_PRODUCER_EPOCH - 1, MAX_PRODUCER_EPOCH])
-def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id(ledger: Ledger, epoch: int) -> None:
+def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id(
+    ledger: Ledger, epoch: int
+) -> None:
     document = pooled_manifest(ledger, submit(ledger), full=1)
     (entry,) = (e for e in document.entries if e.transaction is not None)
     last = replace(entry.transaction, state=replace(entry.transaction.state, producer_epoch=epoch))

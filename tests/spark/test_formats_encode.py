@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import io
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -137,7 +138,9 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["red", "grün"]}
     ],
     ids=str,
 )
-def test_the_schema_of_the_registry_is_followed_where_nothing_is_lost(kind, avro, rows) -> None:
+def test_the_schema_of_the_registry_is_followed_where_nothing_is_lost(
+    kind: t.DataType, avro: Any, rows: list[Any]
+) -> None:
     with decimal.localcontext(decimal.Context(prec=40)):
         assert one(kind, avro, rows) == rows
 
@@ -165,7 +168,9 @@ def test_an_enum_and_milliseconds() -> None:
     ],
     ids=["null", "enum", "fixed", "millis"],
 )
-def test_a_value_that_does_not_fit_the_schema_is_named_without_its_content(kind, avro, rows, said) -> None:
+def test_a_value_that_does_not_fit_the_schema_is_named_without_its_content(
+    kind: t.DataType, avro: Any, rows: list[Any], said: str
+) -> None:
     with pytest.raises(RecordError, match=said) as caught:
         one(kind, avro, rows)
     assert "blue" not in str(caught.value)
@@ -198,7 +203,9 @@ def test_a_value_that_does_not_fit_the_schema_is_named_without_its_content(kind,
     ],
     ids=str,
 )
-def test_a_type_that_would_lose_something_is_refused_before_anything_is_written(kind, avro, said) -> None:
+def test_a_type_that_would_lose_something_is_refused_before_anything_is_written(
+    kind: t.DataType, avro: Any, said: str
+) -> None:
     with pytest.raises(SchemaRefusedError, match=said):
         one(kind, avro, [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,12 +66,12 @@ _SPEC_AGAIN = st.builds(replace, _SPEC, attempt=_AGAIN, scope=st.just("task"))
 
 
 @given(_SPEC | _SPEC_AGAIN)
-def test_a_specification_reads_back_as_it_was(spec):
+def test_a_specification_reads_back_as_it_was(spec: ApplicationSpec) -> None:
     assert ApplicationSpec.from_json(spec.to_json()) == spec
 
 
 @given(_SPEC | _SPEC_AGAIN)
-def test_the_data_source_reads_what_the_application_says(spec):
+def test_the_data_source_reads_what_the_application_says(spec: ApplicationSpec) -> None:
     options = WriteOptions.parse(write_options(spec, "me"))
     assert (options.attempt, options.topics, options.claim) == (spec.attempt, spec.topics, "me")
     assert options.default_topic == (spec.topics[0] if len(spec.topics) == 1 else None)
@@ -97,14 +98,14 @@ def test_the_data_source_reads_what_the_application_says(spec):
         ({"attempt": {}}, "load"),
     ],
 )
-def test_a_wrong_field_is_named(change, named):
+def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
     spec = ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py")
     with pytest.raises(ConfigurationError, match=named):
         ApplicationSpec.from_json(json.dumps(json.loads(spec.to_json()) | change))
 
 
-def test_an_unknown_value_format_is_refused_with_the_near_match():
+def test_an_unknown_value_format_is_refused_with_the_near_match() -> None:
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
     text = ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py", value_format=ValueFormat("json")).to_json()
     assert ApplicationSpec.from_json(text).value_format == ValueFormat("json")
@@ -112,7 +113,7 @@ def test_an_unknown_value_format_is_refused_with_the_near_match():
         ApplicationSpec.from_json(text.replace('"name": "json"', '"name": "jsn"'))
 
 
-def test_job_arguments_that_are_not_json_are_refused():
+def test_job_arguments_that_are_not_json_are_refused() -> None:
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
     with pytest.raises(ConfigurationError, match="job_args"):
         ApplicationSpec(ref, "/m", ("t",), 1, 1, job="j.py", job_args={"x": object()}).to_json()
@@ -131,7 +132,7 @@ def test_job_arguments_that_are_not_json_are_refused():
         "KAFKA.SASL.PASSWORD",
     ],
 )
-def test_a_secret_option_is_refused_and_not_shown(key):
+def test_a_secret_option_is_refused_and_not_shown(key: str) -> None:
     # options show in Spark's UI and event log
     with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA") as caught:
         WriteOptions.parse(GIVEN | {key: "hunter2"})
@@ -139,12 +140,12 @@ def test_a_secret_option_is_refused_and_not_shown(key):
 
 
 @pytest.mark.parametrize("key", [k for k in GIVEN if k != "kafka.bootstrap.servers"])
-def test_a_missing_option_is_named(key):
+def test_a_missing_option_is_named(key: str) -> None:
     with pytest.raises(ConfigurationError, match=key):
         WriteOptions.parse({k: v for k, v in GIVEN.items() if k != key})
 
 
-def test_an_unknown_option_is_named_with_the_nearest_one():
+def test_an_unknown_option_is_named_with_the_nearest_one() -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"transaction\.timeout of kafka_eos is unknown.*Did you mean transaction\.timeout\.ms",
@@ -164,19 +165,19 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
         ("transaction.two.phase", "off", r"Did you mean transaction\.two\.phase\.commit"),
     ],
 )
-def test_a_word_that_is_none_is_named_with_the_nearest_one(key, value, says):
+def test_a_word_that_is_none_is_named_with_the_nearest_one(key: str, value: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{key}.*{says}"):
         WriteOptions.parse(GIVEN | {key: value})
 
 
 @pytest.mark.parametrize("key", ["load.attempt", "transaction.timeout.ms", "deadline.ms", "transaction.tasks"])
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "²"])
-def test_a_number_that_is_none_is_named(key, value):
+def test_a_number_that_is_none_is_named(key: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=key):
         WriteOptions.parse(GIVEN | {key: value})
 
 
-def test_settings_come_from_the_environment_and_options_win():
+def test_settings_come_from_the_environment_and_options_win() -> None:
     options = WriteOptions.parse(GIVEN)
     secret = '{"bootstrap.servers": "127.0.0.1:2", "sasl.password": "hunter2"}'
     settings = options.settings(secret)
@@ -184,19 +185,19 @@ def test_settings_come_from_the_environment_and_options_win():
     assert "hunter2" not in repr(options) + repr(settings)
 
 
-def test_no_settings_at_all_says_where_to_put_them():
+def test_no_settings_at_all_says_where_to_put_them() -> None:
     options = WriteOptions.parse({k: v for k, v in GIVEN.items() if not k.startswith("kafka.")})
     with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA is not set"):
         options.settings(None)
 
 
 @pytest.mark.parametrize("text", ["3", "3=", "=5", "3=5,", ",3=5", "3=5;4=6", "3=5 ,4=6", "-3=5", "3=5,3=6", "3=5,4=5"])
-def test_repairs_that_do_not_fit_are_refused(text):
+def test_repairs_that_do_not_fit_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": text})
 
 
-def test_repairs_are_numbered_by_the_lowest_and_have_no_slot_and_no_shared_transaction():
+def test_repairs_are_numbered_by_the_lowest_and_have_no_slot_and_no_shared_transaction() -> None:
     for change in ({"load.attempt": "4"}, {"load.slot": "0"}):
         with pytest.raises(ConfigurationError, match="do not fit"):
             WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=5,4=6"} | change)

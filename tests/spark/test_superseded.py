@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import RecordError, SupersededError
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark import orphan
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -38,7 +41,9 @@ def load(spark):
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_a_superseded_driver_stops_and_says_by_whom(kafka, topic, ref, tmp_path: Path) -> None:
+def test_a_superseded_driver_stops_and_says_by_whom(
+    kafka: LocalKafka, topic: Callable[..., str], ref: AttemptRef, tmp_path: Path
+) -> None:
     job = tmp_path / "job.py"
     job.write_text(ENDLESS)
     store = ManifestStore(str(tmp_path / "m"))
@@ -85,7 +90,7 @@ def await_found(watch: StopWhenSuperseded) -> None:
     raise AssertionError("it never looked")
 
 
-def test_an_error_that_comes_of_the_cancelling_gives_way(ref, tmp_path: Path) -> None:
+def test_an_error_that_comes_of_the_cancelling_gives_way(ref: AttemptRef, tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     cancelled = threading.Event()
     with (
@@ -104,7 +109,7 @@ def test_an_error_that_comes_of_the_cancelling_gives_way(ref, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("there", ["nothing", "a folder", "no JSON", "another attempt's"])
-def test_a_driver_that_cannot_look_goes_on(ref, tmp_path: Path, there: str) -> None:
+def test_a_driver_that_cannot_look_goes_on(ref: AttemptRef, tmp_path: Path, there: str) -> None:
     """Whatever is wrong with the store: what it writes is refused elsewhere if it is to be."""
     store = ManifestStore(str(tmp_path))
     place = Path(store.path(ref)).with_suffix(".superseded")
@@ -127,7 +132,7 @@ def test_a_driver_that_cannot_look_goes_on(ref, tmp_path: Path, there: str) -> N
         raise RecordError("the job's own error")
 
 
-def test_a_note_is_left_once_and_kept(ref, tmp_path: Path) -> None:
+def test_a_note_is_left_once_and_kept(ref: AttemptRef, tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     assert store.superseded_by(ref) is None
     assert store.note_superseded(ref, BY)
