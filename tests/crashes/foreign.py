@@ -55,9 +55,10 @@ def _open(wire: Wire, name: str, topic: str) -> tuple[int, int]:
     return identity
 
 
-def _worst_of_partitions(answer: object) -> int:
-    topics = answer.results_by_topic_v3_and_below  # type: ignore[attr-defined]
-    return max(p.partition_error_code for t in topics for p in t.results_by_partition)
+def _worst_of_partitions(answer: Any) -> int:
+    topics = answer.results_by_topic_v3_and_below
+    worst: int = max(p.partition_error_code for t in topics for p in t.results_by_partition)
+    return worst
 
 
 def _settled(wire: Wire, name: str, request: object, error_of: Callable[[Any], int]) -> Any:

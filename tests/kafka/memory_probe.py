@@ -1,6 +1,7 @@
 """Writes records into one transaction, and prints the most memory that its process ever had, in MiB.
 
-Run by test_arrow_memory.py: python -m tests.kafka.memory_probe <bootstrap> <topic> <partitions> <codec> <thousands> <spread>
+Run by test_arrow_memory.py:
+    python -m tests.kafka.memory_probe <bootstrap> <topic> <partitions> <codec> <thousands> <spread>
 """
 
 from __future__ import annotations

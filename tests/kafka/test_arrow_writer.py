@@ -10,6 +10,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 from airflow_kafka_eos.kafka.producer.produce_request import ProduceWire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.kafka.arrow_support import batch
@@ -37,6 +38,7 @@ def test_transaction_version_1_on_a_broker_that_could_do_2() -> None:
         with ProduceWire(settings, timeout_s=10, request_timeout_s=10) as wire:
             wait_until(lambda: wire.transaction_version() == 1, "transaction version 1")
         with opened("arrow", settings, target_of(name := an_id("old"), {"old": 2})) as writer:
+            assert isinstance(writer, ArrowWriter) and writer._sender is not None
             # Kafka 4.4 would take a newer one all the same (seen); KIP-890 forbids to send it
             assert writer._sender._enrolment.produce_version == 11
             writer.write(batch(value=[b"a", b"b"], partition=[0, 1]))
@@ -52,7 +54,7 @@ def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka: LocalKafka) -
     with ProduceWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
         assert wire.transaction_version() == 2
         wire.start(99, MetadataRequest(topics=[]), lambda answer, error: answers.append((answer, error)))
-        wait_until(lambda: wire.turn(0.1) or bool(answers), "an answer")
+        wait_until(lambda: wire.turn(0.1) or bool(answers), "an answer")  # type: ignore[func-returns-value]
     [(answer, error)] = answers
     assert answer is None and isinstance(error, BrokerUnavailableError)
 
@@ -66,7 +68,7 @@ def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka: LocalKafka)
         wire.start(1, MetadataRequest(topics=[]), lambda answer, error: answers.append(error))
         with closing(wire.lanes()) as lanes:
             lanes.submit(1, MetadataRequest(topics=[]), "asked", timeout_s=5)
-            wait_until(lambda: bool(answers.extend(r.error for r in lanes.wait(1))) or len(answers) == 2, "an answer")
+            wait_until(lambda: bool(answers.extend(r.error for r in lanes.wait(1))) or len(answers) == 2, "an answer")  # type: ignore[func-returns-value]
     assert [type(error) for error in answers] == [AccessError, AccessError]
 
 
@@ -78,6 +80,7 @@ def test_what_is_encoded_and_not_acknowledged_is_bounded(
     settings = settings_of(kafka.bootstrap_servers, queue_buffering_max_kbytes=1500, batch_size=100_000)
     most = 0
     with opened("arrow", settings, target_of(an_id(name), {name: 1})) as writer:
+        assert isinstance(writer, ArrowWriter) and writer._sender is not None
         for _ in range(100):
             writer.write(batch(value=[b"v" * 50_000] * 10))
             most = max(most, writer._sender._backlog)

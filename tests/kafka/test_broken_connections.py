@@ -16,6 +16,7 @@ import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.kafka.cutting_proxy import CuttingProxy
@@ -93,6 +94,7 @@ def write_through(
     assert writes == writes_of(name, records)
     found: dict[int, list[int]] = defaultdict(list)
     for r in records:
+        assert r.value is not None
         found[r.partition].append(int(r.value.split()[0]))
     for partition in range(PARTITIONS):
         assert found[partition] == list(range(partition, batches * ROWS, PARTITIONS))
@@ -178,4 +180,5 @@ def test_a_broker_that_does_not_come_back_is_said_so() -> None:
                 for n in range(1, 200):
                     writer.write(rows(n * ROWS).drop_columns("partition"))
                 writer.prepare()
+            assert isinstance(writer, ArrowWriter) and writer._wire is not None
             writer._wire.timeout_s = 1  # abort() tries as long as that

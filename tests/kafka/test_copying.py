@@ -50,7 +50,7 @@ def write(kafka: LocalKafka, wire: Wire, topic: str, codec: str = "none", begins
             producer.commit_transaction(30)
         producer.begin_transaction()
         for n, (key, value, headers) in enumerate(records):
-            producer.produce(topic, value, key, partition=0, headers=headers, timestamp=now - n)
+            producer.produce(topic, value, key, partition=0, headers=headers, timestamp=now - n)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
     digest = PartitionDigest()
     for record in records:
@@ -101,7 +101,8 @@ def read(kafka: LocalKafka, topic: str, isolation: str) -> list[tuple[object, ..
         }
     )
     consumer.assign([ConfluentPartition(topic, 0, 0)])
-    found, end = [], time.monotonic() + 30
+    found: list[tuple[object, ...]] = []
+    end = time.monotonic() + 30
     while len(found) < (40 if isolation == "read_committed" else 80):
         assert time.monotonic() < end
         message = consumer.poll(1)

@@ -51,7 +51,7 @@ def test_another_order_another_number_or_another_record_shows(records: list[Reco
 
 
 def test_where_a_key_ends_and_a_value_begins_shows() -> None:
-    sequences = [
+    sequences: list[list[Record]] = [
         [(b"ab", b"c", [])],
         [(b"a", b"bc", [])],
         [(b"a", b"b", []), (b"b", b"c", [])],

@@ -6,6 +6,7 @@ With the least ACLs (docs/acls.md) brokers leave other applications' transaction
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.protocol.hanging import find
 from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.transaction import CoordinatorState
+from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction
 from tests.acls import Right
 from tests.kafka.hanging_support import SEES_ALL, Command, SharedTopic
 from tests.kafka.hanging_support import command as command
@@ -131,11 +132,11 @@ def test_nor_of_what_writes_while_we_look(
     (open_,) = shared.open()
 
     def write(seconds: float) -> None:
-        unknown = find.PreparedTransaction("forgotten", open_.state)
+        unknown = PreparedTransaction("forgotten", open_.state)
         assert produce_late(shared.everybody, unknown, shared.partition(), "more", 1) == 0
 
     with monkeypatch.context() as patched:
-        patched.setattr(find.time, "sleep", write)
+        patched.setattr(time, "sleep", write)
         found = find_one(seeing, shared)
     assert found.doubt is not None and "has written a record" in found.doubt.message
     assert find_one(seeing, shared).is_proven

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError, KafkaEosError
-from airflow_kafka_eos.kafka.admin.coordinator import EndAnswer
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.client.oauth import OidcTokens, UnsecuredTokens, token_provider
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire

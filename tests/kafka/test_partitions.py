@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.kafka.admin import preflight
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.find_markers import text_of, uuid_of
 from airflow_kafka_eos.kafka.admin.partitions import Holder, Partitions, ProducerState
 from airflow_kafka_eos.kafka.client.wire import Wire

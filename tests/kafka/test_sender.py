@@ -33,6 +33,7 @@ class HandWire:
     def __init__(self) -> None:
         self.under_way: list[tuple[SealedBatch, Answered]] = []
         self.leaderless: set[TopicPartition] = set()
+        self.enrolled: list[TopicPartition] = []
 
     def start(self, broker: int, request: Any, answered: Answered) -> None:
         self.under_way += [(batch, answered) for batch in request.batches]
@@ -77,12 +78,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def sender(wire: HandWire, clock: SimpleNamespace) -> Sender:
-    enrolled = []
-    enrolment = SimpleNamespace(transactional_id="id", produce_version=12, enrol=enrolled.extend)
+    enrolment: Any = SimpleNamespace(transactional_id="id", produce_version=12, enrol=wire.enrolled.extend)
     options = ProducerOptions.from_settings(KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"}))
-    made = Sender(wire, enrolment, {"t": uuid.UUID(int=1)}, options, Tally())
-    made.enrolled = enrolled
-    return made
+    return Sender(wire, enrolment, {"t": uuid.UUID(int=1)}, options, Tally())  # type: ignore[arg-type]
 
 
 def hand_over(sender: Sender, orders: Iterable[int], partition: TopicPartition = ONE) -> None:
@@ -150,8 +148,8 @@ def test_a_partition_without_a_leader_is_not_enrolled_and_keeps_no_other_waiting
     hand_over(sender, [0], TWO)
     hand_over(sender, [0])
     turn(sender, clock)
-    assert sender.enrolled == [ONE]
+    assert wire.enrolled == [ONE]
     assert [batch.partition for batch, _ in wire.under_way] == [ONE]
     wire.leaderless = set()
     turn(sender, clock)
-    assert sender.enrolled == [ONE, TWO]
+    assert wire.enrolled == [ONE, TWO]

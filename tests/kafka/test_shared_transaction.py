@@ -11,9 +11,11 @@ import pytest
 from airflow_kafka_eos.errors import ConfigurationError, ProducerFencedError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 from airflow_kafka_eos.kafka.producer.interface import TransactionWriter
 from airflow_kafka_eos.kafka.producer.writers import describe_once
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 from tests.kafka.arrow_support import batch
@@ -77,7 +79,7 @@ def load(broker: LocalKafka) -> Iterator[SharedLoad]:
 def test_writers_on_partitions_of_their_own_fill_one_transaction(
     broker: LocalKafka, load: SharedLoad
 ) -> None:
-    reported = []
+    reported: list[PartitionWrites] = []
     with load.writer() as one, load.writer() as two:
         for n in range(10):
             one.write(batch(value=[b"%d" % n] * 300, partition=[0, 1, 0] * 100))
@@ -88,6 +90,7 @@ def test_writers_on_partitions_of_their_own_fill_one_transaction(
             reported += writes
             writer.close()
     seen = describe_once(load.settings, load.name)
+    assert seen is not None
     assert (seen.state, len(seen.partitions)) == (load.state, 4)
     assert consume(broker.bootstrap_servers, load.topic, 4, 0, "read_committed") == []
     records = load.committed(6000)
@@ -111,6 +114,7 @@ def test_it_initialises_nothing_and_ends_nothing(load: SharedLoad) -> None:
 
 def is_still_open(load: SharedLoad) -> bool:
     seen = describe_once(load.settings, load.name)
+    assert seen is not None
     return seen.coordinator_state.value == "Ongoing" and seen.state == load.state
 
 
@@ -130,6 +134,7 @@ def test_a_first_writer_that_died_is_known_too(load: SharedLoad) -> None:
     # it never reported: what the leader remembers is all there is
     with load.writer() as one:
         one.write(batch(value=[b"v" * 900_000] * 3, partition=[2] * 3))
+        assert isinstance(one, ArrowWriter) and one._sender is not None
         one._sender.flush()
     with load.writer() as again, pytest.raises(ProducerFencedError, match=f"{load.topic}-2"):
         again.write(batch(value=[b"v"], partition=[2]))
@@ -139,6 +144,7 @@ def test_a_first_writer_that_died_is_known_too(load: SharedLoad) -> None:
 def test_a_transaction_that_was_ended_meanwhile_is_not_reported(load: SharedLoad) -> None:
     with load.writer() as one:
         one.write(batch(value=[b"v"], partition=[0]))
+        assert isinstance(one, ArrowWriter) and one._batcher is not None and one._sender is not None
         for sealed in one._batcher.finish():
             one._sender.put(sealed)
         one._sender.flush()
@@ -162,4 +168,5 @@ def test_only_the_arrow_writer_can_share(load: SharedLoad) -> None:
     target = target_of(load.name, {load.topic: 4}, shared=load.state)
     with pytest.raises(ConfigurationError, match="writer=arrow"), opened("confluent", load.settings, target):
         pass
-    assert describe_once(load.settings, load.name).state == load.state  # it has initialised nothing
+    seen = describe_once(load.settings, load.name)
+    assert seen is not None and seen.state == load.state  # it has initialised nothing

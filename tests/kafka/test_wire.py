@@ -17,7 +17,7 @@ from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListT
 from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
 
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError
-from airflow_kafka_eos.kafka.admin.coordinator import EndAnswer
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -84,6 +85,7 @@ def test_a_prepared_transaction_stays_open_when_the_writer_is_gone(
     del writer
     gc.collect()
     seen = describe_once(settings, transactional_id)
+    assert seen is not None
     assert seen.coordinator_state.value == "Ongoing"
     assert prepared.transactional_id == str(transactional_id)
     assert prepared.state == opened == seen.state  # what InitProducerId was answered (rule: recorded-identity)
@@ -204,12 +206,12 @@ def test_both_writers_report_and_leave_the_same(
     kafka: LocalKafka, topic: Callable[..., str], partitioner: str
 ) -> None:
     # only what is spread at random is left out: null keys, and for consistent_random empty ones
-    keys = [b"", *(b"key-%d" % (i * 7919 % 400) for i in range(1, 3000))]
+    keys: list[bytes | None] = [b"", *(b"key-%d" % (i * 7919 % 400) for i in range(1, 3000))]
     if partitioner == "consistent_random":
         keys[0] = b"x"
     if partitioner in ("murmur2", "consistent"):
         keys[1::50] = [None] * len(keys[1::50])
-    rows = {
+    rows: dict[str, list[Any]] = {
         "key": keys,
         "value": [None if i % 11 == 0 else b"v" * (i % 90) for i in range(3000)],
         "headers": [[{"key": "ä", "value": b"%d" % i}] * (i % 3) for i in range(3000)],
@@ -217,7 +219,7 @@ def test_both_writers_report_and_leave_the_same(
         "partition": [i % 4 if i % 5 == 0 else None for i in range(3000)],
     }
     settings = settings_of(kafka.bootstrap_servers, partitioner=partitioner)
-    found = {}
+    found: dict[str, list[object]] = {}
     for kind in KINDS:
         name = topic(4)
         writer = make_writer(kind, settings, target_of(an_id(f"same-{kind}-{partitioner}"), {name: 4}))

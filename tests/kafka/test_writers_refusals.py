@@ -21,6 +21,8 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.writers import abort_reported, describe_once, make_writer
 from airflow_kafka_eos.manifest import AttemptRef
@@ -217,8 +219,9 @@ def test_a_fenced_librdkafka_is_dropped_with_nothing_in_it(
     writer.open()
     writer.write(batch(value=[b"v"] * 1000))
     zombie = take_over(kafka.bootstrap_servers, transactional_id)
+    assert isinstance(writer, ConfluentWriter)
     producer = writer._producer
-    assert len(producer) >= 1000
+    assert producer is not None and len(producer) >= 1000
     getattr(writer, end)()
     assert len(producer) < 100  # statistics may come in at any time
     del zombie
@@ -244,11 +247,12 @@ def test_a_transaction_that_was_ended_is_not_reported(
         return ending
 
     if kind == "arrow":
+        assert isinstance(writer, ArrowWriter) and writer._sender is not None
         monkeypatch.setattr(writer._sender, "flush", behind_the_last_acknowledgement(writer._sender.flush))
     else:
-        monkeypatch.setattr(writer, "_topics_now", lambda: behind_the_last_acknowledgement(dict)() or topics)
         with Wire(settings) as wire:
             topics = Partitions(wire).topic_info([name])
+        monkeypatch.setattr(writer, "_topics_now", lambda: behind_the_last_acknowledgement(dict)() or topics)
     with pytest.raises(ProducerFencedError, match="coordinator shows"):
         writer.prepare()
 

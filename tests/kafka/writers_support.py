@@ -38,9 +38,6 @@ DEFAULT_LIMIT = 1_048_588
 #: ``new_writer(topics, **changes)`` of conftest.py: a writer that is not open yet, and its transactional id
 NewWriter = Callable[..., tuple[TransactionWriter, TransactionalId]]
 
-#: ``new_writer(topics, **changes)`` of conftest.py: a writer that is not open yet, and its transactional id
-NewWriter = Callable[..., tuple[TransactionWriter, TransactionalId]]
-
 
 def settings_of(bootstrap_servers: str, **changes: Any) -> KafkaSettings:
     """Dots of names are written as underscores."""
@@ -171,7 +168,9 @@ def consume(
                 records.append(_record(m))
                 at_end.discard(m.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
-                at_end.add(m.partition())
+                partition = m.partition()
+                assert partition is not None
+                at_end.add(partition)
     consumer.close()
     return records
 

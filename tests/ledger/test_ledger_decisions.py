@@ -190,7 +190,7 @@ def test_a_mistake_in_the_dual_write_is_its_authors(ledger: Ledger, url: str) ->
     prepare(ledger)
     with pytest.raises(DBAPIError, match="no_such_table"):
         ledger.decide_commit(
-            manifest(ledger, 1), decided_by="d", also=lambda c: c.execute(text("DELETE FROM no_such_table"))
+            manifest(ledger, 1), decided_by="d", also=lambda c: c.execute(text("DELETE FROM no_such_table"))  # type: ignore[arg-type]
         )
     assert decisions(url) == 0
 

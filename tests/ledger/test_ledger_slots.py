@@ -157,6 +157,7 @@ def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id
 ) -> None:
     document = pooled_manifest(ledger, submit(ledger), full=1)
     (entry,) = (e for e in document.entries if e.transaction is not None)
+    assert entry.transaction is not None
     last = replace(entry.transaction, state=replace(entry.transaction.state, producer_epoch=epoch))
     entries = tuple(replace(e, transaction=last) if e is entry else e for e in document.entries)
     document = replace(document, entries=entries)
@@ -192,9 +193,9 @@ def test_a_slot_with_writers_left_is_quarantined_after_a_commit_too(ledger: Ledg
     finish(ledger, document)
     slot = slot_of(ledger)
     assert not slot.is_leased
-    row = ledger.attempt(LOAD, 1)
-    assert row is not None and row.writers_until is not None
-    until = datetime.fromisoformat(row.writers_until) + LONGEST_REQUEST_DELAY
+    found = ledger.attempt(LOAD, 1)
+    assert found is not None and found.writers_until is not None
+    until = datetime.fromisoformat(found.writers_until) + LONGEST_REQUEST_DELAY
     assert slot.quarantined_until == until.isoformat(timespec="microseconds")
     assert submit(ledger, OTHER).slot == 1
     past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat(timespec="microseconds")
@@ -293,7 +294,7 @@ def test_two_leases_never_share_a_slot(ledger: Ledger) -> None:
         rows = race(
             seed,
             *(
-                lambda r=r: ledger.submit(r, owner="p", naming=POOLING, deadline_ms=10**13)  # type: ignore[misc]
+                lambda r=r: ledger.submit(r, owner="p", naming=POOLING, deadline_ms=10**13)
                 for r in rivals
             ),
         )

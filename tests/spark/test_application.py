@@ -111,6 +111,7 @@ def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(
     ref: AttemptRef,
 ) -> None:
     # the value first, then its place: scope load goes by the columns that are left
+    assert spec.job is not None
     job = Path(spec.job)
     job.write_text("def load(spark): return spark.range(0, 4, 1, 2).selectExpr('cast(id as string) key', 'id', '1 b')")
     spec = replace(spec, topics=(topic(2),), value_format=ValueFormat("json"), scope="load", job_args={})
@@ -158,13 +159,13 @@ class TestJob:
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(ConfigurationError, match="returned nothing, not a Spark DataFrame"):
-            run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None)
+            run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None)  # type: ignore[arg-type]
 
     def test_what_the_authors_code_raises_passes_through(self, spec: ApplicationSpec, bad_jobs: str) -> None:
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(LookupError, match="own mistake"):
-            run_job(replace(spec, job=f"{bad_jobs}:broken", job_args={}), None)
+            run_job(replace(spec, job=f"{bad_jobs}:broken", job_args={}), None)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "job",

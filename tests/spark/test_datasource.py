@@ -26,7 +26,7 @@ from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.spark import writing
-from tests.spark.writing import Write, by_data_source, visible
+from tests.spark.writing import Write, by_data_source, id_of, visible
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -60,6 +60,7 @@ def test_a_write_leaves_prepared_transactions_and_a_manifest(
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
         seen = coordinator.describe(t.transactional_id for t in manifest.transactions)
         for entry in manifest.entries:
+            assert entry.transaction is not None
             description = seen[entry.transaction.transactional_id]
             assert description.coordinator_state.value == "Ongoing"
             assert description.state == entry.transaction.state
@@ -233,7 +234,7 @@ def test_a_write_under_anothers_claim_is_refused(
 def all_committed_once(
     kafka: LocalKafka, name: str, manifest: Manifest, settings: KafkaSettings, ref: AttemptRef,
     still_open: Callable[[], list[str]], records: int, value: bytes = b"v",
-) -> list[TransactionalId | None]:
+) -> list[TransactionalId]:
     """Commit what the manifest has; whoever lost is ended as cleanup does; each record is there once."""
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
@@ -244,7 +245,7 @@ def all_committed_once(
             coordinator.end(PreparedTransaction(loser.transactional_id, loser.state), Verdict.ABORT)
     found = visible(kafka, name, 2, records)
     assert sorted(found) == sorted((b"%d" % i, value) for i in range(records))
-    return [TransactionalId.parse(i) for i in losers]
+    return [id_of(i) for i in losers]
 
 
 def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
@@ -257,6 +258,7 @@ def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         for number, part in enumerate(batches):
             if number == 1 and context.partitionId() == 1 and context.attemptNumber() == 0:
                 raise ValueError("first attempt fails, after rows have gone out")
@@ -267,7 +269,7 @@ def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
     write(frame.mapInArrow(failing_once, frame.schema), options(topic=name))
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 600
-    ids = [TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions]
+    ids = [id_of(t.transactional_id).task_attempt_id for t in manifest.transactions]
     assert len(set(ids)) == 3
     losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 600)
     assert {loser.spark_partition for loser in losers} <= {1}
@@ -289,6 +291,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         for number, part in enumerate(batches):
             if number == 3 and context.partitionId() == 1 and context.attemptNumber() == 0:
                 with open(os.path.join(marks, "task"), "w") as file:
@@ -310,7 +313,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
                 spark.sparkContext._jsc.sc().killTaskAttempt(task, True, "lost the race")
                 return
 
-    killed = []
+    killed: list[int] = []
     name = topic(2)
     frame = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 400, 1, 2)")
     thread = threading.Thread(target=kill)
@@ -320,7 +323,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
     thread.join()
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 400
-    accepted = {TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions}
+    accepted = {id_of(t.transactional_id).task_attempt_id for t in manifest.transactions}
     losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 400, b"v" * 9000)
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
@@ -343,9 +346,11 @@ def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
 
         from pyspark import TaskContext
 
+        context = TaskContext.get()
+        assert context is not None
         for part in batches:
             end = time.monotonic() + 60
-            while TaskContext.get().partitionId() == 1 and time.monotonic() < end:
+            while context.partitionId() == 1 and time.monotonic() < end:
                 if os.path.exists(go):
                     raise ValueError("always fails")
                 time.sleep(0.1)

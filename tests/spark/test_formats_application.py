@@ -68,7 +68,7 @@ def test_a_refusing_registry_ends_it_before_anything_is_written(
         kafka.bootstrap_servers, spark_env | {REGISTRY_VARIABLE: wrong.to_json()},
     )  # fmt: skip
     assert code == 1
-    kind, said = printed_error(out)
+    kind, said = printed_error(out) or (None, "")
     assert kind is AccessError and "HTTP 401" in said
     assert SECRET not in out + err
     assert still_open() == [] and not ManifestStore(spec.manifest_dir).is_written(ref)

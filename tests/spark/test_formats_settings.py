@@ -43,7 +43,7 @@ def test_every_format_travels_as_json(name: str) -> None:
         ({"format": "json", "record_name": None}, "record_name of value_format is None"),
     ],
 )
-def test_an_unknown_name_or_value_is_refused_with_the_near_match(value: object, said: str) -> None:
+def test_an_unknown_name_or_value_is_refused_with_the_near_match(value: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         ValueFormat.of(value)
 

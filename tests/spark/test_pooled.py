@@ -99,7 +99,9 @@ def test_a_task_that_spark_tries_again_leaves_the_id_of_its_first_try_alone(
         from pyspark import TaskContext
 
         yield from batches
-        if TaskContext.get().attemptNumber() == 0:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
             raise RuntimeError("the first try")
 
     frame = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 200, 1, 1)")

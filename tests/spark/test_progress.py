@@ -41,8 +41,9 @@ def test_a_line_counts_what_the_tasks_that_are_done_have_written(
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        give_up = time.monotonic() + 120
-        while TaskContext.get().partitionId() > 1 and not gate.exists() and time.monotonic() < give_up:
+        context, give_up = TaskContext.get(), time.monotonic() + 120
+        assert context is not None
+        while context.partitionId() > 1 and not gate.exists() and time.monotonic() < give_up:
             time.sleep(0.05)
         yield from batches
 

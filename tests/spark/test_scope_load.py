@@ -75,18 +75,19 @@ def end(settings: KafkaSettings, manifest: Manifest, verdict: Verdict = Verdict.
 
 def placed(
     kafka: LocalKafka, topics: Mapping[str, int], count: int
-) -> dict[tuple[str, int, bytes | None], list[bytes]]:
+) -> dict[tuple[str | None, int | None, bytes | None], list[bytes]]:
     """Values by (topic, partition, key), in the log's order, of ``count`` records."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "isolation.level": "read_committed"}
     )
     consumer.assign([Assignment(t, p, 0) for t, n in topics.items() for p in range(n)])
-    found, read = defaultdict(list), 0
+    found = defaultdict[tuple[str | None, int | None, bytes | None], list[bytes]](list)
+    read = 0
     while read < count:
         message = consumer.poll(20)
         assert message is not None, f"{read} of {count} records"
         assert not message.error(), message.error()
-        found[message.topic(), message.partition(), message.key()].append(message.value())
+        found[message.topic(), message.partition(), message.key()].append(message.value() or b"")
         read += 1
     consumer.close()
     return found
@@ -191,6 +192,7 @@ def test_a_task_that_runs_a_second_time_writes_nothing_and_nothing_stays_open(
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         open(f"{files}/{context.partitionId()}-{context.attemptNumber()}", "w").close()
         for n, batch in enumerate(batches):
             yield batch

@@ -21,7 +21,7 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.spark.lost_shuffle import lose_shuffle
-from tests.spark.writing import visible, write
+from tests.spark.writing import id_of, visible, write
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -38,7 +38,7 @@ def test_a_task_of_a_stage_run_again_gets_an_id_of_its_own(
     assert [(run.partition, run.attempt_number) for run in runs] == [(0, 0), (0, 0)], "the stage was not run again"
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 300
-    (accepted,) = [TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions]
+    (accepted,) = [id_of(t.transactional_id).task_attempt_id for t in manifest.transactions]
     first, second = (run.task_attempt_id for run in runs)
     assert accepted == second > first
     with Wire(settings) as wire:

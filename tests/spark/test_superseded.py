@@ -61,6 +61,7 @@ def test_a_superseded_driver_stops_and_says_by_whom(
     end_of_patience.start()
     lines: list[str] = []
     try:
+        assert driver.stdout is not None
         for line in driver.stdout:
             lines.append(line.rstrip())
             if f"load {ref}: 0 of 2 tasks done, 2 running, nothing written yet (stage" in line:
@@ -123,7 +124,7 @@ def test_a_driver_that_cannot_look_goes_on(ref: AttemptRef, tmp_path: Path, ther
     looks = []
     with StopWhenSuperseded(store, ref, poll_s=0.01) as watch:
         look = watch._look
-        watch._look = lambda: looks.append(look())  # type: ignore[method-assign,func-returns-value]
+        watch._look = lambda: looks.append(look())  # type: ignore[method-assign]
         while len(looks) < 3:
             time.sleep(0.01)
         watch.check()

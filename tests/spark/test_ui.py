@@ -45,7 +45,7 @@ def load(spark, marks):
 
 def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=30) as answer:
-        return answer.read().decode()
+        return str(answer.read().decode())
 
 
 def test_the_ui_of_a_running_application_shows_no_secret(

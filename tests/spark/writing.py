@@ -11,12 +11,20 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
 from pyspark.sql import DataFrame
 
+from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.errortext import own_error
 from airflow_kafka_eos.spark.write import write as write
 
 #: a frame, and the options of its ``df.write``
 Write = Callable[[DataFrame, Mapping[str, str]], None]
+
+
+
+def id_of(text: str) -> TransactionalId:
+    found = TransactionalId.parse(text)
+    assert found is not None, text
+    return found
 
 
 def by_data_source(frame: DataFrame, options: Mapping[str, str], mode: str = "append") -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
@@ -52,7 +52,7 @@ class Wire:
         self._leaders: dict[TopicPartition, int] = {}
         self._closed = False
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
