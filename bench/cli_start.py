@@ -26,8 +26,8 @@ SCRIPT = str(Path(sys.executable).with_name("airflow-kafka-eos"))
 def called(arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[float, float]:
     """Seconds by the clock, and of the processor, of one call."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([SCRIPT, *arguments], env=environment, check=True, **quiet)
+    quiet = subprocess.DEVNULL
+    subprocess.run([SCRIPT, *arguments], env=environment, check=True, stdout=quiet, stderr=quiet)
     seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import pytest
 from selenium import webdriver
@@ -29,6 +30,8 @@ NOT_YET = (
 )
 OUR_PAGE = "iframe[title='Kafka transactions']"
 
+Found = TypeVar("Found")
+
 
 @dataclass
 class Browser:
@@ -45,7 +48,7 @@ class Browser:
         """Into the frame that our page stands in."""
         self.driver.switch_to.frame(self.until(lambda d: d.find_element(By.CSS_SELECTOR, OUR_PAGE)))
 
-    def until(self, found: Callable[[WebDriver], WebElement]) -> WebElement:
+    def until(self, found: Callable[[WebDriver], Found | Literal[False]]) -> Found:
         return WebDriverWait(self.driver, 60, ignored_exceptions=NOT_YET).until(found)
 
     def sees(self, text: str, where: str = "body") -> WebElement:

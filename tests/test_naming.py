@@ -242,7 +242,7 @@ def test_a_foreign_id_is_nobody_s_error(text: str) -> None:
 def test_an_id_of_the_whole_attempt_belongs_to_no_spark_partition(role: IdRole) -> None:
     for numbers in ((0, 0), (None, 0), (0, None)):
         with pytest.raises(InvalidNameError, match="do not fit"):
-            TransactionalId(LOAD, LEDGER, 1, *numbers, role=role)
+            TransactionalId(LOAD, LEDGER, 1, *numbers, role=role)  # type: ignore[misc]
     for missing in ((None, None), (None, 0), (0, None)):
         with pytest.raises(InvalidNameError, match="do not fit"):
             TransactionalId(LOAD, LEDGER, 1, *missing)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answers(home: Path) -> dict[str, str]:
+def answers(home: Path) -> dict[str, Any]:
     """What a driver answers to each job file, one after the other."""
     for name, job in JOBS.items():
         (home / f"{name}.py").write_text(job)
@@ -80,11 +81,11 @@ def answers(home: Path) -> dict[str, str]:
         cwd=home, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    found: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return found
 
 
-def test_a_dag_can_be_made_and_what_the_environment_says_is_found(home: Path, answers: dict[str, str]) -> None:
+def test_a_dag_can_be_made_and_what_the_environment_says_is_found(home: Path, answers: dict[str, Any]) -> None:
     assert answers["a_dag"] == "monday host"
     assert answers["early"] is False, "a job that needs no Airflow imports none"
     assert not (home / "airflow.db").exists()
@@ -93,18 +94,18 @@ def test_a_dag_can_be_made_and_what_the_environment_says_is_found(home: Path, an
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("where", ["inside", "outside"])
 def test_what_only_a_supervisor_knows_is_refused_and_no_default_taken(
-    home: Path, answers: dict[str, str], question: str, where: str
+    home: Path, answers: dict[str, Any], question: str, where: str
 ) -> None:
     name = f"{where}_{question}"
     said = f"refused: {home}/{name}.py, line 4, asks Airflow for {QUESTIONS[question][1]} where the Spark driver runs"
     assert answers[name].startswith(said)
 
 
-def test_it_says_how_else_a_variable_comes_to_the_function(answers: dict[str, str]) -> None:
+def test_it_says_how_else_a_variable_comes_to_the_function(answers: dict[str, Any]) -> None:
     assert "Pass it to the function where the DAG calls it, as a template: '{{ var.value.week }}'" in answers[
         "outside_default"
     ]
 
 
-def test_a_permission_that_the_job_lacks_is_its_own_error(answers: dict[str, str]) -> None:
+def test_a_permission_that_the_job_lacks_is_its_own_error(answers: dict[str, Any]) -> None:
     assert answers["denied"] == "PermissionError: /secret"

@@ -126,20 +126,20 @@ def test_what_does_not_fit_together_is_refused(wrong: dict[str, Any], says: str)
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: CommitLoadOperator(task_id="t", load_name="l", commit_timeout="5m"), "commit_timeout='5m' is no dur"),
+        (lambda: CommitLoadOperator(task_id="t", load_name="l", commit_timeout="5m"), "commit_timeout='5m' is no dur"),  # type: ignore[arg-type]
         (lambda: CommitLoadOperator(task_id="t", load_name=None), "load_name=None is no text"),
-        (lambda: CleanupLoadSensor(task_id="t", load_name="l", quiet_period="1"), "quiet_period='1' is no duration"),
+        (lambda: CleanupLoadSensor(task_id="t", load_name="l", quiet_period="1"), "quiet_period='1' is no duration"),  # type: ignore[arg-type]
         (lambda: LoadedSensor(task_id="t", load_name="l", deferrable="yes"), "deferrable='yes' is neither"),
-        (lambda: DecideLoadOperator(task_id="t", load_name="l", margin="1"), "margin='1' is no duration"),
+        (lambda: DecideLoadOperator(task_id="t", load_name="l", margin="1"), "margin='1' is no duration"),  # type: ignore[arg-type]
         (
-            lambda: PrepareLoadOperator(task_id="t", load_name="l", writer_deadline="1h", **BOTH),
+            lambda: PrepareLoadOperator(task_id="t", load_name="l", writer_deadline="1h", **BOTH),  # type: ignore[arg-type]
             "writer_deadline='1h' is no duration",
         ),
         (lambda: SweepLeftoversOperator(task_id="t", abandoned_after=0), "abandoned_after=0 is too short: it would"),
-        (lambda: SweepLeftoversOperator(task_id="t", paused_after="15m"), "paused_after='15m' is no duration"),
-        (lambda: SweepLeftoversOperator(task_id="t", sweep_timeout="1"), "sweep_timeout='1' is no duration"),
+        (lambda: SweepLeftoversOperator(task_id="t", paused_after="15m"), "paused_after='15m' is no duration"),  # type: ignore[arg-type]
+        (lambda: SweepLeftoversOperator(task_id="t", sweep_timeout="1"), "sweep_timeout='1' is no duration"),  # type: ignore[arg-type]
         (lambda: SweepLeftoversOperator(task_id="t", quiet_period=False), "quiet_period=False is no duration"),
-        (lambda: SweepLeftoversOperator(task_id="t", fail_on_problems=1), "fail_on_problems=1 is neither"),
+        (lambda: SweepLeftoversOperator(task_id="t", fail_on_problems=1), "fail_on_problems=1 is neither"),  # type: ignore[arg-type]
         (lambda: SweepLeftoversOperator(task_id="t", namespaces=[]), r"namespaces=\[\] is no list of one or more"),
         (lambda: SweepLeftoversOperator(task_id="t", namespaces="airflow"), "namespaces='airflow' is a text"),
     ],
@@ -189,7 +189,7 @@ def test_what_is_filled_in_later_passes_where_it_is_templated_and_is_checked_whe
         dual = ExactlyOnceLoad("dual", dual_write_sql=later, ledger_conn_id="marts", **BOTH)
         with pytest.raises(ConfigurationError, match="ledger_conn_id is not"):
             ExactlyOnceLoad("nowhere", dual_write_sql=later, **BOTH)
-        sweep = SweepLeftoversOperator(task_id="sweep", namespaces=later)
+        sweep = SweepLeftoversOperator(task_id="sweep", namespaces=later)  # type: ignore[arg-type]
     assert mapped.prepare.topics is later and dual.decide.dual_write_sql is later and sweep.namespaces is later
     # as rendering would set them
     store: Any = SimpleNamespace(base="/m")
@@ -269,7 +269,7 @@ def test_the_decorator_without_its_brackets_and_wrong_arguments_of_the_call_are_
 
 def test_an_item_for_all_mapped_loads_is_refused() -> None:
     with dag(), pytest.raises(ConfigurationError, match=r"item='a': all loads would have that name.*expand_kwargs"):
-        ExactlyOnceLoad.partial("tables", **{"job": "j.py", "item": "a"})
+        ExactlyOnceLoad.partial("tables", job="j.py", item="a")  # type: ignore[call-arg]
 
 
 STEPS = (

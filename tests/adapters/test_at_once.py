@@ -95,7 +95,7 @@ class Gated(DecideLoadOperator):
 
 
 class Checked(PrepareLoadOperator):
-    def execute(self, context: Any) -> Any:  # type: ignore[override]
+    def execute(self, context: Any) -> Any:
         return super().execute(context)
 
 

@@ -285,8 +285,8 @@ def _one(spark: Any, day: str) -> Any: ...
         (lambda: exactly_once_load(topics=["t"])(_one)(), "missing a required argument: 'day'"),
         (lambda: exactly_once_load(topics=["t"])(_one)(day="1", more=2), "unexpected keyword argument 'more'"),
         (lambda: exactly_once_load(topics=["t"])(_one)(spark=1, day="1"), "multiple values for argument 'spark'"),
-        (lambda: exactly_once_load(topics=["t"], job="x.py")(_one), "job='x.py' cannot be set"),
-        (lambda: exactly_once_load(topics=["t"], sql="SELECT 1")(_one), "sql='SELECT 1' cannot be set"),
+        (lambda: exactly_once_load(topics=["t"], job="x.py")(_one), "job='x.py' cannot be set"),  # type: ignore[call-arg]
+        (lambda: exactly_once_load(topics=["t"], sql="SELECT 1")(_one), "sql='SELECT 1' cannot be set"),  # type: ignore[call-arg]
         (lambda: exactly_once_load(topics=["t"])(lambda spark: spark), "cannot decorate"),
         (lambda: exactly_once_load(topics=["t"])(print), "cannot decorate"),
     ],
@@ -315,7 +315,8 @@ PASSED: dict[str, Any] = {
 @pytest.mark.parametrize("where", ["dag", "group"])
 def test_default_args_reach_every_task(where: str) -> None:
     with dag(default_args=PASSED if where == "dag" else {}):
-        load = ExactlyOnceLoad("load", **COMMON, **({"default_args": PASSED} if where == "group" else {}))
+        more: dict[str, Any] = {"default_args": PASSED} if where == "group" else {}
+        load = ExactlyOnceLoad("load", **COMMON, **more)
     for name, step in steps(load).items():
         reached = {key: getattr(step, key) for key in PASSED}
         assert reached.pop("retry_policy").rules == POLICY.rules, name  # a group copies its default_args

@@ -161,9 +161,14 @@ def doctor() -> dict[str, Any]:
     from airflow_kafka_eos.doctor import examine
 
     given = parser().parse_args(["doctor"])
+    asked: list[Any] = []
+
+    def note(*found: Any, **_: Any) -> None:
+        asked.append(found[2])
+        raise KafkaEosError("seen")
+
     with pytest.MonkeyPatch.context() as patch:
-        asked: list[Any] = []
-        patch.setattr(examine, "examine", lambda *found, **_: asked.append(found[2]) or _refuse())
+        patch.setattr(examine, "examine", note)
         with pytest.raises(KafkaEosError):
             given.run(given)
     return {
@@ -172,10 +177,6 @@ def doctor() -> dict[str, Any]:
         "two_phase_commit": asked[0].two_phase_commit.value,
         **connections(given),
     }
-
-
-def _refuse() -> None:
-    raise KafkaEosError("seen")
 
 
 def page() -> dict[str, Any]:
@@ -194,7 +195,7 @@ def page() -> dict[str, Any]:
             patch.setattr(acting, name, instead or (lambda *_: None))
         patch.setattr(dags, "note_action", lambda *_, **__: None)
         user: Any = SimpleNamespace(name="somebody")
-        asked = acting.Asked(namespace="n", name="l", key="k", attempt=1)
+        asked = acting.Asked(namespace="n", name="l", key="k", attempt=1, reason="")
         acting.act(user, looking.Selection(), views.ActionName.CLEANUP, asked)
     place = dags.configured()
     return {

@@ -66,7 +66,7 @@ def test_what_can_work_is_not(master: str, mode: str | None, conf: dict[str, str
 def prepare(monkeypatch: pytest.MonkeyPatch, host: str, mode: str, **arguments: Any) -> PrepareLoadOperator:
     connection = {"conn_type": "spark", "host": host, "extra": {"deploy-mode": mode}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    load = {"load_name": "l", "load_key": "k", "topics": ["t"], "sql": "SELECT 1"}
+    load: dict[str, Any] = {"load_name": "l", "load_key": "k", "topics": ["t"], "sql": "SELECT 1"}
     return PrepareLoadOperator(task_id="prepare", conn_id="spark_default", **load, **arguments)
 
 
@@ -77,7 +77,7 @@ def test_prepare_refuses_before_it_takes_an_attempt(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
     task = prepare(monkeypatch, "spark://127.0.0.1:7077", "cluster", manifest_dir=str(tmp_path))
     with pytest.raises(AirflowFailException, match="YARN and Kubernetes only"):
-        task.execute({})  # type: ignore[arg-type]
+        task.execute({})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -232,7 +232,7 @@ def test_what_is_told_is_what_the_lease_was_acquired_for(tasks: Tasks, airflow: 
 def events_of(load: str) -> AssetEventsResult:
     asset = {"name": URI, "uri": URI, "group": ""}
     event = {"id": 1, "timestamp": "2026-01-01T00:00:00Z", "extra": {"load": load}, "asset": asset}
-    return AssetEventsResult(asset_events=[event | {"created_dagruns": []}])
+    return AssetEventsResult(asset_events=[event | {"created_dagruns": []}])  # type: ignore[list-item]
 
 
 def test_an_asset_that_has_events_is_made_though_no_dag_knows_it(airflow: Airflow) -> None:
@@ -309,7 +309,7 @@ def test_the_ledger_keeps_the_leases_of_each_task(
         ledger=lambda: Ledger.open(url), settings=SimpleNamespace(bootstrap_servers="broker:9092")
     )
     resolved: list[str] = []
-    monkeypatch.setattr(LoadedSensor, "_resolve", lambda self: resolved.append(self.task_id) or place)
+    monkeypatch.setattr(LoadedSensor, "_resolve", lambda self: resolved.append(self.task_id) or place)  # type: ignore[func-returns-value]
     monkeypatch.setattr(first_event, "PATIENCE", timedelta(seconds=3))
     for task, index in (("a", 0), ("a", 1), ("b", -1), ("a", 0)):
         with DAG("d"):
@@ -337,6 +337,6 @@ def test_where_airflow_does_not_say_what_an_alias_has_leases_are_acquired(
     monkeypatch.setattr(assets, "_known", lambda accessors, uri: AssetUniqueKey("of a reader", uri))
     monkeypatch.setattr(assets, "_was_told", lambda key, arrival: False)
     assert _look({}, [], [URI], ALIAS, ARRIVAL).to_be_made == to_be_made(URI, "days", is_made=True)
-    answer = AssetsByAliasResult(assets=[{"id": 1, "name": "of a reader", "uri": URI, "group": ""}])
+    answer = AssetsByAliasResult(assets=[{"id": 1, "name": "of a reader", "uri": URI, "group": ""}])  # type: ignore[list-item]
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=lambda _: answer), raising=False)
     assert _look({}, [], [URI], ALIAS, ARRIVAL).to_be_made == []

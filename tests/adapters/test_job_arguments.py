@@ -61,7 +61,9 @@ def digest(**changes: Any) -> str:
 
 def test_the_digest_is_of_what_is_asked_for_in_any_order() -> None:
     assert digest() == digest(job_args={"n": 1, "day": "x"}, topics=("b", "a"))
-    others = [{"job": "k.py"}, {"job_args": {"day": "y", "n": 1}}, {"topics": ["a"]}, {"spark": [{"day": "y"}, None]}]
+    others: list[dict[str, Any]] = [
+        {"job": "k.py"}, {"job_args": {"day": "y", "n": 1}}, {"topics": ["a"]}, {"spark": [{"day": "y"}, None]}
+    ]  # fmt: skip
     assert len({digest(), *(digest(**other) for other in others)}) == 1 + len(others)
 
 

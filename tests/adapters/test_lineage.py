@@ -118,7 +118,7 @@ def extracted(loaded: LoadedSensor) -> Any:
     from airflow.sdk import TaskInstanceState
 
     run: Any = SimpleNamespace(run_id="r")
-    return ExtractorManager().extract_metadata(run, loaded, TaskInstanceState.SUCCESS, SimpleNamespace())  # type: ignore[arg-type]
+    return ExtractorManager().extract_metadata(run, loaded, TaskInstanceState.SUCCESS, SimpleNamespace())  # type: ignore[arg-type, no-untyped-call]
 
 
 @pytest.mark.parametrize("wrote", [True, False])

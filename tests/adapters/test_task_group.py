@@ -69,7 +69,7 @@ def test_names_default_to_dag_and_group(group: ExactlyOnceLoad) -> None:
 @pytest.mark.parametrize("taken", ["application", "application_args", "durable"])
 def test_what_prepare_sets_itself_is_refused(taken: str) -> None:
     with pytest.raises(ConfigurationError, match=taken):
-        PrepareLoadOperator(task_id="p", load_name="x", topics=["t"], job="j.py", **{taken: True})
+        PrepareLoadOperator(task_id="p", load_name="x", topics=["t"], job="j.py", **{taken: True})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -106,4 +106,4 @@ class Clicked(Held):
             return False
 
         self._browser.until(lambda driver: buttons()[0])
-        self._browser.until(pressed)  # type: ignore[arg-type]
+        self._browser.until(pressed)

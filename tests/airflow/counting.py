@@ -50,7 +50,7 @@ def count(bootstrap_servers: str, topic: str, expected: Iterable[str], ids: str 
 def held_back(bootstrap_servers: str, topic: str) -> list[str]:
     """Partitions with something open: what librdkafka is answered for their last stable offset and their end."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}
+    asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}  # type: ignore[no-untyped-call]
     ends = []
     for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
         futures = admin.list_offsets(asked, isolation_level=level, request_timeout=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_kafka_eos.hooks.kafka_eos import Resolved
@@ -69,9 +70,11 @@ class Examples:
 
     def answer(self, dag: str, run_id: str, task: str, choice: str, **params: str) -> None:
         """In Required Actions, as soon as it is asked."""
-        states = lambda: self.states(dag, run_id)  # noqa: E731
-        asks = lambda: f"{task} of {dag} {run_id} to ask: {states()}; {health(self.airflow)}"  # noqa: E731
-        wait_for(lambda: states().get(task) == "awaiting_input", asks, PATIENCE)
+        states = partial(self.states, dag, run_id)
+        wait_for(
+            lambda: states().get(task) == "awaiting_input",
+            lambda: f"{task} of {dag} {run_id} to ask: {states()}; {health(self.airflow)}", PATIENCE,
+        )  # fmt: skip
         # as long as a person takes at least: Airflow 3.3 fails a task that goes on before its executor has reported the
         # end of its first process ("reported … finished with state success, but the task instance's state is queued")
         time.sleep(3)

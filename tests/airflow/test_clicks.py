@@ -28,7 +28,7 @@ def played_from_the_table(scenario: Scenario, place: Place) -> None:
 
 PLAYS: Mapping[str, Callable[[Place], None]] = {
     s.name: partial(played_from_the_table, s) for s in SCENARIOS
-} | STORIES
+} | dict(STORIES)
 
 
 @pytest.fixture(scope="module")

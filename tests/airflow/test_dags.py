@@ -63,7 +63,7 @@ def examples(
         (dags / path.name).symlink_to(path)
     for topic in TOPICS:
         kafka.create_topic(topic, partitions=2)
-    connections = {
+    connections: dict[str, dict[str, Any]] = {
         "kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers}},
         "spark_default": {
             "conn_type": "spark",

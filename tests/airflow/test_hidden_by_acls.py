@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_maintenance_and_the_page_say_what_may_be_hidden(
     def may_write(prefix: str) -> None:
         allow_exactly(secured.plain, PRINCIPAL, [Right("WRITE", "TransactionalId", f"{prefix}*")])
 
-    def page() -> dict[str, object]:
+    def page() -> dict[str, Any]:
         place = Where("kafka_default", None)
         return _look_at(Everything(None), place, [Found(known, row, None)], everything=True)
 
@@ -53,7 +54,7 @@ def test_maintenance_and_the_page_say_what_may_be_hidden(
     found = found_by("hidden", fail_on_problems=False)
     assert len(found["hidden"]) == 2 and "more may be open than is shown" in found["hidden"][0]
     assert found["problems"] != []
-    (text,) = page()["hidden"]  # type: ignore[misc]
+    (text,) = page()["hidden"]
     assert "more may be open than is shown" in text
 
     may_write(f"hidden.{ledger_id}.")  # enough for this ledger's loads, and no more is asked for

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.protocol.stages.begin import submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -32,7 +33,7 @@ JOB = "/nowhere/orders.py"
 
 @pytest.fixture
 def key(request: pytest.FixtureRequest) -> str:
-    return request.node.name
+    return str(request.node.name)
 
 
 @pytest.fixture
@@ -243,6 +244,7 @@ def test_in_a_mapped_group_each_load_has_its_own_look(home: Path, topic: Callabl
         context = CONTEXT | {"ti": SimpleNamespace(**{**vars(CONTEXT["ti"]), "map_index": index}), "run_id": "run",
                              "expanded_ti_count": 2}  # fmt: skip
         mine = begin.prepare_for_execution()
+        assert isinstance(mine, BeginLoadOperator)
         mine.load_key = f"mapped {index}"
         mine.topics = [name]
         if not fails:

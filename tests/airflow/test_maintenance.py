@@ -44,9 +44,9 @@ class TaskInstance(SimpleNamespace):
 def sweep(namespace: str, **arguments: Any) -> Any:
     from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 
-    arguments = {"namespaces": [namespace], "quiet_period": timedelta(seconds=0)} | arguments
+    defaults: dict[str, Any] = {"namespaces": [namespace], "quiet_period": timedelta(seconds=0)}
     ti = TaskInstance()
-    operator = SweepLeftoversOperator(task_id="sweep", **arguments)
+    operator = SweepLeftoversOperator(task_id="sweep", **defaults | arguments)
     return operator, ti, {"ti": ti}
 
 

@@ -125,7 +125,7 @@ def test_the_page_tells_a_run_at_work_from_one_that_stands_still(place: Place) -
     run.reached("writing")
     wait_for(run.held_back, lambda: f"an open transaction of {run.id}: {run.tasks()}")
 
-    def now() -> tuple[str, str, set[str]]:
+    def now() -> tuple[str | None, str, set[str]]:
         found = shown(place, "at_once", run.id)
         asked = {"dag_id": "at_once", "run_id": run.id}
         answer = httpx.get(f"{place.airflow.url}/kafka-eos/api/transactions", params=asked, timeout=60)

@@ -89,7 +89,9 @@ def log_of(place: Place, one: Held, task: str) -> str:
     return str(place.airflow.get(path, full_content=True))
 
 
-FIELDS = {"namespace": "airflow", "load_name": LOAD, "kafka_conn_id": "kafka_default", "ledger_conn_id": None}
+FIELDS: dict[str, Any] = {
+    "namespace": "airflow", "load_name": LOAD, "kafka_conn_id": "kafka_default", "ledger_conn_id": None
+}  # fmt: skip
 
 
 def event_of(trigger: PollingTrigger) -> dict[str, Any]:

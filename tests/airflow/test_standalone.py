@@ -95,7 +95,7 @@ def test_the_plugins_page_shows_the_runs_load_and_its_tasks_lead_there(place: Pl
         "COMMITTED", RECORDS, "plain", "three"
     )  # fmt: skip
     (look,) = httpx.get(f"{url}/transactions", params=run, timeout=60).raise_for_status().json()["clusters"]
-    seen = {"transactions": [], "lag": [], "hanging": [], "hidden": []}
+    seen: dict[str, list[object]] = {"transactions": [], "lag": [], "hanging": [], "hidden": []}
     assert look == {"kafka_conn_id": "kafka_default", "problem": None, **seen}
     links = place.airflow.get("/dags/plain/dagRuns/three/taskInstances/load.prepare/links", map_index=-1)
     assert links["extra_links"]["Kafka transactions"].endswith("/runs/three/plugin/kafka-transactions-run")

@@ -165,7 +165,7 @@ def test_the_authors_sql_becomes_true_with_the_load(
     marts = Database(url)
     marts.write(lambda c: c.exec_driver_sql("CREATE TABLE marts (day TEXT, load_key TEXT, records INTEGER)"))
     connection(monkeypatch, "marts", "sqlite", host=f"{home}/marts.db")
-    ledger = {"ledger_conn_id": "marts"}
+    ledger: dict[str, Any] = {"ledger_conn_id": "marts"}
     dual_write_sql = [("INSERT INTO marts VALUES (:day, :load_key, :records)", {"day": "{{ ds }}"})]
     a_prepared_load(home, kafka, "dual", topic(), 3, **ledger)
     for _ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def host(tmp_path: Path):
+def host(tmp_path: Path) -> Iterator[Host]:
     with Host([sys.executable, "-I", "-S", "-c", SCRIPT], tmp_path / "log") as running:
         yield running
 

@@ -77,8 +77,8 @@ def test_another_content_or_one_record_less_is_seen(
     rows = table_of(records).to_pylist()
     settings = settings_of(kafka, "foreach")
     rows[7] = {**rows[7], "value": rows[7]["value"][:-1] + b"]"}
-    write_rows([SimpleNamespace(**row) for row in rows], changed, settings)  # type: ignore[arg-type]
-    write_rows([SimpleNamespace(**row) for row in rows[1:]], shorter, settings)  # type: ignore[arg-type]
+    write_rows([SimpleNamespace(**row) for row in rows], changed, settings)  # type: ignore[misc]
+    write_rows([SimpleNamespace(**row) for row in rows[1:]], shorter, settings)  # type: ignore[misc]
     with pytest.raises(NotWhatWasWritten, match="checksums"):
         check_content(kafka.bootstrap_servers, changed, PARTITIONS, records)
     with pytest.raises(NotWhatWasWritten, match="read back 2999 of 3000"):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from shell import SCRIPT
+
+from tests.cli.shell import SCRIPT
 
 pytestmark = pytest.mark.broker
 

@@ -140,7 +140,7 @@ def test_a_slot_that_goes_on_while_the_person_thinks_is_left_alone(
     theirs: list[Manifest] = []
 
     class Slow(Terminal):
-        def readline(self, *_: object) -> str:
+        def readline(self, *_: object) -> str:  # type: ignore[override]
             pooled.clean()
             theirs.append(b.prepare(["b"]))
             return "y\n"

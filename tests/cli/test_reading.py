@@ -74,8 +74,8 @@ def test_on_a_host_without_configuration_a_shell_gets_no_empty_answer(tmp_path: 
     for arguments in (("loads", "list"), ("transactions", "list", "--bootstrap-server", "127.0.0.1:1")):
         done = shell(tmp_path, *arguments)
         assert (done.returncode, done.stdout) == (2, "") and "has not been created yet" in done.stderr
-    for arguments in (("transactions", "list"), ("doctor",)):
-        done = shell(tmp_path, *arguments)
+    for words_of in (("transactions", "list"), ("doctor",)):
+        done = shell(tmp_path, *words_of)
         assert (done.returncode, done.stdout) == (2, "")
         assert "'kafka_default': Airflow has no such connection here" in done.stderr
     assert not list(tmp_path.rglob("*")), "nothing was made: no ledger, no airflow.cfg"

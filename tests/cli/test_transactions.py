@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -95,7 +96,7 @@ def test_one_is_described_by_coordinator_ledger_and_log(world: World, command: C
     manifest = world.prepare(["a"])
     name = one(manifest).transactional_id
 
-    def described() -> dict[str, dict[str, object]]:
+    def described() -> dict[str, Any]:
         answer = command("transactions", "describe", name, "--output", "json", *at)
         assert answer.code == 0
         return json.loads(answer.out)  # type: ignore[no-any-return]
@@ -229,7 +230,7 @@ def test_what_is_decided_while_we_ask_is_not_called_aborted(
     manifest = world.prepare(["a"])
 
     class Slow(Terminal):
-        def readline(self, *_: object) -> str:
+        def readline(self, *_: object) -> str:  # type: ignore[override]
             world.decide(manifest)
             return "y\n"
 

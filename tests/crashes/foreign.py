@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
 
@@ -54,12 +55,13 @@ def _open(wire: Wire, name: str, topic: str) -> tuple[int, int]:
     return identity
 
 
-def _worst_of_partitions(answer: object) -> int:
-    topics = answer.results_by_topic_v3_and_below  # type: ignore[attr-defined]
-    return max(p.partition_error_code for t in topics for p in t.results_by_partition)
+def _worst_of_partitions(answer: Any) -> int:
+    topics = answer.results_by_topic_v3_and_below
+    worst: int = max(p.partition_error_code for t in topics for p in t.results_by_partition)
+    return worst
 
 
-def _settled(wire: Wire, name: str, request: object, error_of: Callable[[object], int]):  # type: ignore[no-untyped-def]
+def _settled(wire: Wire, name: str, request: object, error_of: Callable[[Any], int]) -> Any:
     end = time.monotonic() + 30
     while True:
         answer = wire.send_to_coordinator(name, request)

@@ -21,7 +21,7 @@ class Reader:
 
     def held_back(self, topic: str, partitions: int) -> dict[int, tuple[int, int]]:
         """Partitions whose last stable offset is not their end: a transaction is open there. Both offsets."""
-        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+        asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}  # type: ignore[no-untyped-call]
         levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
         answers = [self._admin.list_offsets(asked, isolation_level=level) for level in levels]
         stable, end = ({tp.partition: f.result(30).offset for tp, f in a.items()} for a in answers)

@@ -116,7 +116,8 @@ class Crews:
     ) -> None:
         items = request.session.items
         self._cases = [
-            i.callspec.params["case"] for i in items if i.fspath == request.node.fspath and _has_case(i)
+            i.callspec.params["case"]  # type: ignore[attr-defined]
+            for i in items if i.fspath == request.node.fspath and _has_case(i)
         ]
         self._request = request
         self._folder = folder

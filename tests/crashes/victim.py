@@ -165,7 +165,7 @@ def _die_before_commit() -> None:
 
         return write(self, whole)
 
-    Database.write = written  # type: ignore[method-assign, assignment]
+    Database.write = written  # type: ignore[method-assign]
 
 
 def die() -> None:

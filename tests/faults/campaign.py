@@ -48,7 +48,8 @@ class Campaign:
     def play(self, scenarios: Iterable[Scenario]) -> None:
         """All of them. Two clusters at most are up: one of many runs at a time, one for those that need it alone. Those
         that go through Airflow come at the end, by themselves."""
-        every, real = [], []
+        every: list[Scenario] = []
+        real: list[Scenario] = []
         for scenario in scenarios:
             (real if scenario.seed >= REAL else every).append(scenario)
         shared = [s for s in every if not s.is_alone]

@@ -26,5 +26,5 @@ class Endless(Campaign):
 
 
 if __name__ == "__main__":
-    command.Campaign = Endless  # type: ignore[misc]
+    command.Campaign = Endless  # type: ignore[attr-defined]
     sys.exit(command.main(os.environ))

@@ -72,6 +72,6 @@ def _wait_for(processes: list[psutil.Process]) -> None:
 
 def _lives(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE  # who waits for it may be nobody
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)  # who waits for it may be nobody
     except psutil.NoSuchProcess:
         return False

@@ -188,7 +188,7 @@ def read_librdkafka(servers: str, ends: Mapping[tuple[str, int], int]) -> tuple[
                     # somebody may write on behind what is asked for
                     if offset < ends[topic, partition]:
                         key, value = _bytes(message.key()), _bytes(message.value())
-                        headers = tuple((name, _bytes(data)) for name, data in message.headers() or ())
+                        headers = tuple((name, _bytes(data)) for name, data in message.headers() or ())  # type: ignore[str-unpack]
                         stamp = message.timestamp()[1]
                         found.append(Record(topic, partition, offset, key, value, headers, stamp))
                 elif offset >= ends[topic, partition]:

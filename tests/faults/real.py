@@ -171,7 +171,7 @@ class _Run:
         self.hands.join()
         self.place.kafka.wait_ready()
         for number in range(len(self.scenario.loads)):  # one that was cleared behind its end runs again
-            wait_for(lambda n=number: self._run(n).state() in ENDED, lambda n=number: f"end of {self._run(n).id}")
+            wait_for(lambda n=number: self._run(n).state() in ENDED, lambda n=number: f"end of {self._run(n).id}")  # type: ignore[misc]
         until = time.monotonic() + ORPHANS_S
         while self._jvms() and time.monotonic() < until:
             time.sleep(0.2)

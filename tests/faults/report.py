@@ -173,7 +173,7 @@ class Tally:
 
 def tree_of_the_package() -> str:
     """What ran, as git names the package's folder: the same for every commit that leaves the package alone."""
-    where = {"cwd": Path(__file__).parents[2], "capture_output": True, "text": True, "check": True}
+    where: dict[str, Any] = {"cwd": Path(__file__).parents[2], "capture_output": True, "text": True, "check": True}
     try:
         changed = subprocess.run(["git", "status", "--porcelain", "airflow_kafka_eos"], **where).stdout.strip()
         name = subprocess.run(["git", "rev-parse", "HEAD:airflow_kafka_eos"], **where).stdout.strip()

@@ -105,7 +105,7 @@ def _task_until_done(plan: Plan, order: Order, carried: str, number: int) -> tup
 
 
 def _run_task(order: Order, carried: str, partition: int, number: int) -> Ended:
-    details = order.details | {"carried": carried, "partition": partition, "number": number}
+    details = dict(order.details) | {"carried": carried, "partition": partition, "number": number}
     task = Order(Role.TASK.value, order.load, order.owner, order.folder, details, limit_s=TASK_S)
     return ask(os.environ[ADDRESS], task)
 

@@ -269,7 +269,7 @@ def _strike_before_commit(strike: Callable[[], None]) -> None:
         Database.write = write  # type: ignore[method-assign]
         return write(self, whole)
 
-    Database.write = written  # type: ignore[method-assign, assignment]
+    Database.write = written  # type: ignore[method-assign]
 
 
 def shift_clock(seconds: float) -> None:
@@ -283,13 +283,13 @@ def shift_clock(seconds: float) -> None:
         def __instancecheck__(cls, one: object) -> bool:
             return isinstance(one, real)
 
-    class Shifted(real, metaclass=IsReal):
+    class Shifted(real, metaclass=IsReal):  # type: ignore[valid-type, misc]
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
             return real.now(tz) + datetime.timedelta(seconds=seconds)
 
         @classmethod
-        def utcnow(cls) -> datetime.datetime:  # type: ignore[override]
+        def utcnow(cls) -> datetime.datetime:
             return real.utcnow() + datetime.timedelta(seconds=seconds)
 
     datetime.datetime = Shifted  # type: ignore[misc]

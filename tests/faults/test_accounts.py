@@ -66,7 +66,7 @@ def test_a_pid_may_come_again() -> None:
         ("submits", {}, ["task of dag/run-0: ended without a word"]),
     ],
 )
-def test_a_death_without_a_word(event: str, details: dict[str, str], found: list[str]) -> None:
+def test_a_death_without_a_word(event: str, details: dict[str, Any], found: list[str]) -> None:
     happened = in_order(
         of(1, "task", (1.0, "begins"), (2.0, event), **details), of(2, "loaded", (1.0, "begins"), (50.0, "is done"))
     )

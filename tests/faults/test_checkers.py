@@ -7,6 +7,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -102,7 +103,7 @@ def test_a_report_is_answered_in_full() -> None:
 
 def test_a_load_that_was_not_committed_in_time_is_not_called_lost() -> None:
     seen = a_run()
-    changes = {"reported": "PREPARED", "decided": None, "acked": False, "told_at": None}
+    changes: dict[str, Any] = {"reported": "PREPARED", "decided": None, "acked": False, "told_at": None}
     late = dataclasses.replace(seen.loads[0], key="late", records=5, **changes)
     assert [v.kind for v in judge(dataclasses.replace(seen, loads=(*seen.loads, late)))] == ["unfinished"]
 
@@ -268,5 +269,5 @@ def test_what_a_ledger_that_was_put_back_has_forgotten_is_neither_lost_nor_wrong
 def test_a_record_of_it_that_is_gone_is_lost() -> None:
     seen, forgotten = told_of_by_a_ledger_that_was_put_back(random.Random(3))
     gone = next(r for r in seen.final if r.said.startswith(f"load|{forgotten.key}|".encode()))
-    found = judge(dataclasses.replace(seen, final=[r for r in seen.final if r is not gone]))
+    found = judge(dataclasses.replace(seen, final=tuple(r for r in seen.final if r is not gone)))
     assert "lost" in {v.kind for v in found}

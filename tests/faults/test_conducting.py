@@ -26,7 +26,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     def run(answers: dict[str, Sequence[Ended]], fate: Wish = Wish.LOAD, retries: int = 1) -> tuple[bool, list[str]]:
         load = LoadPlan(10, 10, 1, fate)
         scenario = replace(generate(1), loads=(load,), retries=retries, faults=())
-        plan = Plan(scenario.to_json(), str(tmp_path), "", "", "n", ("t",))
+        plan = Plan(scenario.to_json(), str(tmp_path), "", "", "n", (("t",),))
         left = {role: list(some) for role, some in answers.items()}
         started: list[str] = []
 

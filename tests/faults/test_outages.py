@@ -44,7 +44,7 @@ def targets_of(folder: Path, fault: Fault, **found: object) -> Targets:
     )
     url = f"sqlite:///{folder}/ledger.db"
     Ledger.open(url, upgrade=True).close()
-    plan = Plan(scenario.to_json(), str(folder), "127.0.0.1:1", url, "n", ("t",))
+    plan = Plan(scenario.to_json(), str(folder), "127.0.0.1:1", url, "n", (("t",),))
     return Targets(plan, found.pop("kafka", Cluster()), found.pop("user", lambda fault: None), **found)  # type: ignore[arg-type]
 
 
@@ -178,7 +178,7 @@ def test_a_postgresql_of_a_runs_own_goes_down_and_comes_back(kind: Kind, seconds
         with environment.of(scenario) as own:
             assert own is not environment and own.number() == environment.number() - 1
             database = own.ledger("postgresql", "run_1", tmp_path)
-            plan = Plan(scenario.to_json(), str(tmp_path), "127.0.0.1:1", database.url, "n", ("t",))
+            plan = Plan(scenario.to_json(), str(tmp_path), "127.0.0.1:1", database.url, "n", (("t",),))
             server = LedgerServer.of(database.url)
             before = server._postmaster()
             with Ledger.open(database.url) as ledger:

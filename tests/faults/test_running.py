@@ -32,7 +32,7 @@ def test_a_thread_that_fails_fails_the_run() -> None:
     """A load that nobody played is one that nobody judged."""
     hands = Hands()
     hands.begin(lambda: None)
-    hands.begin(lambda: {}["gone"])
+    hands.begin(lambda: dict[str, object]()["gone"])
     hands.join()
     (found,) = hands.violations
     assert found.kind == "harness" and found.text.startswith("KeyError: 'gone'") and "Traceback" in found.text
@@ -63,7 +63,7 @@ def test_other_applications_that_did_nothing_prove_nothing(
 def test_ids_of_other_applications_are_of_our_kind(naming: str, kind: type) -> None:
     """One that looks like nobody's would be spared by any product."""
     found = parse(their_prefix(name_prefix("ns", LEDGER, "orders"), LEDGER, naming, "ns-0") + "1")
-    assert isinstance(found, kind)
+    assert isinstance(found, kind) and found is not None
     assert found.ledger_id == OTHER_LEDGER and parse(str(found).replace(OTHER_LEDGER, LEDGER)) is not None
 
 
@@ -110,7 +110,7 @@ def test_what_maintenance_cannot_finish(failing: int, tmp_path: Path, monkeypatc
     monkeypatch.setattr(running, "Ledger", FakeLedger)
     scenario = replace(generate(1), loads=(LoadPlan(1, 1, 1), LoadPlan(1, 1, 1)))
     run = object.__new__(running._Run)
-    run.scenario, run.plan = scenario, Plan(scenario.to_json(), str(tmp_path), "", "", "n", ("t", "t"))
+    run.scenario, run.plan = scenario, Plan(scenario.to_json(), str(tmp_path), "", "", "n", (("t",), ("t",)))
     run.environment, run.database = SimpleNamespace(zygote=""), SimpleNamespace(url="")  # type: ignore[assignment]
     run.targets = SimpleNamespace(recreated={}, restored=threading.Event())  # type: ignore[assignment]
     run._hands, run._ended, run._lock = Hands(), {}, threading.Lock()
@@ -141,7 +141,7 @@ def test_maintenance_comes_at_once_where_others_wait_for_it(
     loads = (LoadPlan(1, 1, 1),) * (others + 1)
     scenario = replace(generate(1), loads=loads, shares_topic=shares, faults=())
     run = object.__new__(running._Run)
-    run.scenario, run.plan = scenario, Plan(scenario.to_json(), str(tmp_path), "", "", "n", ("t", "t"))
+    run.scenario, run.plan = scenario, Plan(scenario.to_json(), str(tmp_path), "", "", "n", (("t",), ("t",)))
     run.environment, run.timeline = SimpleNamespace(zygote=""), Timeline(str(tmp_path), "runner")  # type: ignore[assignment]
     run._acked, run._ended, run._lock = set(), {}, threading.Lock()
     run._load(others)

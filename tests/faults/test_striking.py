@@ -27,7 +27,7 @@ from tests.faults.zygote import ROOT, ask, zygote
 
 def plan_of(folder: Path, *faults: Fault, **changes: object) -> Plan:
     scenario: Scenario = replace(generate(1), loads=(LoadPlan(10, 10, 1),), faults=faults, **changes)  # type: ignore[arg-type]
-    return Plan(scenario.to_json(), str(folder), "127.0.0.1:1", f"sqlite:///{folder}/ledger.db", "n", ("t",))
+    return Plan(scenario.to_json(), str(folder), "127.0.0.1:1", f"sqlite:///{folder}/ledger.db", "n", (("t",),))
 
 
 def load(key: str) -> LoadIdentity:

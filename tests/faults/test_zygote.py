@@ -30,7 +30,7 @@ def address() -> Iterator[str]:
 def order(folder: Path, *faults: Fault, limit_s: float = 30) -> Order:
     """A begin without a ledger: it fails at once, if it comes so far."""
     scenario = replace(generate(1), loads=(LoadPlan(10, 10, 1),), faults=faults)
-    Plan(scenario.to_json(), str(folder), "127.0.0.1:1", f"sqlite:///{folder}/none.db", "n", ("t",)).write()
+    Plan(scenario.to_json(), str(folder), "127.0.0.1:1", f"sqlite:///{folder}/none.db", "n", (("t",),)).write()
     return Order("begin", 0, "dag/run", str(folder), limit_s=limit_s)
 
 

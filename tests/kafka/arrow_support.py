@@ -119,7 +119,8 @@ def parse(sealed: SealedBatch) -> tuple[DefaultRecordBatch, list[Read]]:
 
 def compression_of(sealed: SealedBatch) -> int:
     """The code in its attributes."""
-    return DefaultRecordBatch(raw(sealed)).compression_type
+    code: int = DefaultRecordBatch(raw(sealed)).compression_type
+    return code
 
 
 def _inflated(code: int, data: bytes) -> bytes:
@@ -129,9 +130,9 @@ def _inflated(code: int, data: bytes) -> bytes:
         return b"".join(_snappy_blocks(data))
     if code == 3:
         assert lz4.frame.get_frame_info(data)["block_linked"] is False  # Kafka refuses linked blocks
-        return lz4.frame.decompress(data)
+        return bytes(lz4.frame.decompress(data))
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        return stream.read()
+        return bytes(stream.read())
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:

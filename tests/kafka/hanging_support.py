@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from least_support import LEAST, NAMESPACE, PRINCIPAL
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
@@ -21,6 +20,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.protocol.hanging import find
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.acls import Right, allow_exactly
+from tests.kafka.least_support import LEAST, NAMESPACE, PRINCIPAL
 from tests.protocol.late import produce_late
 from tests.secured import Secured, secured_broker
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from writers_support import Record
-
 from airflow_kafka_eos.sandbox.jars import find_java, kafka_jars
+from tests.kafka.writers_support import Record
 
 SOURCE = Path(__file__).parent.parent / "java" / "Oracle.java"
 _PATIENCE_S = 90.0

@@ -1,6 +1,7 @@
 """Writes records into one transaction, and prints the most memory that its process ever had, in MiB.
 
-Run by test_arrow_memory.py: python memory_probe.py <bootstrap> <topic> <partitions> <codec> <thousands> <spread>
+Run by test_arrow_memory.py:
+    python -m tests.kafka.memory_probe <bootstrap> <topic> <partitions> <codec> <thousands> <spread>
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from writers_support import an_id, settings_of, target_of
 
 from airflow_kafka_eos.kafka.producer.writers import make_writer
+from tests.kafka.writers_support import an_id, settings_of, target_of
 
 ROWS = 10_000  # as Spark hands them over
 

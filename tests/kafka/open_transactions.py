@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from confluent_kafka import Producer
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
@@ -51,7 +52,7 @@ def write(producer: Producer, records: Mapping[TopicPartition, int], size: int =
     """Write so many records to each partition; returns the offset of the last one of each."""
     last: dict[TopicPartition, int] = {}
 
-    def delivered(error: object, message: object) -> None:
+    def delivered(error: object, message: Any) -> None:
         assert error is None, error
         tp = TopicPartition(message.topic(), message.partition())
         last[tp] = max(message.offset(), last.get(tp, -1))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ from airflow_kafka_eos.kafka.producer.arrow.binary import single
     st.integers(1, 3),
 )
 def test_numbers(values: list[int], kind: type, step: int) -> None:
-    every = np.array(values, kind)[::step]
+    every: npt.NDArray[Any] = np.array(values, kind)[::step]
     made = binary.numbers(every)
     made.validate(full=True)
     assert made.to_pylist() == every.tolist()

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from arrow_support import batch
 from kafka.protocol.metadata import MetadataRequest
-from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError
 from airflow_kafka_eos.kafka.client.wire import PipelinedWire
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import (
+    an_id,
+    consume,
+    end,
+    is_open,
+    opened,
+    settings_of,
+    target_of,
+    wait_until,
+)
 from tests.transaction_version import finalize
 
 pytestmark = pytest.mark.broker
 
 
-def test_transaction_version_1_on_a_broker_that_could_do_2():
+def test_transaction_version_1_on_a_broker_that_could_do_2() -> None:
     # the version that is finalized counts, not what Produce offers: partitions must be announced (KIP-890)
     with LocalKafka(version="4.4.0") as kafka:
         kafka.create_topic("old", partitions=2)
@@ -27,6 +38,7 @@ def test_transaction_version_1_on_a_broker_that_could_do_2():
         with PipelinedWire(settings, timeout_s=10, request_timeout_s=10) as wire:
             wait_until(lambda: wire.transaction_version() == 1, "transaction version 1")
         with opened("arrow", settings, target_of(name := an_id("old"), {"old": 2})) as writer:
+            assert isinstance(writer, ArrowWriter) and writer._sender is not None
             # Kafka 4.4 would take a newer one all the same (seen); KIP-890 forbids to send it
             assert writer._sender._enrolment.produce_version == 11
             writer.write(batch(value=[b"a", b"b"], partition=[0, 1]))
@@ -36,18 +48,18 @@ def test_transaction_version_1_on_a_broker_that_could_do_2():
         assert len(consume(kafka.bootstrap_servers, "old", 2, 2, "read_committed")) == 2
 
 
-def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka):
+def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka: LocalKafka) -> None:
     # its batches are sent again to the new leader; an exception would end the writer
     answers = []
     with PipelinedWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
         assert wire.transaction_version() == 2
         wire.start(99, MetadataRequest(topics=[]), lambda answer, error: answers.append((answer, error)))
-        wait_until(lambda: wire.turn(0.1) or bool(answers), "an answer")
+        wait_until(lambda: wire.turn(0.1) or bool(answers), "an answer")  # type: ignore[func-returns-value]
     [(answer, error)] = answers
     assert answer is None and isinstance(error, BrokerUnavailableError)
 
 
-def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka):
+def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka: LocalKafka) -> None:
     """kafka-python raises what a connection was refused with, an ssl.SSLError too, from the next call."""
     refusal, answers = ssl.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), []
     with PipelinedWire(settings_of(kafka.bootstrap_servers), timeout_s=10, request_timeout_s=10) as wire:
@@ -56,16 +68,19 @@ def test_a_refusal_that_is_raised_again_is_an_answer_in_words(kafka):
         wire.start(1, MetadataRequest(topics=[]), lambda answer, error: answers.append(error))
         with closing(wire.pool()) as pool:
             pool.submit(1, MetadataRequest(topics=[]), "asked", timeout_s=5)
-            wait_until(lambda: bool(answers.extend(r.error for r in pool.wait(1))) or len(answers) == 2, "an answer")
+            wait_until(lambda: bool(answers.extend(r.error for r in pool.wait(1))) or len(answers) == 2, "an answer")  # type: ignore[func-returns-value]
     assert [type(error) for error in answers] == [AccessError, AccessError]
 
 
-def test_what_is_encoded_and_not_acknowledged_is_bounded(kafka, topic):
+def test_what_is_encoded_and_not_acknowledged_is_bounded(
+    kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
     # the thread that encodes waits; see test_arrow_memory.py for what that means for a process
     name = topic(1)
     settings = settings_of(kafka.bootstrap_servers, queue_buffering_max_kbytes=1500, batch_size=100_000)
     most = 0
     with opened("arrow", settings, target_of(an_id(name), {name: 1})) as writer:
+        assert isinstance(writer, ArrowWriter) and writer._sender is not None
         for _ in range(100):
             writer.write(batch(value=[b"v" * 50_000] * 10))
             most = max(most, writer._sender._backlog)
@@ -74,7 +89,9 @@ def test_what_is_encoded_and_not_acknowledged_is_bounded(kafka, topic):
 
 
 @pytest.mark.parametrize("batch_size", [5000, 1_000_000])
-def test_many_partitions_and_topics_in_one_transaction(kafka, topic, batch_size):
+def test_many_partitions_and_topics_in_one_transaction(
+    kafka: LocalKafka, topic: Callable[..., str], batch_size: int
+) -> None:
     names = [topic(40) for _ in range(3)]
     settings = settings_of(kafka.bootstrap_servers, batch_size=batch_size)
     with opened("arrow", settings, target_of(an_id(names[0]), {n: 40 for n in names})) as writer:

@@ -8,17 +8,28 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from cutting_proxy import CuttingProxy
-from writers_support import an_id, consume, end, is_open, opened, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
+from tests.kafka.cutting_proxy import CuttingProxy
+from tests.kafka.writers_support import (
+    an_id,
+    consume,
+    end,
+    is_open,
+    opened,
+    settings_of,
+    target_of,
+    writes_of,
+)
 from tests.secured import free_port
 
 pytestmark = pytest.mark.broker
@@ -30,7 +41,7 @@ _ids = itertools.count()
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def one(request):
+def one(request: pytest.FixtureRequest) -> Iterator[tuple[LocalKafka, CuttingProxy]]:
     """A broker with a second listener, whose clients come through a proxy."""
     port = free_port()
     proxy = CuttingProxy(("127.0.0.1", port))
@@ -49,12 +60,12 @@ def one(request):
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def three(request):
+def three(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
     with LocalKafka(version=request.param, brokers=3, heap="256m") as kafka:
         yield kafka
 
 
-def rows(start):
+def rows(start: int) -> pa.RecordBatch:
     """Numbered values of about 100 bytes, row n to partition n % 3."""
     numbers = pa.array(np.arange(start, start + ROWS)).cast(pa.string())
     padding = pa.array(["x" * 94] * ROWS)
@@ -63,7 +74,10 @@ def rows(start):
     return pa.RecordBatch.from_pydict({"value": values, "partition": partitions})
 
 
-def write_through(kafka, bootstrap, disasters, batches=30, **settings):
+def write_through(
+    kafka: LocalKafka, bootstrap: str, disasters: Mapping[int, Callable[[str], object]], batches: int = 30,
+    **settings: object
+) -> None:
     """Write ``batches``; before batch n call ``disasters[n]``. Prepare, commit, and check what is there."""
     name = f"broken-{next(_ids)}"
     kafka.create_topic(name, partitions=PARTITIONS)
@@ -78,8 +92,9 @@ def write_through(kafka, bootstrap, disasters, batches=30, **settings):
     assert not is_open(connection, transactional_id)
     records = consume(kafka.bootstrap_servers, name, PARTITIONS, batches * ROWS, "read_committed")
     assert writes == writes_of(name, records)
-    found = defaultdict(list)
+    found: dict[int, list[int]] = defaultdict(list)
     for r in records:
+        assert r.value is not None
         found[r.partition].append(int(r.value.split()[0]))
     for partition in range(PARTITIONS):
         assert found[partition] == list(range(partition, batches * ROWS, PARTITIONS))
@@ -95,11 +110,11 @@ def write_through(kafka, bootstrap, disasters, batches=30, **settings):
     ],
     ids=["request", "answer", "many"],
 )
-def test_cut_connections(one, cuts):
+def test_cut_connections(one: tuple[LocalKafka, CuttingProxy], cuts: list[tuple[str, int]]) -> None:
     kafka, proxy = one
     proxy.made.clear()
 
-    def begin(_):
+    def begin(_: str) -> None:
         proxy.cuts.extend(cuts)
 
     write_through(kafka, proxy.address, {1: begin})
@@ -107,11 +122,11 @@ def test_cut_connections(one, cuts):
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_the_only_broker_goes_and_comes_back(one, how):
+def test_the_only_broker_goes_and_comes_back(one: tuple[LocalKafka, CuttingProxy], how: str) -> None:
     kafka, proxy = one
     back = threading.Thread(target=kafka.restart)
 
-    def go(_):
+    def go(_: str) -> None:
         if how == "killed":
             kafka.kill()
         back.start()
@@ -122,7 +137,7 @@ def test_the_only_broker_goes_and_comes_back(one, how):
         back.join(120)
 
 
-def broker_of(kafka, what, topic):
+def broker_of(kafka: LocalKafka, what: str, topic: str) -> int:
     with Wire(settings_of(kafka.bootstrap_servers)) as wire:
         if what == "leader":
             tp = TopicPartition(topic, 0)
@@ -132,10 +147,10 @@ def broker_of(kafka, what, topic):
 
 
 @pytest.mark.parametrize("who", ["leader", "coordinator"])
-def test_the_leader_or_the_coordinator_moves(three, who):
-    killed = []
+def test_the_leader_or_the_coordinator_moves(three: LocalKafka, who: str) -> None:
+    killed: list[int] = []
 
-    def kill(topic):
+    def kill(topic: str) -> None:
         killed.append(broker_of(three, who, topic))
         three.kill(killed[0])
 
@@ -146,15 +161,15 @@ def test_the_leader_or_the_coordinator_moves(three, who):
             three.restart(node)
 
 
-def test_each_leader_is_restarted_once_while_it_goes_on(three):
+def test_each_leader_is_restarted_once_while_it_goes_on(three: LocalKafka) -> None:
     # a rolling upgrade
-    def restart(node):
+    def restart(node: int) -> Callable[[str], None]:
         return lambda _: three.restart(node)
 
     write_through(three, three.bootstrap_servers, {n * 7: restart(n) for n in three.node_ids})
 
 
-def test_a_broker_that_does_not_come_back_is_said_so():
+def test_a_broker_that_does_not_come_back_is_said_so() -> None:
     with LocalKafka(version="4.4.0") as kafka:
         kafka.create_topic("gone")
         connection = settings_of(kafka.bootstrap_servers, message_timeout_ms=3000)
@@ -165,4 +180,5 @@ def test_a_broker_that_does_not_come_back_is_said_so():
                 for n in range(1, 200):
                     writer.write(rows(n * ROWS).drop_columns("partition"))
                 writer.prepare()
+            assert isinstance(writer, ArrowWriter) and writer._wire is not None
             writer._wire.timeout_s = 1  # abort() tries as long as that

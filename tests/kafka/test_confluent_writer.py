@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from arrow_support import batch
-from writers_support import an_id, settings_of, target_of
 
 from airflow_kafka_eos.errors import RecordError
 from airflow_kafka_eos.kafka.producer.confluent import _configuration, rows
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import an_id, settings_of, target_of
 
 TARGET = target_of(an_id("x"), {"t": 3})
 
@@ -21,16 +23,18 @@ TARGET = target_of(an_id("x"), {"t": 3})
         ({"headers": [[{"key": "a\0b", "value": b""}]]}, "zero byte in its name.*writer=arrow"),
     ],
 )
-def test_what_librdkafka_would_change_is_refused(columns, words):
+def test_what_librdkafka_would_change_is_refused(columns: dict[str, Any], words: str) -> None:
     with pytest.raises(RecordError, match=words):
         list(rows(batch(value=[b"v"], **columns), TARGET))
 
 
-def test_no_time_is_the_moment_of_writing():
+def test_no_time_is_the_moment_of_writing() -> None:
     assert [r.timestamp_ms for r in rows(batch(value=[b"v"] * 2, timestamp=[None, 5]), TARGET)] == [0, 5]
 
 
 @pytest.mark.parametrize(("given", "wanted"), [({}, 1900), ({"batch_size": 500}, 500), ({"batch_size": 50_000}, 1900)])
-def test_batches_fit_the_strictest_topic_whatever_the_user_asks_for(given, wanted):
+def test_batches_fit_the_strictest_topic_whatever_the_user_asks_for(
+    given: dict[str, int], wanted: int
+) -> None:
     target = target_of(an_id("x"), {"t": 3, "small": TopicLimits(1, 2000)})
     assert _configuration(settings_of("127.0.0.1:1", **given), target)["batch.size"] == str(wanted)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from open_transactions import a_prefix, an_id, begin, coordinator_of, prepare, settings_of, wait_ended, write
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer, init_error
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, init_error
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.list_transactions import pattern_of, rows_on, state_of
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import left_ms
@@ -19,6 +20,16 @@ from airflow_kafka_eos.transaction import (
     PreparedTransaction,
     PreparedTxnState,
     TopicPartition,
+)
+from tests.kafka.open_transactions import (
+    a_prefix,
+    an_id,
+    begin,
+    coordinator_of,
+    prepare,
+    settings_of,
+    wait_ended,
+    write,
 )
 
 pytestmark = pytest.mark.broker
@@ -189,7 +200,7 @@ def test_the_coordinators_places_name_each_partition_of_the_transaction_log(coor
     ],
 )
 def test_another_deployments_transaction_is_never_ended_or_initialised(
-    kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str], foreign: dict[str, str]
+    kafka: LocalKafka, coordinator: Coordinator, topic: Callable[..., str], foreign: dict[str, Any]
 ) -> None:
     name = topic()
     tps = {TopicPartition(name, 0): 1}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from open_transactions import LEDGER, an_id, coordinator_of, settings_of, wait_ended
 
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
@@ -20,6 +19,7 @@ from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.kafka.open_transactions import LEDGER, an_id, coordinator_of, settings_of, wait_ended
 
 HEADERS = [("h", b"\x00\xff"), ("empty", None)]
 Written = tuple[PreparedTransaction, PartitionWrites]
@@ -50,7 +50,7 @@ def write(kafka: LocalKafka, wire: Wire, topic: str, codec: str = "none", begins
             producer.commit_transaction(30)
         producer.begin_transaction()
         for n, (key, value, headers) in enumerate(records):
-            producer.produce(topic, value, key, partition=0, headers=headers, timestamp=now - n)
+            producer.produce(topic, value, key, partition=0, headers=headers, timestamp=now - n)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
     digest = PartitionDigest()
     for record in records:
@@ -101,7 +101,8 @@ def read(kafka: LocalKafka, topic: str, isolation: str) -> list[tuple[object, ..
         }
     )
     consumer.assign([ConfluentPartition(topic, 0, 0)])
-    found, end = [], time.monotonic() + 30
+    found: list[tuple[object, ...]] = []
+    end = time.monotonic() + 30
     while len(found) < (40 if isolation == "read_committed" else 80):
         assert time.monotonic() < end
         message = consumer.poll(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import xxhash
@@ -16,12 +17,15 @@ from airflow_kafka_eos.kafka.records.digest import ALGORITHM, PartitionDigest, h
 from airflow_kafka_eos.kafka.records.varint import zig_zag
 from airflow_kafka_eos.transaction import TopicPartition
 
+#: key, value, headers
+Record = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
+
 _BYTES = st.none() | st.binary(max_size=6)
 _RECORD = st.tuples(_BYTES, _BYTES, st.lists(st.tuples(st.text(max_size=3), _BYTES), max_size=2))
 _RECORDS = st.lists(_RECORD, max_size=8)
 
 
-def digest(records):
+def digest(records: Iterable[Record]) -> str:
     found = PartitionDigest()
     for record in records:
         found.update(*record)
@@ -29,12 +33,12 @@ def digest(records):
 
 
 @given(_RECORDS, _RECORDS)
-def test_two_sequences_have_one_digest_only_if_they_are_equal(a, b):
+def test_two_sequences_have_one_digest_only_if_they_are_equal(a: list[Record], b: list[Record]) -> None:
     assert (digest(a) == digest(b)) == (a == b)
 
 
 @given(_RECORDS)
-def test_another_order_another_number_or_another_record_shows(records):
+def test_another_order_another_number_or_another_record_shows(records: list[Record]) -> None:
     whole = digest(records)
     assert digest([*records, (None, None, [])]) != whole
     for order in itertools.islice(itertools.permutations(records), 24):
@@ -46,8 +50,8 @@ def test_another_order_another_number_or_another_record_shows(records):
                 assert digest([*records[:n], other, *records[n + 1 :]]) != whole
 
 
-def test_where_a_key_ends_and_a_value_begins_shows():
-    sequences = [
+def test_where_a_key_ends_and_a_value_begins_shows() -> None:
+    sequences: list[list[Record]] = [
         [(b"ab", b"c", [])],
         [(b"a", b"bc", [])],
         [(b"a", b"b", []), (b"b", b"c", [])],
@@ -62,7 +66,7 @@ def test_where_a_key_ends_and_a_value_begins_shows():
 
 
 @given(_RECORDS, st.integers(0, 8))
-def test_columns_are_hashed_as_their_rows(records, cut):
+def test_columns_are_hashed_as_their_rows(records: list[Record], cut: int) -> None:
     found = PartitionDigest()
     for part in (records[:cut], records[cut:]):
         keys, values = (pa.array([r[n] for r in part], pa.binary()) for n in (0, 1))
@@ -75,7 +79,7 @@ def test_columns_are_hashed_as_their_rows(records, cut):
     assert found.hexdigest() == digest(records)
 
 
-def test_what_a_digest_is_does_not_change_under_one_name():
+def test_what_a_digest_is_does_not_change_under_one_name() -> None:
     # manifests outlive releases: another way of hashing needs another ALGORITHM
     assert ALGORITHM == "xxh3-128-columns"
     records = [(b"k", None, [("h", b"x")]), (None, b"v", [])]
@@ -87,18 +91,18 @@ def test_what_a_digest_is_does_not_change_under_one_name():
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_varints_are_zig_zag(number):
+def test_varints_are_zig_zag(number: int) -> None:
     data = zig_zag(number)
     assert all(b & 0x80 for b in data[:-1]) and data[-1] < 0x80
     read = sum((b & 0x7F) << (7 * n) for n, b in enumerate(data))
     assert (read >> 1) ^ -(read & 1) == number
 
 
-def test_bytes_count_keys_values_and_headers():
+def test_bytes_count_keys_values_and_headers() -> None:
     assert record_bytes(b"ab", None, [("é", b"xyz"), ("h", None)]) == 2 + 2 + 3 + 1
 
 
-def test_a_tally_keeps_each_partitions_first_and_last_offset():
+def test_a_tally_keeps_each_partitions_first_and_last_offset() -> None:
     tally = Tally()
     for partition, first in ((1, 40), (0, 7), (1, 50)):
         found = tally.of(TopicPartition("t", partition))

@@ -9,11 +9,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from open_transactions import an_id, coordinator_of, open_one, settings_of, wait_until
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
-from airflow_kafka_eos.kafka.admin.end_transactions import EndTxn, end_all, patience_s
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer, EndTxn, end_all, patience_s
 from airflow_kafka_eos.kafka.client import pool, retry
 from airflow_kafka_eos.kafka.client.connections import Manager
 from airflow_kafka_eos.kafka.client.pool import Reply
@@ -26,6 +25,7 @@ from airflow_kafka_eos.transaction import (
     PreparedTxnState,
     TopicPartition,
 )
+from tests.kafka.open_transactions import an_id, coordinator_of, open_one, settings_of, wait_until
 from tests.secured import Secured
 
 pytestmark = pytest.mark.broker
@@ -288,7 +288,7 @@ def test_an_answer_that_is_overdue_on_a_further_connection_is_given_up(three: Lo
                 for number, transaction in enumerate(ended):
                     open_pool.submit(node, EndTxn(transaction, Verdict.ABORT), number, timeout_s=timeout_s)
                 came: list[Reply[int]] = []
-                wait_until(lambda: bool(came.extend(open_pool.wait(1))) or len(came) == 40, "40 replies")
+                wait_until(lambda: bool(came.extend(open_pool.wait(1))) or len(came) == 40, "40 replies")  # type: ignore[func-returns-value]
                 return came
 
             assert {type(reply.error) for reply in replies(20)} == {type(None)}

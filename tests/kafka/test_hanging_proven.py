@@ -6,15 +6,12 @@ With the least ACLs (docs/acls.md) brokers leave other applications' transaction
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hanging_support import SEES_ALL, Command, SharedTopic
-from hanging_support import command as command
-from hanging_support import lax as lax
-from hanging_support import shared as shared
-from least_support import NAMESPACE
 
 from airflow_kafka_eos.errors import AccessError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_transactions import Listed
@@ -23,8 +20,13 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.protocol.hanging import find
 from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.transaction import CoordinatorState
+from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction
 from tests.acls import Right
+from tests.kafka.hanging_support import SEES_ALL, Command, SharedTopic
+from tests.kafka.hanging_support import command as command
+from tests.kafka.hanging_support import lax as lax
+from tests.kafka.hanging_support import shared as shared
+from tests.kafka.least_support import NAMESPACE
 from tests.protocol.late import produce_late
 from tests.reading import committed_values
 
@@ -62,7 +64,9 @@ def test_a_live_application_with_records_of_long_ago_is_not_called_hanging_and_c
     assert committed_values(servers, shared.topic, 2) == ["alive"]
 
 
-def test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen(shared: SharedTopic, command: Command) -> None:
+def test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen(
+    shared: SharedTopic, command: Command
+) -> None:
     producer = shared.begin(f"payroll-{shared.topic}")
     shared.allow(*SEES_ALL, Right("DESCRIBE", "TransactionalId", "payroll-*", True))
     code, out, err = command("transactions", "hanging", "--topic", shared.topic)
@@ -70,7 +74,9 @@ def test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen(shared: Sh
     producer.commit_transaction(60)
 
 
-def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(shared: SharedTopic, command: Command) -> None:
+def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(
+    shared: SharedTopic, command: Command
+) -> None:
     known = shared.hang(f"orders-{shared.topic}", 0)
     unknown = shared.hang_unknown(1)
     look = ("transactions", "hanging", "--topic", shared.topic, "--running-longer-than", "0s", "--output", "json")
@@ -94,7 +100,7 @@ def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(shared: S
 
 
 @pytest.fixture
-def seeing(shared: SharedTopic, tmp_path: Path):  # type: ignore[no-untyped-def]
+def seeing(shared: SharedTopic, tmp_path: Path) -> Iterator[Session]:
     """A session that may see all, and what hangs unknown there."""
     url = f"sqlite:///{tmp_path}/seeing.db"
     Ledger.open(url, upgrade=True).close()
@@ -126,11 +132,11 @@ def test_nor_of_what_writes_while_we_look(
     (open_,) = shared.open()
 
     def write(seconds: float) -> None:
-        unknown = find.PreparedTransaction("forgotten", open_.state)
+        unknown = PreparedTransaction("forgotten", open_.state)
         assert produce_late(shared.everybody, unknown, shared.partition(), "more", 1) == 0
 
     with monkeypatch.context() as patched:
-        patched.setattr(find.time, "sleep", write)
+        patched.setattr(time, "sleep", write)
         found = find_one(seeing, shared)
     assert found.doubt is not None and "has written a record" in found.doubt.message
     assert find_one(seeing, shared).is_proven
@@ -142,7 +148,7 @@ def test_what_the_second_listing_has_does_not_hang(seeing: Session, shared: Shar
     asked = []
 
     class Late(Partitions):
-        def listed(self, producer_ids):  # type: ignore[no-untyped-def]
+        def listed(self, producer_ids: Iterable[int]) -> list[Listed]:
             asked.append(sorted(producer_ids))
             row = Listed(open_.producer_id, "forgotten", CoordinatorState.ONGOING)
             return [row] if len(asked) > 1 else []

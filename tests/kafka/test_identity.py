@@ -24,7 +24,7 @@ MORE = WRITTEN | {TopicPartition("t", 2)}
 SEEN = TransactionDescription("an id", CoordinatorState.ONGOING, STATE, 60_000, 1, WRITTEN)
 
 
-def test_the_same_is_confirmed():
+def test_the_same_is_confirmed() -> None:
     confirm(SEEN, STATE, WRITTEN, "an id")
     confirm(replace(SEEN, partitions=MORE), STATE, WRITTEN, "an id", shared=True)
 
@@ -40,11 +40,11 @@ def test_the_same_is_confirmed():
         replace(SEEN, partitions=frozenset({TopicPartition("t", 0)})),
     ],
 )
-def test_anything_else_is_not(seen, shared):
+def test_anything_else_is_not(seen: TransactionDescription | None, shared: bool) -> None:
     with pytest.raises(ProducerFencedError, match="an id"):
         confirm(seen, STATE, WRITTEN, "an id", shared=shared)
 
 
-def test_a_transaction_of_ones_own_has_no_partition_of_others():
+def test_a_transaction_of_ones_own_has_no_partition_of_others() -> None:
     with pytest.raises(ProducerFencedError, match="3 partitions; written were 2"):
         confirm(replace(SEEN, partitions=MORE), STATE, WRITTEN, "an id")

@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from least_support import (
+
+from airflow_kafka_eos.errors import AccessError
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.manifest import Manifest, dump
+from airflow_kafka_eos.naming import prefix
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.protocol.stages.visible import lags
+from tests.acls import Right, allow_exactly
+from tests.kafka.least_support import (
     AN_ID,
     DESCRIBE_IDS,
     LEAST,
@@ -33,20 +43,10 @@ from least_support import (
     skip_unless_possible,
     sweep_to_the_end,
 )
-from least_support import ledger_path as ledger_path
-from least_support import secured as secured
-from least_support import session as session
-from least_support import world as world
-
-from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.manifest import Manifest, dump
-from airflow_kafka_eos.naming import prefix
-from airflow_kafka_eos.protocol.cleanup.sweep import sweep
-from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.stages.begin import reference
-from airflow_kafka_eos.protocol.stages.visible import lags
-from tests.acls import Right, allow_exactly
+from tests.kafka.least_support import ledger_path as ledger_path
+from tests.kafka.least_support import secured as secured
+from tests.kafka.least_support import session as session
+from tests.kafka.least_support import world as world
 from tests.protocol.world import RUN, World
 from tests.secured import SCRAM_PASSWORD, Secured
 

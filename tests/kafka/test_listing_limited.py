@@ -10,11 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from least_support import LEAST, NAMESPACE, PRINCIPAL, READ_TOPIC, WRITE_TOPIC, sweep_to_the_end
-from least_support import ledger_path as ledger_path
-from least_support import secured as secured
-from least_support import session as session
-from least_support import world as world
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
@@ -27,6 +22,11 @@ from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls
 from airflow_kafka_eos.protocol.metrics import measure
 from airflow_kafka_eos.protocol.stages.begin import reference
 from tests.acls import Right, allow_exactly
+from tests.kafka.least_support import LEAST, NAMESPACE, PRINCIPAL, READ_TOPIC, WRITE_TOPIC, sweep_to_the_end
+from tests.kafka.least_support import ledger_path as ledger_path
+from tests.kafka.least_support import secured as secured
+from tests.kafka.least_support import session as session
+from tests.kafka.least_support import world as world
 from tests.protocol.world import World
 from tests.secured import Secured
 

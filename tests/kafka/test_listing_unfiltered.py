@@ -56,7 +56,7 @@ def test_while_a_coordinator_is_away_there_are_no_places(away: Any) -> None:
     wire: Any = Answers(metadata(partition(0, 1), away))
     assert list_transactions.epochs(wire) is None
     wire = Answers(metadata(partition(0, 1), partition(1, 2)))
-    assert list_transactions.epochs(wire) == {(0, 1, 3), (1, 2, 3)}
+    assert list_transactions.epochs(wire) == frozenset({(0, 1, 3), (1, 2, 3)})
 
 
 def test_where_nobody_has_ever_written_a_transaction_there_are_none_to_miss() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ OURS = Sought(7, 3, 4)
 ABORTED = struct.pack(">hh", 0, 0)
 
 
-def own(base: int = 4, **changes: int) -> bytes:
+def own(base: int = 4, **changes: Any) -> bytes:
     """The batch with the transaction's last record, or an earlier one."""
     return batch(base, attributes=DATA, **changes)
 
@@ -134,7 +135,7 @@ def test_a_marker_counts_while_a_batch_of_its_transaction_is_left_though_it_is_e
 
 
 @pytest.mark.parametrize("changes", [{"producer_id": 8}, {"epoch": 4}, {"attributes": CONTROL}, {"attributes": 0}])
-def test_what_stands_in_place_of_the_last_record_must_be_of_the_transaction(changes: dict[str, int]) -> None:
+def test_what_stands_in_place_of_the_last_record_must_be_of_the_transaction(changes: dict[str, Any]) -> None:
     """Else the log was truncated, and written anew."""
     assert scanned(batch(4, **({"attributes": DATA} | changes)) + batch(5)) is Marker.UNREADABLE
 

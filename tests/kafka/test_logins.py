@@ -13,16 +13,23 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from identities import CLIENT_ID, CLIENT_SECRET, Logins, broker_with_logins, make_identity, token_endpoint
-from open_transactions import an_id, coordinator_of, open_one
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError, KafkaEosError
-from airflow_kafka_eos.kafka.admin.coordinator import EndAnswer
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.client.oauth import OidcTokens, UnsecuredTokens, token_provider
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import TopicPartition
+from tests.kafka.identities import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    Logins,
+    broker_with_logins,
+    make_identity,
+    token_endpoint,
+)
+from tests.kafka.open_transactions import an_id, coordinator_of, open_one
 from tests.secured import PASSWORD
 
 pytestmark = pytest.mark.broker

@@ -8,7 +8,19 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
-from open_transactions import (
+
+from airflow_kafka_eos.errors import ConfigurationError, TopicError
+from airflow_kafka_eos.kafka.admin import preflight
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
+from airflow_kafka_eos.kafka.admin.find_markers import text_of, uuid_of
+from airflow_kafka_eos.kafka.admin.partitions import LsoBlocker, Partitions, ProducerState
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.records.scan import Sought
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition
+from tests.kafka.open_transactions import (
     an_id,
     begin,
     coordinator_of,
@@ -18,17 +30,6 @@ from open_transactions import (
     wait_until,
     write,
 )
-
-from airflow_kafka_eos.errors import ConfigurationError, TopicError
-from airflow_kafka_eos.kafka.admin import preflight
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
-from airflow_kafka_eos.kafka.admin.find_markers import text_of, uuid_of
-from airflow_kafka_eos.kafka.admin.partitions import LsoBlocker, Partitions, ProducerState
-from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.kafka.records.scan import Sought
-from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition
 
 pytestmark = pytest.mark.broker
 

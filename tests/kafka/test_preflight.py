@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
-from open_transactions import settings_of
 
 from airflow_kafka_eos.errors import BrokerTooOldError
 from airflow_kafka_eos.kafka.admin.preflight import NEEDED, check_offered, fits_retention, oldest_kept_ms
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.kafka.open_transactions import settings_of
 
 WHERE = "b1:9092"
 

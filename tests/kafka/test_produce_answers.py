@@ -8,6 +8,7 @@ import pytest
 from airflow_kafka_eos.errors import (
     AccessError,
     ConfigurationError,
+    KafkaEosError,
     ProducerFencedError,
     RecordError,
     TerminalError,
@@ -21,13 +22,15 @@ from airflow_kafka_eos.transaction import TopicPartition
 TP = TopicPartition("orders", 3)
 
 
-def judged(code, *, base_offset=-1, first=True, message=None):
+def judged(
+    code: int, *, base_offset: int = -1, first: bool = True, message: str | None = None
+) -> Answer | KafkaEosError:
     return judge(
         code, base_offset=base_offset, first_unacknowledged=first, message=message, partition=TP, id="an id"
     )
 
 
-def test_only_an_offset_is_an_acknowledgement():
+def test_only_an_offset_is_an_acknowledgement() -> None:
     assert judged(0, base_offset=0) is Answer.DONE
     assert judged(0, base_offset=5, first=False) is Answer.DONE
     # no answer for this partition, or one without an offset: the batch may not be there
@@ -47,7 +50,7 @@ RECORD = {10, 32, 44, 76, 87}
 
 @pytest.mark.parametrize("code", range(-1, 134))
 @pytest.mark.parametrize("first", [True, False])
-def test_each_code(code, first):
+def test_each_code(code: int, first: bool) -> None:
     found = judged(code, first=first)
     if code in AGAIN:
         assert found is Answer.AGAIN
@@ -66,17 +69,17 @@ def test_each_code(code, first):
     assert found.remedy
 
 
-def test_a_gap_behind_a_batch_that_is_sent_again_is_no_error_but_one_of_its_own_is():
+def test_a_gap_behind_a_batch_that_is_sent_again_is_no_error_but_one_of_its_own_is() -> None:
     # the broker lost records it had acknowledged, or another producer wrote with this identity
     assert judged(45, first=False) is Answer.BEHIND
     assert isinstance(judged(45, first=True), TerminalError)
 
 
-def test_the_brokers_own_word_is_shown():
+def test_the_brokers_own_word_is_shown() -> None:
     assert "Timestamp 5 of message with offset 0" in str(judged(32, message="Timestamp 5 of message with offset 0"))
 
 
-def test_every_retriable_code_of_kafka_python_that_produce_can_answer_is_tried_again():
+def test_every_retriable_code_of_kafka_python_that_produce_can_answer_is_tried_again() -> None:
     # its list is the protocol guide's; those of fetch, share groups, controllers and elections are not produce's
     others = {41, 70, 71, 72, 80, 83, 84, 88, 106, 122, 123}
     for name in dir(kafka.errors):
@@ -86,7 +89,7 @@ def test_every_retriable_code_of_kafka_python_that_produce_can_answer_is_tried_a
             assert code in AGAIN, (name, code)
 
 
-def test_a_partition_that_is_gone_is_a_topic_error():
+def test_a_partition_that_is_gone_is_a_topic_error() -> None:
     error = gone(TP, 10, "an id")
     assert isinstance(error, TopicError) and "orders-3" in str(error) and "10 s" in str(error)
 
@@ -94,14 +97,14 @@ def test_a_partition_that_is_gone_is_a_topic_error():
 # -- settings ------------------------------------------------------------------------------------------------------
 
 
-def options(**changes):
+def options(**changes: object) -> ProducerOptions:
     given = {k.replace("_", "."): v for k, v in changes.items()}
     return ProducerOptions.from_settings(
         KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1", **given})
     )
 
 
-def test_settings_are_librdkafkas_and_so_are_their_other_names():
+def test_settings_are_librdkafkas_and_so_are_their_other_names() -> None:
     assert options() == ProducerOptions()
     found = options(
         compression_codec="zstd",
@@ -134,6 +137,6 @@ def test_settings_are_librdkafkas_and_so_are_their_other_names():
         ({"max_in_flight": 6}, "max.in.flight.requests.per.connection is not in 1..5"),
     ],
 )
-def test_a_setting_that_cannot_be_followed_is_named(given, words):
+def test_a_setting_that_cannot_be_followed_is_named(given: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         options(**given)

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from least_support import (
+
+from airflow_kafka_eos.errors import AccessError
+from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
+from airflow_kafka_eos.kafka.producer.copier import Copier
+from airflow_kafka_eos.ledger.rows import RepairState
+from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
+from tests.acls import Right, allow_exactly
+from tests.kafka.least_support import (
     AN_ID,
     DESCRIBE_IDS,
     LEAST,
@@ -23,18 +31,10 @@ from least_support import (
     seen_by_all,
     sweep_to_the_end,
 )
-from least_support import ledger_path as ledger_path
-from least_support import secured as secured
-from least_support import session as session
-from least_support import world as world
-
-from airflow_kafka_eos.errors import AccessError
-from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
-from airflow_kafka_eos.kafka.producer.copier import Copier
-from airflow_kafka_eos.ledger.rows import RepairState
-from airflow_kafka_eos.load import LoadState
-from airflow_kafka_eos.protocol.stages.commit import commit_pass
-from tests.acls import Right, allow_exactly
+from tests.kafka.least_support import ledger_path as ledger_path
+from tests.kafka.least_support import secured as secured
+from tests.kafka.least_support import session as session
+from tests.kafka.least_support import world as world
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.lost import lose, state
 from tests.protocol.world import World

@@ -10,10 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hanging_support import SharedTopic
-from hanging_support import lax as lax
-from hanging_support import shared as shared
-from least_support import NAMESPACE, PRINCIPAL, sweep_to_the_end
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
@@ -23,6 +19,10 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging.find import Whose, find
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import reference
+from tests.kafka.hanging_support import SharedTopic
+from tests.kafka.hanging_support import lax as lax
+from tests.kafka.hanging_support import shared as shared
+from tests.kafka.least_support import NAMESPACE, PRINCIPAL, sweep_to_the_end
 from tests.kafka_tools import Shell
 from tests.protocol.late import produce_late
 from tests.protocol.world import World, foreign_transaction

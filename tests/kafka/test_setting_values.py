@@ -8,7 +8,6 @@ from confluent_kafka import KafkaException, Producer
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.options import (
-    COMPRESSIONS,
     LIBRDKAFKA_NUMBERS,
     LIBRDKAFKA_PARTITIONERS,
     PARTITIONERS,
@@ -16,6 +15,7 @@ from airflow_kafka_eos.kafka.producer.options import (
     ProducerOptions,
     check_setting_values,
 )
+from airflow_kafka_eos.kafka.records.batch import COMPRESSIONS
 from airflow_kafka_eos.kafka.records.compression import compressor
 
 

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
-from arrow_support import batch
-from writers_support import LEDGER, an_id, consume, end, is_open, opened, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import ConfigurationError, ProducerFencedError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+from airflow_kafka_eos.kafka.producer.interface import TransactionWriter
 from airflow_kafka_eos.kafka.producer.writers import describe_once
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import (
+    LEDGER,
+    Record,
+    an_id,
+    consume,
+    end,
+    is_open,
+    opened,
+    settings_of,
+    target_of,
+    writes_of,
+)
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module", params=["4.4.0", "3.9.2"])
-def broker(request, kafka):
+def broker(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[LocalKafka]:
     if request.param == kafka.version:
         yield kafka
     else:
@@ -28,37 +44,42 @@ def broker(request, kafka):
             yield running
 
 
-@pytest.fixture
-def load(broker, request):
+class SharedLoad:
     """A topic of 4 partitions, and the identity of the transaction that its writers share."""
 
-    class Load:
-        topic = f"shared-{time.monotonic_ns()}"
-        settings = settings_of(broker.bootstrap_servers)
-        name = an_id(topic)
+    def __init__(self, broker: LocalKafka) -> None:
+        self.broker = broker
+        self.topic = f"shared-{time.monotonic_ns()}"
+        self.settings = settings_of(broker.bootstrap_servers)
+        self.name = an_id(self.topic)
+        broker.create_topic(self.topic, partitions=4)
+        self.state = self.init()
 
-        def init(self):
-            with Wire(self.settings) as wire:
-                coordinator = Coordinator(wire, namespace="tests", ledger_id=LEDGER)
-                return coordinator.init_producer_id(str(self.name), 60_000)
+    def init(self) -> PreparedTxnState:
+        with Wire(self.settings) as wire:
+            coordinator = Coordinator(wire, namespace="tests", ledger_id=LEDGER)
+            return coordinator.init_producer_id(str(self.name), 60_000)
 
-        def writer(self):
-            return opened("arrow", self.settings, target_of(self.name, {self.topic: 4}, shared=self.state))
+    def writer(self) -> AbstractContextManager[TransactionWriter]:
+        return opened("arrow", self.settings, target_of(self.name, {self.topic: 4}, shared=self.state))
 
-        def committed(self, count):
-            end(self.settings, PreparedTransaction(str(self.name), self.state))
-            assert not is_open(self.settings, self.name)
-            return consume(broker.bootstrap_servers, self.topic, 4, count, "read_committed")
+    def committed(self, count: int) -> list[Record]:
+        end(self.settings, PreparedTransaction(str(self.name), self.state))
+        assert not is_open(self.settings, self.name)
+        return consume(self.broker.bootstrap_servers, self.topic, 4, count, "read_committed")
 
-    broker.create_topic(Load.topic, partitions=4)
-    one = Load()
-    one.state = one.init()
+
+@pytest.fixture
+def load(broker: LocalKafka) -> Iterator[SharedLoad]:
+    one = SharedLoad(broker)
     yield one
     end(one.settings, PreparedTransaction(str(one.name), one.state), Verdict.ABORT)
 
 
-def test_writers_on_partitions_of_their_own_fill_one_transaction(broker, load):
-    reported = []
+def test_writers_on_partitions_of_their_own_fill_one_transaction(
+    broker: LocalKafka, load: SharedLoad
+) -> None:
+    reported: list[PartitionWrites] = []
     with load.writer() as one, load.writer() as two:
         for n in range(10):
             one.write(batch(value=[b"%d" % n] * 300, partition=[0, 1, 0] * 100))
@@ -69,6 +90,7 @@ def test_writers_on_partitions_of_their_own_fill_one_transaction(broker, load):
             reported += writes
             writer.close()
     seen = describe_once(load.settings, load.name)
+    assert seen is not None
     assert (seen.state, len(seen.partitions)) == (load.state, 4)
     assert consume(broker.bootstrap_servers, load.topic, 4, 0, "read_committed") == []
     records = load.committed(6000)
@@ -76,7 +98,7 @@ def test_writers_on_partitions_of_their_own_fill_one_transaction(broker, load):
     assert tuple(reported) == writes_of(load.topic, records)
 
 
-def test_it_initialises_nothing_and_ends_nothing(load):
+def test_it_initialises_nothing_and_ends_nothing(load: SharedLoad) -> None:
     # initialising would abort what the other writers have written; aborting too
     with load.writer() as one:
         one.write(batch(value=[b"v"], partition=[0]))
@@ -90,12 +112,13 @@ def test_it_initialises_nothing_and_ends_nothing(load):
     assert [(r.partition, r.value) for r in sorted(load.committed(2))] == [(0, b"v"), (1, b"w")]
 
 
-def is_still_open(load):
+def is_still_open(load: SharedLoad) -> bool:
     seen = describe_once(load.settings, load.name)
+    assert seen is not None
     return seen.coordinator_state.value == "Ongoing" and seen.state == load.state
 
 
-def test_a_second_writer_of_a_partition_is_refused(load):
+def test_a_second_writer_of_a_partition_is_refused(load: SharedLoad) -> None:
     # a second attempt of a Spark task: its records could not be told from the first one's
     with load.writer() as one:
         one.write(batch(value=[b"v"], partition=[0]))
@@ -107,19 +130,21 @@ def test_a_second_writer_of_a_partition_is_refused(load):
     assert is_still_open(load)
 
 
-def test_a_first_writer_that_died_is_known_too(load):
+def test_a_first_writer_that_died_is_known_too(load: SharedLoad) -> None:
     # it never reported: what the leader remembers is all there is
     with load.writer() as one:
         one.write(batch(value=[b"v" * 900_000] * 3, partition=[2] * 3))
+        assert isinstance(one, ArrowWriter) and one._sender is not None
         one._sender.flush()
     with load.writer() as again, pytest.raises(ProducerFencedError, match=f"{load.topic}-2"):
         again.write(batch(value=[b"v"], partition=[2]))
         again.prepare()
 
 
-def test_a_transaction_that_was_ended_meanwhile_is_not_reported(load):
+def test_a_transaction_that_was_ended_meanwhile_is_not_reported(load: SharedLoad) -> None:
     with load.writer() as one:
         one.write(batch(value=[b"v"], partition=[0]))
+        assert isinstance(one, ArrowWriter) and one._batcher is not None and one._sender is not None
         for sealed in one._batcher.finish():
             one._sender.put(sealed)
         one._sender.flush()
@@ -129,7 +154,7 @@ def test_a_transaction_that_was_ended_meanwhile_is_not_reported(load):
             one.prepare()
 
 
-def test_a_new_identity_fences_the_writers_of_the_old_one(load):
+def test_a_new_identity_fences_the_writers_of_the_old_one(load: SharedLoad) -> None:
     with load.writer() as one:
         load.init()
         # with transaction version 1 it is AddPartitionsToTxn that is refused, else Produce
@@ -138,9 +163,10 @@ def test_a_new_identity_fences_the_writers_of_the_old_one(load):
             one.prepare()
 
 
-def test_only_the_arrow_writer_can_share(load):
+def test_only_the_arrow_writer_can_share(load: SharedLoad) -> None:
     # librdkafka can only begin a transaction of its own, which would end the shared one
     target = target_of(load.name, {load.topic: 4}, shared=load.state)
     with pytest.raises(ConfigurationError, match="writer=arrow"), opened("confluent", load.settings, target):
         pass
-    assert describe_once(load.settings, load.name).state == load.state  # it has initialised nothing
+    seen = describe_once(load.settings, load.name)
+    assert seen is not None and seen.state == load.state  # it has initialised nothing

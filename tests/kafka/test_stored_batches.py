@@ -16,7 +16,7 @@ from airflow_kafka_eos.kafka.records.varint import zig_zag
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
 TP = TopicPartition("orders", 3)
-RECORDS = [
+RECORDS: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
     (b"k" * 300, b"v" * 70_000, [("a", b"\x00"), ("ä", None)]),
     (None, b"", []),
     (b"", None, [("", b"")]),

@@ -15,16 +15,16 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdRequest
-from open_transactions import an_id, coordinator_of, prepare, settings_of
 
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError
-from airflow_kafka_eos.kafka.admin.coordinator import EndAnswer
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
+from tests.kafka.open_transactions import an_id, coordinator_of, prepare, settings_of
 from tests.secured import PASSWORD, Secured, free_port
 
 pytestmark = pytest.mark.broker

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from arrow_support import batch
-from writers_support import KINDS, an_id, consume, end, is_open, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.errors import ProducerFencedError
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.writers import describe_once, make_writer
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import (
+    KINDS,
+    NewWriter,
+    an_id,
+    consume,
+    end,
+    is_open,
+    settings_of,
+    target_of,
+    writes_of,
+)
 
 pytestmark = pytest.mark.broker
 
 
-def test_what_it_reports_is_what_is_in_the_log(kafka, topic, new_writer):
+def test_what_it_reports_is_what_is_in_the_log(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(3)
     writer, _ = new_writer({name: 3})
     writer.open()
@@ -39,7 +55,9 @@ def test_what_it_reports_is_what_is_in_the_log(kafka, topic, new_writer):
     assert sorted(map(repr, ((r.key, r.value, r.headers) for r in records))) == sorted(map(repr, wanted))
 
 
-def test_times_are_those_of_the_rows_or_of_writing(kafka, topic, new_writer):
+def test_times_are_those_of_the_rows_or_of_writing(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(1)
     writer, _ = new_writer({name: 1})
     before = int(time.time() * 1000)
@@ -54,7 +72,9 @@ def test_times_are_those_of_the_rows_or_of_writing(kafka, topic, new_writer):
     assert before <= found[2] <= after and before <= found[4] <= after
 
 
-def test_a_prepared_transaction_stays_open_when_the_writer_is_gone(topic, new_writer, settings):
+def test_a_prepared_transaction_stays_open_when_the_writer_is_gone(
+    topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     # librdkafka's Producer.close() would abort it
     name = topic(2)
     writer, transactional_id = new_writer({name: 2})
@@ -65,13 +85,16 @@ def test_a_prepared_transaction_stays_open_when_the_writer_is_gone(topic, new_wr
     del writer
     gc.collect()
     seen = describe_once(settings, transactional_id)
+    assert seen is not None
     assert seen.coordinator_state.value == "Ongoing"
     assert prepared.transactional_id == str(transactional_id)
     assert prepared.state == opened == seen.state  # what InitProducerId was answered (rule: recorded-identity)
     assert seen.partitions == {w.topic_partition for w in writes}
 
 
-def test_committing_the_recorded_identity_shows_the_records(kafka, topic, new_writer, settings):
+def test_committing_the_recorded_identity_shows_the_records(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     name = topic(1)
     writer, _ = new_writer({name: 1})
     writer.open()
@@ -82,7 +105,9 @@ def test_committing_the_recorded_identity_shows_the_records(kafka, topic, new_wr
     assert writes_of(name, consume(kafka.bootstrap_servers, name, 1, 1, "read_committed")) == writes
 
 
-def test_aborting_ends_the_transaction_and_may_be_repeated(topic, new_writer, settings):
+def test_aborting_ends_the_transaction_and_may_be_repeated(
+    topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     name = topic(1)
     writer, transactional_id = new_writer({name: 1})
     writer.abort()
@@ -97,7 +122,9 @@ def test_aborting_ends_the_transaction_and_may_be_repeated(topic, new_writer, se
 
 
 @pytest.mark.parametrize("step", ["write", "prepare"])
-def test_a_writer_that_is_not_open_writes_nothing(step, topic, new_writer):
+def test_a_writer_that_is_not_open_writes_nothing(
+    step: str, topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(1)
     writer, _ = new_writer({name: 1})
     call = {"write": lambda: writer.write(batch(value=[b"v"])), "prepare": writer.prepare}[step]
@@ -109,7 +136,9 @@ def test_a_writer_that_is_not_open_writes_nothing(step, topic, new_writer):
         call()
 
 
-def test_nothing_is_written_behind_what_was_reported(topic, new_writer):
+def test_nothing_is_written_behind_what_was_reported(
+    topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(1)
     writer, _ = new_writer({name: 1})
     writer.open()
@@ -120,7 +149,9 @@ def test_nothing_is_written_behind_what_was_reported(topic, new_writer):
     assert writer.prepare()[1] == writes
 
 
-def test_strings_topics_and_partitions_come_from_the_columns(kafka, topic, new_writer):
+def test_strings_topics_and_partitions_come_from_the_columns(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     one, two = topic(1), topic(3)
     writer, _ = new_writer({one: 1, two: 3}, default_topic=None)
     writer.open()
@@ -135,7 +166,7 @@ def test_strings_topics_and_partitions_come_from_the_columns(kafka, topic, new_w
     assert [(r.partition, r.key, r.value) for r in found] == [(2, b"", b""), (2, None, None)]
 
 
-def test_keys_go_where_javas_client_sends_them(topic, new_writer):
+def test_keys_go_where_javas_client_sends_them(topic: Callable[..., str], new_writer: NewWriter) -> None:
     # murmur2 of b"21" is known from Kafka's own UtilsTest: -973932308
     name = topic(5)
     writer, _ = new_writer({name: 5})
@@ -144,7 +175,9 @@ def test_keys_go_where_javas_client_sends_them(topic, new_writer):
     assert writer.prepare()[1][0].partition == (-973932308 & 0x7FFFFFFF) % 5
 
 
-def test_rows_without_a_key_are_spread_over_all_partitions(topic, new_writer):
+def test_rows_without_a_key_are_spread_over_all_partitions(
+    topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(3)
     writer, _ = new_writer({name: 3})
     writer.open()
@@ -156,7 +189,7 @@ def test_rows_without_a_key_are_spread_over_all_partitions(topic, new_writer):
     assert sum(w.records for w in writes) == 10_000
 
 
-def test_the_topics_limit_counts_not_the_clients(topic, new_writer):
+def test_the_topics_limit_counts_not_the_clients(topic: Callable[..., str], new_writer: NewWriter) -> None:
     # librdkafka's own message.max.bytes is 1 MB
     name = topic(1, config={"max.message.bytes": "3000000"})
     writer, _ = new_writer({name: TopicLimits(1, 3_000_000)})
@@ -169,14 +202,16 @@ def test_the_topics_limit_counts_not_the_clients(topic, new_writer):
 
 
 @pytest.mark.parametrize("partitioner", ["murmur2_random", "murmur2", "consistent", "consistent_random"])
-def test_both_writers_report_and_leave_the_same(kafka, topic, partitioner):
+def test_both_writers_report_and_leave_the_same(
+    kafka: LocalKafka, topic: Callable[..., str], partitioner: str
+) -> None:
     # only what is spread at random is left out: null keys, and for consistent_random empty ones
-    keys = [b"", *(b"key-%d" % (i * 7919 % 400) for i in range(1, 3000))]
+    keys: list[bytes | None] = [b"", *(b"key-%d" % (i * 7919 % 400) for i in range(1, 3000))]
     if partitioner == "consistent_random":
         keys[0] = b"x"
     if partitioner in ("murmur2", "consistent"):
         keys[1::50] = [None] * len(keys[1::50])
-    rows = {
+    rows: dict[str, list[Any]] = {
         "key": keys,
         "value": [None if i % 11 == 0 else b"v" * (i % 90) for i in range(3000)],
         "headers": [[{"key": "ä", "value": b"%d" % i}] * (i % 3) for i in range(3000)],
@@ -184,7 +219,7 @@ def test_both_writers_report_and_leave_the_same(kafka, topic, partitioner):
         "partition": [i % 4 if i % 5 == 0 else None for i in range(3000)],
     }
     settings = settings_of(kafka.bootstrap_servers, partitioner=partitioner)
-    found = {}
+    found: dict[str, list[object]] = {}
     for kind in KINDS:
         name = topic(4)
         writer = make_writer(kind, settings, target_of(an_id(f"same-{kind}-{partitioner}"), {name: 4}))

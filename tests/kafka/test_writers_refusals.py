@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from arrow_support import batch
 from confluent_kafka.admin import AclOperation, ResourceType
-from writers_support import (
-    add_partitions,
-    an_id,
-    delete_topic,
-    granted,
-    is_open,
-    settings_of,
-    take_over,
-    target_of,
-)
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -28,17 +19,33 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.writers import abort_reported, describe_once, make_writer
 from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
-from tests.secured import PASSWORD
+from tests.kafka.arrow_support import batch
+from tests.kafka.writers_support import (
+    NewWriter,
+    add_partitions,
+    an_id,
+    delete_topic,
+    granted,
+    is_open,
+    settings_of,
+    take_over,
+    target_of,
+)
+from tests.secured import PASSWORD, Secured
 
 pytestmark = pytest.mark.broker
 
 
-def bad_rows(name):
+def bad_rows(name: str) -> dict[str, tuple[dict[str, TopicLimits], dict[str, list[Any]], str]]:
     small = {name: TopicLimits(2, 2000)}
     nameless = [[{"key": None, "value": b""}]]
     return {
@@ -71,7 +78,9 @@ def bad_rows(name):
 
 
 @pytest.mark.parametrize("case", bad_rows("x"))
-def test_a_bad_row_is_named_and_nothing_stays_open(case, topic, new_writer, settings):
+def test_a_bad_row_is_named_and_nothing_stays_open(
+    case: str, topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     name = topic(2, config={"max.message.bytes": "2000", "message.timestamp.after.max.ms": "3600000"})
     topics, columns, message = bad_rows(name)[case]
     without_default = {"default_topic": None} if case == "null topic" else {}
@@ -88,7 +97,7 @@ def test_a_bad_row_is_named_and_nothing_stays_open(case, topic, new_writer, sett
     assert not is_open(settings, transactional_id)
 
 
-def test_a_record_without_a_key_is_called_so(topic, new_writer):
+def test_a_record_without_a_key_is_called_so(topic: Callable[..., str], new_writer: NewWriter) -> None:
     name = topic(1)
     writer, _ = new_writer({name: TopicLimits(1, 2000)})
     writer.open()
@@ -96,7 +105,9 @@ def test_a_record_without_a_key_is_called_so(topic, new_writer):
         writer.write(batch(value=[b"v" * 3000]))
 
 
-def test_a_batch_limit_that_was_lowered_since_is_the_brokers_word(kafka, topic, new_writer):
+def test_a_batch_limit_that_was_lowered_since_is_the_brokers_word(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(1, config={"max.message.bytes": "2000"})
     writer, _ = new_writer({name: TopicLimits(1, 50_000)})
     writer.open()
@@ -105,7 +116,9 @@ def test_a_batch_limit_that_was_lowered_since_is_the_brokers_word(kafka, topic, 
         writer.prepare()
 
 
-def test_a_topic_that_takes_no_record_without_a_key_says_so(topic, new_writer):
+def test_a_topic_that_takes_no_record_without_a_key_says_so(
+    topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(1, config={"cleanup.policy": "compact"})
     writer, _ = new_writer({name: 1})
     writer.open()
@@ -114,7 +127,9 @@ def test_a_topic_that_takes_no_record_without_a_key_says_so(topic, new_writer):
         writer.prepare()
 
 
-def test_a_partition_that_is_only_believed_to_be_there_is_a_topic_error(topic, new_writer):
+def test_a_partition_that_is_only_believed_to_be_there_is_a_topic_error(
+    topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(2)
     writer, _ = new_writer({name: 9})
     writer.open()
@@ -123,7 +138,9 @@ def test_a_partition_that_is_only_believed_to_be_there_is_a_topic_error(topic, n
         writer.prepare()
 
 
-def test_a_topic_that_is_deleted_during_the_write_is_said_so(kafka, topic, new_writer, settings):
+def test_a_topic_that_is_deleted_during_the_write_is_said_so(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     name = topic(1)
     writer, transactional_id = new_writer({name: 1})
     writer.open()
@@ -136,7 +153,9 @@ def test_a_topic_that_is_deleted_during_the_write_is_said_so(kafka, topic, new_w
     assert not is_open(settings, transactional_id)
 
 
-def test_a_topic_that_gets_partitions_during_the_write_is_not_reported(kafka, topic, new_writer, settings):
+def test_a_topic_that_gets_partitions_during_the_write_is_not_reported(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     # the keys' next records would go elsewhere: their order would be lost
     name = topic(1)
     writer, transactional_id = new_writer({name: 1})
@@ -149,7 +168,9 @@ def test_a_topic_that_gets_partitions_during_the_write_is_not_reported(kafka, to
     assert not is_open(settings, transactional_id)
 
 
-def test_a_topic_that_is_made_anew_during_the_write_is_not_reported(kafka, topic, new_writer, settings):
+def test_a_topic_that_is_made_anew_during_the_write_is_not_reported(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     name = topic(1)
     with Wire(settings) as wire:
         first = Partitions(wire).topic_info([name])[name].topic_id
@@ -162,7 +183,9 @@ def test_a_topic_that_is_made_anew_during_the_write_is_not_reported(kafka, topic
         writer.prepare()
 
 
-def test_past_its_deadline_it_opens_nothing(topic, new_writer, settings):
+def test_past_its_deadline_it_opens_nothing(
+    topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     # rule: writers-have-a-deadline
     name = topic(1)
     writer, transactional_id = new_writer({name: 1}, deadline_ms=int(time.time() * 1000) - 1)
@@ -171,7 +194,9 @@ def test_past_its_deadline_it_opens_nothing(topic, new_writer, settings):
     assert describe_once(settings, transactional_id) is None
 
 
-def test_a_transaction_that_someone_took_over_is_not_reported(kafka, topic, new_writer):
+def test_a_transaction_that_someone_took_over_is_not_reported(
+    kafka: LocalKafka, topic: Callable[..., str], new_writer: NewWriter
+) -> None:
     name = topic(1)
     writer, transactional_id = new_writer({name: 1})
     writer.open()
@@ -184,7 +209,9 @@ def test_a_transaction_that_someone_took_over_is_not_reported(kafka, topic, new_
 
 
 @pytest.mark.parametrize("end", ["abort", "close"])
-def test_a_fenced_librdkafka_is_dropped_with_nothing_in_it(kafka, topic, end):
+def test_a_fenced_librdkafka_is_dropped_with_nothing_in_it(
+    kafka: LocalKafka, topic: Callable[..., str], end: str
+) -> None:
     """librdkafka 2.16 corrupts its heap otherwise; the process may die much later, of something else."""
     name, transactional_id = topic(1), an_id(f"dropped by {end}")
     slow = settings_of(kafka.bootstrap_servers, linger_ms=60_000)
@@ -192,22 +219,26 @@ def test_a_fenced_librdkafka_is_dropped_with_nothing_in_it(kafka, topic, end):
     writer.open()
     writer.write(batch(value=[b"v"] * 1000))
     zombie = take_over(kafka.bootstrap_servers, transactional_id)
+    assert isinstance(writer, ConfluentWriter)
     producer = writer._producer
-    assert len(producer) >= 1000
+    assert producer is not None and len(producer) >= 1000
     getattr(writer, end)()
     assert len(producer) < 100  # statistics may come in at any time
     del zombie
 
 
-def test_a_transaction_that_was_ended_is_not_reported(kind, topic, new_writer, settings, monkeypatch):
+def test_a_transaction_that_was_ended_is_not_reported(
+    kind: str, topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Describe confirms; without asking it, an aborted transaction would be reported as prepared
     name = topic(1)
     writer, transactional_id = new_writer({name: 1})
     prepared = PreparedTransaction(str(transactional_id), writer.open())
     writer.write(batch(value=[b"v"]))
 
-    def behind_the_last_acknowledgement(call):
-        def ending(*arguments):
+    def behind_the_last_acknowledgement(call: Callable[..., Any]) -> Callable[..., Any]:
+        def ending(*arguments: Any) -> Any:
             found = call(*arguments)
             if not found:
                 abort_reported(settings, AttemptRef(transactional_id.load, "00000000aa", 1), [prepared])
@@ -216,16 +247,19 @@ def test_a_transaction_that_was_ended_is_not_reported(kind, topic, new_writer, s
         return ending
 
     if kind == "arrow":
+        assert isinstance(writer, ArrowWriter) and writer._sender is not None
         monkeypatch.setattr(writer._sender, "flush", behind_the_last_acknowledgement(writer._sender.flush))
     else:
-        monkeypatch.setattr(writer, "_topics_now", lambda: behind_the_last_acknowledgement(dict)() or topics)
         with Wire(settings) as wire:
             topics = Partitions(wire).topic_info([name])
+        monkeypatch.setattr(writer, "_topics_now", lambda: behind_the_last_acknowledgement(dict)() or topics)
     with pytest.raises(ProducerFencedError, match="coordinator shows"):
         writer.prepare()
 
 
-def test_a_transaction_that_its_timeout_ended_is_not_reported(topic, new_writer, settings):
+def test_a_transaction_that_its_timeout_ended_is_not_reported(
+    topic: Callable[..., str], new_writer: NewWriter, settings: KafkaSettings
+) -> None:
     name = topic(1)
     writer, transactional_id = new_writer({name: 1}, transaction_timeout_ms=1000)
     writer.open()
@@ -238,14 +272,14 @@ def test_a_transaction_that_its_timeout_ended_is_not_reported(topic, new_writer,
         writer.prepare()
 
 
-def test_a_hold_time_above_the_brokers_is_refused(topic, new_writer):
+def test_a_hold_time_above_the_brokers_is_refused(topic: Callable[..., str], new_writer: NewWriter) -> None:
     name = topic(1)
     writer, _ = new_writer({name: 1}, transaction_timeout_ms=2_000_000_000)
     with pytest.raises(ConfigurationError, match=r"INVALID_TRANSACTION_TIMEOUT|transaction\.max\.timeout\.ms"):
         writer.open()
 
 
-def test_a_broker_that_is_not_there_is_said_so(kind):
+def test_a_broker_that_is_not_there_is_said_so(kind: str) -> None:
     settings = settings_of("127.0.0.1:1")
     target = target_of(an_id("nobody"), {"t": 1}, deadline_ms=int(time.time() * 1000) + 2000)
     writer = make_writer(kind, settings, target)
@@ -256,7 +290,7 @@ def test_a_broker_that_is_not_there_is_said_so(kind):
 
 
 @pytest.mark.parametrize("case", ["nothing", "only the transaction"])
-def test_what_one_may_not_write_is_said_so(kind, case, secured):
+def test_what_one_may_not_write_is_said_so(kind: str, case: str, secured: Secured) -> None:
     transactional_id = an_id(f"forbidden-{kind}-{case.partition(' ')[0]}")
     writer = make_writer(kind, secured.login(), target_of(transactional_id, {"orders": 1}))
     rights = [

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
-from arrow_support import Row, batch_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from java_oracle import java_oracle
-from writers_support import DEFAULT_LIMIT, an_id, consume, end, is_open, settings_of, target_of, writes_of
 
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.writers import make_writer
+from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
+from tests.kafka.arrow_support import Row, batch_of
+from tests.kafka.java_oracle import JavaOracle, java_oracle
+from tests.kafka.writers_support import (
+    DEFAULT_LIMIT,
+    Record,
+    an_id,
+    consume,
+    end,
+    is_open,
+    settings_of,
+    target_of,
+    writes_of,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -28,13 +42,13 @@ SMALL_LIMIT = 3000  # bytes of a batch of topic "seven"
 
 
 @pytest.fixture(scope="module")
-def oracle():
+def oracle() -> Iterator[JavaOracle]:
     with java_oracle() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def topics(kafka):
+def topics(kafka: LocalKafka) -> dict[str, str]:
     """Name of each topic; all examples write there."""
     found = {name: f"records-{name}" for name in PARTITIONS}
     for name, topic in found.items():
@@ -43,7 +57,7 @@ def topics(kafka):
     return found
 
 
-def _bytes_of(size, compressible):
+def _bytes_of(size: int, compressible: bool) -> st.SearchStrategy[bytes]:
     return st.integers(0, 2**32).map(
         lambda seed: b"abc%d" % seed * (size // 4) if compressible else random.Random(seed).randbytes(size)
     ).map(lambda data: data[:size])
@@ -61,7 +75,7 @@ _KEYS = st.none() | st.just(b"") | st.binary(max_size=3) | _BYTES
 
 
 @st.composite
-def _row(draw):
+def _row(draw: st.DrawFn) -> Row:
     topic = draw(st.sampled_from(sorted(PARTITIONS)))
     values = _BYTES if topic == "seven" else _BYTES | _BIG
     partition = draw(st.none() | st.none() | st.integers(0, PARTITIONS[topic] - 1))
@@ -78,11 +92,11 @@ class _Load:
 
 
 @st.composite
-def _load(draw):
+def _load(draw: st.DrawFn) -> _Load:
     """Some hundred rows: a few that Hypothesis thought of, again and again in another order, told apart by a header."""
     templates = draw(st.lists(_row(), min_size=5, max_size=20))
     shuffle = random.Random(draw(st.integers(0, 2**32)))
-    rows = []
+    rows: list[Row] = []
     for turn in range(draw(st.integers(1, 30))):
         for row in shuffle.sample(templates, len(templates)):
             if turn > 1 and len(row.value or b"") > 5000:
@@ -100,7 +114,9 @@ def _load(draw):
     suppress_health_check=list(HealthCheck),
 )
 @given(load=_load())
-def test_it_reads_back_byte_for_byte_in_order_and_where_it_belongs(kafka, topics, oracle, codec, load):
+def test_it_reads_back_byte_for_byte_in_order_and_where_it_belongs(
+    kafka: LocalKafka, topics: dict[str, str], oracle: JavaOracle, codec: str, load: _Load
+) -> None:
     parts, partitioner, batch_size = load.parts, load.partitioner, load.batch_size
     rows = [row for part in parts for row in part]
     connection = settings_of(
@@ -112,7 +128,7 @@ def test_it_reads_back_byte_for_byte_in_order_and_where_it_belongs(kafka, topics
         by_number = {kind: {r.headers[-1]: r for r in found[kind][name]} for kind in found}
         keyed = [r for r in mine if r.partition is None and r.key is not None]
         if partitioner.startswith("murmur2"):
-            wanted = oracle.partitions([r.key for r in keyed], count)
+            wanted = oracle.partitions([r.key for r in keyed if r.key is not None], count)
             assert [by_number["arrow"][r.headers[-1]].partition for r in keyed] == wanted
         for row in mine:
             places = [by_number[kind][row.headers[-1]].partition for kind in found]
@@ -131,7 +147,10 @@ def test_it_reads_back_byte_for_byte_in_order_and_where_it_belongs(kafka, topics
             assert read == of_partition
 
 
-def _written(kind, kafka, topics, oracle, connection, parts):
+def _written(
+    kind: str, kafka: LocalKafka, topics: Mapping[str, str], oracle: JavaOracle, connection: KafkaSettings,
+    parts: Sequence[Sequence[Row]],
+) -> dict[str, list[Record]]:
     """Write, commit and read back with both clients: the records of each topic."""
     starts = _ends(connection, topics)
     limits = {
@@ -143,7 +162,7 @@ def _written(kind, kafka, topics, oracle, connection, parts):
     writer.open()
     try:
         for part in parts:
-            writer.write(batch_of(r._replace(topic=topics[r.topic]) for r in part))
+            writer.write(batch_of(r._replace(topic=topics[str(r.topic)]) for r in part))
         prepared, writes = writer.prepare()
     except BaseException:
         writer.abort()
@@ -152,7 +171,8 @@ def _written(kind, kafka, topics, oracle, connection, parts):
         writer.close()
     end(connection, prepared)
     assert not is_open(connection, transactional_id)
-    found, reported = {}, []
+    found: dict[str, list[Record]] = {}
+    reported: list[PartitionWrites] = []
     for name, topic in topics.items():
         mine = {tp.partition: offset for tp, offset in starts.items() if tp.topic == topic}
         count = sum(r.topic == name for part in parts for r in part)
@@ -167,11 +187,11 @@ def _written(kind, kafka, topics, oracle, connection, parts):
     return found
 
 
-def _place(record):
+def _place(record: Record) -> tuple[int, int]:
     return record.partition, record.offset
 
 
-def _is_spread(key, partitioner):
+def _is_spread(key: bytes | None, partitioner: str) -> bool:
     """True when the client places it as it likes."""
     return {
         "murmur2_random": key is None,
@@ -182,11 +202,11 @@ def _is_spread(key, partitioner):
     }[partitioner]
 
 
-def _content_of(row):
+def _content_of(row: Row | Record) -> tuple[object, ...]:
     return row.key, row.value, row.headers, row.timestamp
 
 
-def _ends(connection, topics):
+def _ends(connection: KafkaSettings, topics: Mapping[str, str]) -> dict[TopicPartition, int]:
     every = [TopicPartition(t, p) for name, t in topics.items() for p in range(PARTITIONS[name])]
     with Wire(connection) as wire:
         return Partitions(wire).end_offsets(every)

@@ -35,6 +35,9 @@ LEDGER = "00000000aa"
 KINDS = ("arrow", "confluent")
 DEFAULT_LIMIT = 1_048_588
 
+#: ``new_writer(topics, **changes)`` of conftest.py: a writer that is not open yet, and its transactional id
+NewWriter = Callable[..., tuple[TransactionWriter, TransactionalId]]
+
 
 def settings_of(bootstrap_servers: str, **changes: Any) -> KafkaSettings:
     """Dots of names are written as underscores."""
@@ -107,7 +110,9 @@ def delete_topic(bootstrap_servers: str, topic: str) -> None:
 
 
 @contextmanager
-def granted(bootstrap_servers: str, user: str, *rights: tuple[ResourceType, str, AclOperation]) -> Iterator[None]:
+def granted(
+    bootstrap_servers: str, user: str, *rights: tuple[ResourceType, str, AclOperation]
+) -> Iterator[None]:
     """ACLs for the length of a block."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     pattern, who, allow = ResourcePatternType.LITERAL, (user, "*"), AclPermissionType.ALLOW
@@ -163,7 +168,9 @@ def consume(
                 records.append(_record(m))
                 at_end.discard(m.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
-                at_end.add(m.partition())
+                partition = m.partition()
+                assert partition is not None
+                at_end.add(partition)
     consumer.close()
     return records
 

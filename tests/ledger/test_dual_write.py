@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, manifest, prepare, sql
 from sqlalchemy import Connection, text
-from test_ledger_database import Proxy
 
 from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import (
@@ -24,7 +22,11 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.ledger import AttemptRow, Ledger, database
 from airflow_kafka_eos.ledger import dual_write as beside
+from airflow_kafka_eos.ledger.location import parse
+from airflow_kafka_eos.ledger.transaction_guard import insist_on_durability
 from airflow_kafka_eos.load import Verdict
+from tests.ledger.ledger_support import LOAD, manifest, prepare, sql
+from tests.ledger.test_ledger_database import Proxy
 
 INSERT = "INSERT INTO marts VALUES (:id, :load_key, :records)"
 SECRET = "s3cr3t-value"
@@ -247,7 +249,7 @@ def test_a_decision_is_durable_whatever_the_author_sets(prepared: Ledger, url: s
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("PRAGMA synchronous=OFF")
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-            beside.insist_on_durability(connection)
+            insist_on_durability(connection)
 
         with pytest.raises(ConfigurationError, match="synchronous=FULL"):
             opened.write(weak)
@@ -279,7 +281,7 @@ def through(url: str) -> Iterator[tuple[Proxy, str] | None]:
     if not url.startswith("postgresql"):
         yield None
         return
-    parsed = database.parse(url)
+    parsed = parse(url)
     proxy = Proxy(f"{parsed.query['host']}/.s.PGSQL.{parsed.query['port']}")
     yield proxy, (
         f"postgresql://postgres@127.0.0.1:{proxy.port}/{parsed.database}?sslmode=disable&gssencmode=disable"

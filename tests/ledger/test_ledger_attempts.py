@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, shared_manifest, sql, transaction
 
 from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import sha256
 from airflow_kafka_eos.transaction import Outcome
+from tests.ledger.ledger_support import (
+    LOAD,
+    OTHER,
+    commit,
+    manifest,
+    prepare,
+    ref,
+    shared_manifest,
+    sql,
+    transaction,
+)
 
 DAY = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")
 

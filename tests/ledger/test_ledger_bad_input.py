@@ -7,15 +7,16 @@ import re
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
 from sqlalchemy import event
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, UndecidableError
 from airflow_kafka_eos.ledger import Ledger, database
+from airflow_kafka_eos.ledger.location import parse
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import LEDGER_ID_PATTERN
 from airflow_kafka_eos.transaction import Outcome
+from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, sql
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_a_read_only_ledger_can_be_looked_at_and_decides_nothing(ledger: Ledger,
     prepare(ledger)
     says = "read-only transaction"
     if url.startswith("postgresql"):
-        sql(url, f"ALTER DATABASE {database.parse(url).database} SET default_transaction_read_only = on")
+        sql(url, f"ALTER DATABASE {parse(url).database} SET default_transaction_read_only = on")
     else:
         # whoever runs the tests may be root, for whom no file is read-only
         says = "is read-only .*nothing was written.*writable"

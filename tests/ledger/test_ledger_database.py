@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, commit, manifest, prepare, sql
 from sqlalchemy import Connection, text
 
 from airflow_kafka_eos.errors import LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger, database
+from airflow_kafka_eos.ledger.location import parse
 from airflow_kafka_eos.load import Verdict
+from tests.ledger.ledger_support import LOAD, commit, manifest, prepare, sql
 
 
 @pytest.fixture(autouse=True)
@@ -187,8 +188,8 @@ def proxied(url: str) -> Iterator[tuple[Proxy, str] | None]:
     if url.startswith("sqlite"):
         yield None  # no network, no answer to lose
         return
-    query = database.parse(url).query
-    name = database.parse(url).database
+    query = parse(url).query
+    name = parse(url).database
     if url.startswith("mysql"):
         proxy = Proxy(str(query["unix_socket"]))
         yield proxy, f"mysql+pymysql://root@127.0.0.1:{proxy.port}/{name}?charset=utf8mb4"
@@ -231,7 +232,7 @@ def test_a_lost_answer_to_submit_gives_an_attempt_of_its_own(
         proxy.arm_at = b"UPDATE kafka_eos_attempts"
         row = ledger.submit(LOAD, owner="s")
         assert [a.verdict for a in direct.attempts(LOAD)] == [Verdict.ABORT, None]
-        assert (row.number, proxy.arm_at, proxy.cut) == (2, None, "")
+        assert row.number == 2 and proxy.arm_at is None and proxy.cut == ""
 
 
 def test_operations_after_a_commit_need_no_pool(ledger: Ledger) -> None:

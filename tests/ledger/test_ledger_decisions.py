@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
@@ -14,6 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinish
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
+from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 
 
 def state(ledger: Ledger) -> LoadState:
@@ -190,7 +190,7 @@ def test_a_mistake_in_the_dual_write_is_its_authors(ledger: Ledger, url: str) ->
     prepare(ledger)
     with pytest.raises(DBAPIError, match="no_such_table"):
         ledger.decide_commit(
-            manifest(ledger, 1), decided_by="d", dual_write=lambda c: c.execute(text("DELETE FROM no_such_table"))
+            manifest(ledger, 1), decided_by="d", dual_write=lambda c: c.execute(text("DELETE FROM no_such_table"))  # type: ignore[arg-type]
         )
     assert decisions(url) == 0
 

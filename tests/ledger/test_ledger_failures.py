@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ledger_support import LOAD, OTHER, manifest, prepare, ref
-
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import Outcome
+from tests.ledger.ledger_support import LOAD, OTHER, manifest, prepare, ref
 
 RUN = "dag/run#group=load"
 

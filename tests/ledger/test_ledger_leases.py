@@ -7,10 +7,9 @@ from collections.abc import Collection
 from datetime import timedelta
 from functools import partial
 
-from ledger_support import sql
-from test_ledger_races import race
-
 from airflow_kafka_eos.ledger import Ledger
+from tests.ledger.ledger_support import sql
+from tests.ledger.test_ledger_races import race
 
 TTL = timedelta(minutes=10)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from ledger_support import LOAD, OTHER, manifest, ref
 
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.transaction import FINAL, Outcome
+from tests.ledger.ledger_support import LOAD, OTHER, manifest, ref
 
 LOADS = st.sampled_from([LOAD, OTHER])
 NUMBERS = st.integers(1, 4)

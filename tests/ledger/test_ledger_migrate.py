@@ -14,7 +14,6 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from ledger_support import LOAD, sql
 from sqlalchemy import Connection, event, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
@@ -32,6 +31,7 @@ from airflow_kafka_eos.ledger import (
     tables,
 )
 from airflow_kafka_eos.load import LoadIdentity, Verdict
+from tests.ledger.ledger_support import LOAD, sql
 
 SECRET = "s3cr3t/p@ss"
 QUOTED = "s3cr3t%2Fp%40ss"

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ledger_support import LOAD, manifest, prepare, ref, sql
 from sqlalchemy import Connection
 
 from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from tests.ledger.ledger_support import LOAD, manifest, prepare, ref, sql
 
 ROUNDS = 8
 WAIT = 60.0
@@ -78,8 +78,8 @@ def test_decider_against_cleanup(ledger: Ledger, url: str) -> None:
         prepare(ledger, load)
         decided, rows = race(
             seed,
-            lambda load=load: ledger.decide_commit(manifest(ledger, 1, load), decided_by="d"),
-            lambda load=load: ledger.make_undecidable(load, up_to=1, decided_by="c", reason="killed"),
+            lambda load=load: ledger.decide_commit(manifest(ledger, 1, load), decided_by="d"),  # type: ignore[misc]
+            lambda load=load: ledger.make_undecidable(load, up_to=1, decided_by="c", reason="killed"),  # type: ignore[misc]
         )
         assert rows == ledger.attempts(load)
         won = rows[0].verdict is Verdict.COMMIT
@@ -97,8 +97,8 @@ def test_decider_against_abort(ledger: Ledger) -> None:
         prepare(ledger, load)
         decided, aborted = race(
             seed,
-            lambda load=load: ledger.decide_commit(manifest(ledger, 1, load), decided_by="d"),
-            lambda load=load: ledger.decide_abort(ref(ledger, 1, load), decided_by="c", reason="killed"),
+            lambda load=load: ledger.decide_commit(manifest(ledger, 1, load), decided_by="d"),  # type: ignore[misc]
+            lambda load=load: ledger.decide_abort(ref(ledger, 1, load), decided_by="c", reason="killed"),  # type: ignore[misc]
         )
         assert aborted is isinstance(decided, UndecidableError)
         assert commits(ledger, load) == (0 if aborted else 1)
@@ -137,9 +137,9 @@ def test_opening_against_decider(ledger: Ledger) -> None:
         prepare(ledger, load)
         decided, submitted, begun = race(
             seed,
-            lambda load=load: ledger.decide_commit(manifest(ledger, 1, load), decided_by="d"),
-            lambda load=load: ledger.submit(load, owner="retry"),
-            lambda load=load: ledger.begin(load, owner="cleared"),
+            lambda load=load: ledger.decide_commit(manifest(ledger, 1, load), decided_by="d"),  # type: ignore[misc]
+            lambda load=load: ledger.submit(load, owner="retry"),  # type: ignore[misc]
+            lambda load=load: ledger.begin(load, owner="cleared"),  # type: ignore[misc]
         )
         if isinstance(decided, UndecidableError):
             assert (commits(ledger, load), submitted.number) == (0, 2)
@@ -185,7 +185,7 @@ def test_whoever_comes_during_a_decision_waits_for_it(ledger: Ledger, rival: str
 CHILD = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
-from ledger_support import LOAD, manifest
+from tests.ledger.ledger_support import LOAD, manifest
 from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
@@ -212,7 +212,7 @@ def test_processes_agree_on_every_verdict(ledger: Ledger, url: str, request: pyt
         prepare(ledger, LoadIdentity("team", "processes", str(n)))
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", CHILD, url, str(request.path.parent), what],
+            [sys.executable, "-c", CHILD, url, str(request.config.rootpath), what],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, prepare, ref, sql
 
 from airflow_kafka_eos.errors import (
     ConfigurationError,
@@ -20,6 +19,7 @@ from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
+from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref, sql
 
 
 def lost_one(ledger: Ledger) -> TransactionRow:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from ledger_support import LOAD, OTHER, commit
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger import Ledger, TransactionRow
@@ -18,6 +17,7 @@ from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
+from tests.ledger.ledger_support import LOAD, OTHER, commit
 
 STATE = PreparedTxnState(2000, 0)
 

@@ -10,15 +10,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from ledger_support import LOAD, OTHER, manifest, sql
-from test_ledger_races import race
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
+from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, Outcome, PreparedTransaction, PreparedTxnState
+from tests.ledger.ledger_support import LOAD, OTHER, manifest, sql
+from tests.ledger.test_ledger_races import race
 
 POOLING = TransactionNaming.POOLING
 HOUR_MS = 3_600_000
@@ -61,7 +62,7 @@ def finish(ledger: Ledger, document: Manifest) -> None:
     ledger.record_committed(of, number)
 
 
-def slot_of(ledger: Ledger, number: int = 0):  # type: ignore[no-untyped-def]
+def slot_of(ledger: Ledger, number: int = 0) -> SlotRow:
     found = ledger.slot("team", "load_orders", number)
     assert found is not None
     return found
@@ -151,9 +152,12 @@ def stepped(transaction: PreparedTransaction, epochs: int) -> PreparedTransactio
 
 
 @pytest.mark.parametrize("epoch", [MAX_PRODUCER_EPOCH - 1, MAX_PRODUCER_EPOCH])
-def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id(ledger: Ledger, epoch: int) -> None:
+def test_a_commit_that_has_used_up_the_epochs_is_found_under_another_producer_id(
+    ledger: Ledger, epoch: int
+) -> None:
     document = pooled_manifest(ledger, submit(ledger), full=1)
     (entry,) = (e for e in document.entries if e.transaction is not None)
+    assert entry.transaction is not None
     last = replace(entry.transaction, state=replace(entry.transaction.state, producer_epoch=epoch))
     entries = tuple(replace(e, transaction=last) if e is entry else e for e in document.entries)
     document = replace(document, entries=entries)
@@ -189,9 +193,9 @@ def test_a_slot_with_writers_left_is_quarantined_after_a_commit_too(ledger: Ledg
     finish(ledger, document)
     slot = slot_of(ledger)
     assert not slot.is_leased
-    row = ledger.attempt(LOAD, 1)
-    assert row is not None and row.writers_until is not None
-    until = datetime.fromisoformat(row.writers_until) + LONGEST_REQUEST_DELAY
+    found = ledger.attempt(LOAD, 1)
+    assert found is not None and found.writers_until is not None
+    until = datetime.fromisoformat(found.writers_until) + LONGEST_REQUEST_DELAY
     assert slot.quarantined_until == until.isoformat(timespec="microseconds")
     assert submit(ledger, OTHER).slot == 1
     past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat(timespec="microseconds")
@@ -290,7 +294,7 @@ def test_two_leases_never_share_a_slot(ledger: Ledger) -> None:
         rows = race(
             seed,
             *(
-                lambda r=r: ledger.submit(r, owner="p", naming=POOLING, deadline_ms=10**13)  # type: ignore[misc]
+                lambda r=r: ledger.submit(r, owner="p", naming=POOLING, deadline_ms=10**13)
                 for r in rivals
             ),
         )

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, shared_manifest
 
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.ledger.queries import NOTHING, Unverified
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.transaction import Outcome
+from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, shared_manifest
 
 #: of the transactions that ledger_support makes
 WRITTEN_MS = 1_700_000_000_000

@@ -338,4 +338,5 @@ class Replay:
         return reached
 
     def _steps(self, state: Any) -> Iterable[tuple[Label, Any]]:
-        return self._model.steps(state)
+        steps: Iterable[tuple[Label, Any]] = self._model.steps(state)
+        return steps

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from airflow_kafka_eos.kafka.producer.copier import Copier
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.protocol.repair import copy as repairing
 from airflow_kafka_eos.protocol.repair.copy import repair
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
@@ -22,7 +23,7 @@ from tests.model.replay import Refused
 pytestmark = pytest.mark.broker
 
 #: one transaction is lost, and whatever is sent may be delivered twice
-LOST = {"timeouts": 1, "dups": 2}
+LOST: dict[str, Any] = {"timeouts": 1, "dups": 2}
 
 
 def lose(world: Place, recorder: Recorder) -> None:
@@ -110,14 +111,14 @@ def test_the_loser_of_two_repairers_leaves_nothing_open(
     rows = world.session.ledger.transactions(world.load, 1)
     lost = next(t for t in rows if t.outcome is Outcome.LOST)
     ready = threading.Barrier(2)
-    copy = repairing.Copier.copy
+    copy = Copier.copy
 
     def copy_and_wait(*arguments: object) -> object:
         done = copy(*arguments)  # type: ignore[arg-type]
         ready.wait(30)
         return done
 
-    monkeypatch.setattr(repairing.Copier, "copy", copy_and_wait)
+    monkeypatch.setattr(Copier, "copy", copy_and_wait)
     won: list[bool] = []
     threads = [
         threading.Thread(target=lambda s=s: won.append(repair(s, world.load, 1, lost, by="r")))

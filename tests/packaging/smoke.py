@@ -82,7 +82,7 @@ def _committed(servers: str) -> list[str]:
             if at_end == 2:
                 break
         else:
-            values.append(message.value().decode())
+            values.append((message.value() or b"").decode())
     consumer.close()
     return values
 

@@ -20,7 +20,7 @@ class OneDag(Access):
     """Of a user who may do everything to the runs of one DAG, and nothing else."""
 
     def may(self, method: str, dag_id: str | None) -> bool:
-        return dag_id == self._user
+        return bool(dag_id == self._user)
 
 
 def test_repairs_of_an_attempt_that_one_may_not_see_are_not_shown(

@@ -81,7 +81,7 @@ def test_a_prepared_load_is_shown_with_its_transactions_and_what_readers_wait_fo
         full = get(viewer, "load", **whose(world))
         looks = get(viewer, "transactions", dag_id="orders", run_id="shown")["clusters"]
     assert (row["state"], row["records"], row["dag_id"], row["run_id"]) == ("PREPARED", 3, "orders", "shown")
-    states = {e.transaction.transactional_id: str(e.transaction.state) for e in manifest.entries}
+    states = {t.transactional_id: str(t.state) for t in manifest.transactions}
     assert {t["transactional_id"]: t["prepared_txn_state"] for t in full["transactions"]} == states
     assert [e["what"] for e in full["attempts"][0]["timeline"]] == ["begun", "submitted", "prepared"]
     (look,) = looks

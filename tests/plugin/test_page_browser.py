@@ -72,8 +72,8 @@ def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: PageBrows
     browser.open_run("2026-11-01")
     browser.sees("PREPARED", "#load h2")
     browser.sees("undecided", "[aria-label='Transactions of the load']")
-    for entry in manifest.entries:
-        browser.sees(str(entry.transaction.state), "[aria-label='Transactions of the load']")
+    for transaction in manifest.transactions:
+        browser.sees(str(transaction.state), "[aria-label='Transactions of the load']")
     browser.sees("Readers are held back in", "#clusters")
     browser.picture("page-prepared-light")
     site.session.ledger.decide_commit(manifest, decided_by=owner(world))
@@ -210,10 +210,10 @@ def test_the_browser_finds_nothing_to_complain_of(site: Site, browser: PageBrows
     """A module that is missing, a style that the policy refuses, an error in a script: all of it is in its log."""
     new_load("2026-11-07").prepare(["a"], owner="orders/2026-11-07#group=load")
     browser.log_in(site, "user")
-    browser.driver.get_log("browser")
+    browser.driver.get_log("browser")  # type: ignore[attr-defined]
     browser.open_run("2026-11-07")
     browser.sees("PREPARED", "#load h2")
     browser.sees("undecided", "#clusters")
-    complaints = [e for e in browser.driver.get_log("browser") if "kafka-eos" in e["message"]]
+    complaints = [e for e in browser.driver.get_log("browser") if "kafka-eos" in e["message"]]  # type: ignore[attr-defined]
     # of Airflow's own frame around any plugin's page
     assert [e["message"] for e in complaints if "escape its sandboxing" not in e["message"]] == []

@@ -117,7 +117,7 @@ class Writer:
         found: list[int] = []
         self.producer.produce(
             self.world.topic, b"ours", key, partition=partition,
-            on_delivery=lambda error, m: found.append(-1 if error else m.offset()),
+            on_delivery=lambda error, m: found.append(-1 if error or (at := m.offset()) is None else at),
         )  # fmt: skip
         assert self.producer.flush(30) == 0
         (offset,) = found

@@ -18,7 +18,8 @@ from sqlalchemy import Connection, text
 
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.dual_write import DualWrite
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, EndAnswer
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest

@@ -121,14 +121,16 @@ def read(world: World, isolation: str) -> list[Message]:
         while len(ended) < count:
             message = consumer.poll(20)
             assert message is not None, "no end of partition within 20 s"
-            if message.error() is None:
+            partition, offset, error = message.partition(), message.offset(), message.error()
+            assert partition is not None and offset is not None
+            if error is None:
                 found.append(
-                    (message.partition(), message.offset(), message.key(), message.value(), message.headers(),
+                    (partition, offset, message.key(), message.value(), message.headers(),
                      message.timestamp())
                 )  # fmt: skip
             else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                ended.add(message.partition())
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(partition)
         return sorted(found, key=lambda m: m[:2])
     finally:
         consumer.close()

@@ -64,7 +64,7 @@ def eager(request: pytest.FixtureRequest, ledger_url: str) -> Iterator[tuple[Loc
 def world_on(eager: tuple[LocalKafka, Session], config: Mapping[str, str] | None = None) -> World:
     kafka, session = eager
     number = next(_numbers)
-    kafka.create_topic(f"compacted-{number}", partitions=2, config=TOPIC | (config or {}))
+    kafka.create_topic(f"compacted-{number}", partitions=2, config=TOPIC | dict(config or {}))
     load = LoadIdentity("compacted", "orders", f"key-{number}")
     return World(session, session.partitions.wire.settings, f"compacted-{number}", load)
 

@@ -35,7 +35,8 @@ from airflow_kafka_eos.protocol.stages.visible import lags
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
 from airflow_kafka_eos.two_phase_commit.recipe import complete_transaction, init_transactions
-from tests.protocol.lost import decided, lose, state, wait_until
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import decided, lose, state
 from tests.protocol.test_repreparing import lost_and_gone, opened, same, written
 from tests.protocol.world import RUN, World
 

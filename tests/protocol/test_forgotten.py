@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.errors import AccessError, InDoubtError, NotFinishedError
-from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, write_marker
 from airflow_kafka_eos.ledger.rows import TransactionRow
 from airflow_kafka_eos.load import LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
@@ -168,7 +168,7 @@ class TestOnRealBrokers:
         manifest = prepare_forgotten(here, "ab", known=[2])
         decide_anyway(here, manifest)
         transaction = end(here, manifest, Verdict.COMMIT)
-        real = module.write_marker
+        real = write_marker
 
         monkeypatch.setattr(module, "write_marker", refused)
         with caplog.at_level(logging.WARNING), pytest.raises(AccessError, match="refused ALTER on Cluster") as found:
@@ -201,7 +201,7 @@ def refused(*_: object) -> None:
 
 
 def _only_once() -> object:
-    real, calls = module.write_marker, itertools.count()
+    real, calls = write_marker, itertools.count()
 
     def once(*arguments: object) -> bool:
         if next(calls):
@@ -310,7 +310,7 @@ def test_in_doubt_is_said_and_nothing_is_written(here: World, monkeypatch: pytes
     decide_anyway(here, manifest)
     transaction = end(here, manifest, Verdict.COMMIT)
     (open_,) = shown(here, transaction)
-    module.write_marker(here.session.partitions.wire, open_, Verdict.ABORT)  # by a hand, and wrongly
+    write_marker(here.session.partitions.wire, open_, Verdict.ABORT)  # by a hand, and wrongly
     with pytest.raises(InDoubtError, match="do not show one outcome"):
         here.commit()
     assert state(here) is LoadState.IN_DOUBT

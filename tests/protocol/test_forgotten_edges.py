@@ -12,6 +12,7 @@ import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.open_producers import write_marker
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
@@ -195,7 +196,8 @@ def test_a_leader_that_refuses_the_epoch_is_looked_at_again(
     manifest = prepare_forgotten(here, "ab", known=[2])
     decide_anyway(here, manifest)
     end(here, manifest, Verdict.COMMIT)
-    real, raced = lost_markers.write_marker, []
+    real = write_marker
+    raced: list[Any] = []
 
     def write(wire: Any, producer: Any, verdict: Verdict) -> bool:
         if not raced:

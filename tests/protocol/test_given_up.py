@@ -19,7 +19,8 @@ from airflow_kafka_eos.protocol.metrics import measure
 from airflow_kafka_eos.protocol.repair.recover import give_up, recover
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.visible import lags
-from tests.protocol.lost import decided, lose, state, wait_until
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import decided, lose, state
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 

@@ -14,7 +14,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
-from airflow_kafka_eos.naming import PooledId, TransactionalId
+from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId
 from airflow_kafka_eos.protocol.guards.id_caps import BYTES_PER_ID, Caps, check_caps, ids_report, summary
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import submit
@@ -38,7 +38,7 @@ def slot(number: int, **changes: str | None) -> SlotRow:
 
 
 def test_a_report_tells_names_apart_and_counts_what_is_there() -> None:
-    ids = [
+    ids: list[AnyId] = [
         PooledId("team", LEDGER, "orders", 0, 0, 0),
         PooledId("team", LEDGER, "orders", 0, 1, 0),
         TransactionalId(LoadIdentity("team", "orders", "old"), LEDGER, 2, 0, 0),

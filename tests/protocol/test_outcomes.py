@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -35,7 +36,8 @@ from airflow_kafka_eos.transaction import (
     judge,
     judge_decided,
 )
-from tests.protocol.lost import decided, lose, read, rows, state, wait_until, write_rows
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import decided, lose, read, rows, state, write_rows
 from tests.protocol.world import World
 
 pytestmark = pytest.mark.broker
@@ -61,7 +63,7 @@ def place(
         kafka.kill()
 
 
-def world_of(place: tuple[LocalKafka, World], name: str, **changes: int) -> World:
+def world_of(place: tuple[LocalKafka, World], name: str, **changes: Any) -> World:
     kafka, base = place
     kafka.create_topic(name, partitions=2)
     return replace(base, topic=name, load=LoadIdentity("test", "orders", name), **changes)
@@ -148,9 +150,9 @@ def test_what_follows_under_the_same_producer_id_is_not_taken_for_ours(place: tu
         seen.append((found, {tp: last}))
         end(30)
     expected = [Marker.COMMIT, Marker.ABORT, Marker.COMMIT]
-    for (found, last), marker in zip(seen, expected, strict=True):
+    for (found, ends), marker in zip(seen, expected, strict=True):
         wait_until(
-            lambda found=found, last=last, marker=marker: list(
+            lambda found=found, last=ends, marker=marker: list(  # type: ignore[misc]
                 world.session.partitions.markers(
                     found.producer_id, last, ids, producer_epoch=found.producer_epoch
                 ).values()

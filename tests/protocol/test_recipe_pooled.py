@@ -21,7 +21,8 @@ from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 from airflow_kafka_eos.two_phase_commit.recipe import Completion, complete_transaction, prepared_state
-from tests.protocol.lost import lose, wait_until
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import lose
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 

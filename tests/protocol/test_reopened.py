@@ -44,8 +44,9 @@ def _produce(producer: Producer, partition: int) -> int:
     """One record; its offset."""
     found: list[int] = []
     producer.produce(
-        "orders", b"v", partition=partition, on_delivery=lambda error, m: found.append(-1 if error else m.offset())
-    )
+        "orders", b"v", partition=partition,
+        on_delivery=lambda error, m: found.append(-1 if error or (at := m.offset()) is None else at),
+    )  # fmt: skip
     assert producer.flush(30) == 0
     return found[0]
 

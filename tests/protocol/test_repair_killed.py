@@ -7,18 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
-from tests.protocol.lost import decided, lose, read, state, wait_until
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import decided, lose, read, state
 from tests.protocol.recovering_process import STEPS
 from tests.protocol.world import World
 
 DECIDED = ("it is adopted", "its EndTxn is sent", "its outcome is recorded")
 
 
-def _cases() -> list[object]:
+def _cases() -> list[ParameterSet]:
     swept = ("all is flushed", "it is prepared", "it is adopted")
     return [pytest.param(step, False, id=f"{step}, commit comes next") for step in STEPS] + [
         pytest.param(step, True, id=f"{step}, cleanup comes next") for step in swept

@@ -26,7 +26,8 @@ from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import Outcome
-from tests.protocol.lost import decided, lose, state, wait_until, write_rows
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import decided, lose, state, write_rows
 from tests.protocol.world import RUN, World
 
 pytestmark = pytest.mark.broker

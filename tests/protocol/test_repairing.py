@@ -6,6 +6,7 @@ Rules: repair-replaces-lost-row, only-equal-records.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
+from airflow_kafka_eos.kafka.producer.copier import Copier
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest
@@ -31,6 +33,7 @@ from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.protocol.stages.visible import lags
 from airflow_kafka_eos.transaction import Outcome
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.lost import (
     contents,
     decided,
@@ -41,7 +44,6 @@ from tests.protocol.lost import (
     read,
     rows,
     state,
-    wait_until,
     write_rows,
 )
 from tests.protocol.world import RUN, World
@@ -157,14 +159,14 @@ def test_of_two_repairers_with_everything_ready_one_is_adopted(
     lost_pass(world)
     lost = next(t for t in world.session.ledger.transactions(world.load, 1) if t.outcome is Outcome.LOST)
     ready = threading.Barrier(2)
-    copy = repairing.Copier.copy
+    copy = Copier.copy
 
     def copy_and_wait(*arguments: object) -> object:
         done = copy(*arguments)  # type: ignore[arg-type]
         ready.wait(30)
         return done
 
-    monkeypatch.setattr(repairing.Copier, "copy", copy_and_wait)
+    monkeypatch.setattr(Copier, "copy", copy_and_wait)
     won: list[bool] = []
 
     def run(by: str) -> None:
@@ -192,10 +194,10 @@ def test_a_repairer_that_is_overtaken_while_it_copies_leaves_it_at_that(
     lose(world, manifest.transactions[0])
     lost_pass(world)
     (lost,) = world.session.ledger.transactions(world.load, 1)
-    real, flush = getattr(repairing.Copier, step), Sender.flush
+    real, flush = getattr(Copier, step), Sender.flush
 
-    def overtaken(self: repairing.Copier, *arguments: object) -> object:
-        monkeypatch.setattr(repairing.Copier, step, real)
+    def overtaken(self: Copier, *arguments: object) -> object:
+        monkeypatch.setattr(Copier, step, real)
         done = real(self, *arguments)
         if step == "_copy_partition":
             assert self._sender is not None
@@ -204,7 +206,7 @@ def test_a_repairer_that_is_overtaken_while_it_copies_leaves_it_at_that(
             assert repair(other, world.load, 1, lost, by="the faster one")
         return done
 
-    monkeypatch.setattr(repairing.Copier, step, overtaken)
+    monkeypatch.setattr(Copier, step, overtaken)
     assert not repair(world.session, world.load, 1, lost, by="the slower one")
     world.commit()
     all_there_once(world, manifest)
@@ -359,10 +361,11 @@ def test_giving_up_and_recovering_want_a_decided_load(world: World) -> None:
     with pytest.raises(ConfigurationError, match="does not know this load"):
         recover(world.session, world.load, by="ada", deadline_s=1)
     world.prepare(["a"])
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: recover(world.session, world.load, by="ada", deadline_s=1),
         lambda: give_up(world.session, world.load, by="ada", reason="x"),
-    ):
+    )
+    for call in calls:
         with pytest.raises(UndecidableError, match="no commit decision"):
             call()
     with pytest.raises(ConfigurationError, match="by is empty"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -26,18 +27,8 @@ from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, submit
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.transaction import Outcome
-from tests.protocol.lost import (
-    contents,
-    decided,
-    delete_records,
-    lose,
-    of,
-    read,
-    rows,
-    state,
-    wait_until,
-    write_rows,
-)
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import contents, decided, delete_records, lose, of, read, rows, state, write_rows
 from tests.protocol.world import RUN, World
 
 HOLD_MS = 600_000
@@ -160,7 +151,9 @@ def other_values(batch: pa.RecordBatch) -> pa.RecordBatch:
         pytest.param(lambda b: b.set_column(3, "partition", pa.array([0] * b.num_rows, pa.int32())), id="elsewhere"),
     ],
 )
-def test_only_an_equal_digest_enters_and_anything_else_says_both(world: World, change) -> None:  # type: ignore[no-untyped-def]
+def test_only_an_equal_digest_enters_and_anything_else_says_both(
+    world: World, change: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> None:
     lost_and_gone(world, 2, 0, 1)
     before = read(world, "read_committed")
     again = opened(world)
@@ -269,7 +262,10 @@ def test_what_other_attempts_of_its_tasks_left_is_ended_and_what_is_decided_is_n
     assert killed.transaction is not None
     nothing_is_open(world)
     # a copy that begins behind the adoption: commit and cleanup look again
-    for n, come_by in enumerate((lambda: world.commit(), lambda: sweep(world.session, world.load, up_to=1, by="c"))):
+    both: tuple[Callable[[], object], ...] = (
+        world.commit, lambda: sweep(world.session, world.load, up_to=1, by="c")
+    )  # fmt: skip
+    for n, come_by in enumerate(both):
         write_rows(world, again.ref.task_id(0, 8 + n), rows(0, 10))  # type: ignore[arg-type]
         come_by()
         nothing_is_open(world)

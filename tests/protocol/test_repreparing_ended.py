@@ -7,7 +7,8 @@ import pytest
 from airflow_kafka_eos.errors import BrokerUnavailableError, UndecidableError
 from airflow_kafka_eos.protocol.repair import reprepare
 from airflow_kafka_eos.protocol.repair.reprepare import adopt_all
-from tests.protocol.lost import read, rows, wait_until, write_rows
+from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import read, rows, write_rows
 from tests.protocol.test_repreparing import lost_and_gone, nothing_is_open, opened, same, written
 from tests.protocol.world import World
 

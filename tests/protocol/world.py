@@ -17,7 +17,7 @@ from airflow_kafka_eos.kafka.records.digest import ALGORITHM
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import AnyId, IdRole, TransactionalId
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.protocol.stages.commit import commit
@@ -66,7 +66,7 @@ class World:
 
     def write_arrow(
         self,
-        name: TransactionalId,
+        name: AnyId,
         values: Sequence[str],
         *,
         two_phase: bool = False,

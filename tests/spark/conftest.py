@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,10 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import prefix
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LEDGER = "00000000bb"
 REPOSITORY = str(Path(__file__).resolve().parents[2])
@@ -28,7 +32,7 @@ def spark_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
+def spark() -> Iterator[SparkSession]:
     """local[2], a task may fail once."""
     from pyspark.sql import SparkSession
 
@@ -48,7 +52,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture
-def settings(kafka: Any) -> KafkaSettings:
+def settings(kafka: LocalKafka) -> KafkaSettings:
     return KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
 
 
@@ -59,7 +63,7 @@ def ref(request: pytest.FixtureRequest) -> AttemptRef:
 
 
 @pytest.fixture
-def options(kafka: Any, ref: AttemptRef, tmp_path: Path) -> Callable[..., dict[str, str]]:
+def options(kafka: LocalKafka, ref: AttemptRef, tmp_path: Path) -> Callable[..., dict[str, str]]:
     """``options(topic="t", **changes)``: all options of a write; dots of names are written as underscores."""
 
     def make(**changes: str) -> dict[str, str]:

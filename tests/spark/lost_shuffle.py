@@ -46,6 +46,7 @@ def lose_shuffle(spark: Any, folder: Path, *columns: str) -> LostShuffle:
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         yield from batches
         is_first = not os.path.exists(f"{seen}/removed")
         run = [context.partitionId(), context.attemptNumber(), context.taskAttemptId()]

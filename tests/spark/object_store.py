@@ -56,7 +56,7 @@ def object_store() -> Iterator[ObjectStore]:
     def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if store.forgets_conditions:
             environ.pop("HTTP_IF_NONE_MATCH", None)
-        answer = s3(environ, start)
+        answer: Iterable[bytes] = s3(environ, start)
         if environ["REQUEST_METHOD"] == "PUT" and store.lost_answers:
             store.lost_answers -= 1
             b"".join(answer)
@@ -65,7 +65,7 @@ def object_store() -> Iterator[ObjectStore]:
         return answer
 
     server = make_server("127.0.0.1", 0, application, threaded=True)
-    server.log = lambda *_: None  # type: ignore[attr-defined]
+    server.log = lambda *_: None  # type: ignore[method-assign]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     store.url = f"http://127.0.0.1:{server.server_port}"

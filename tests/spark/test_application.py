@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import ConfigurationError, RecordError
+from airflow_kafka_eos.load import TransactionScope
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import cause, own_error, printed_error
 from airflow_kafka_eos.spark.formats.settings import ValueFormat
@@ -50,7 +54,7 @@ def broken(spark):
 
 
 @pytest.fixture
-def spec(ref, tmp_path):
+def spec(ref: AttemptRef, tmp_path: Path) -> ApplicationSpec:
     job = tmp_path / "job.py"
     job.write_text(JOB)
     deadline = int(time.time() * 1000) + 120_000
@@ -61,7 +65,9 @@ def spec(ref, tmp_path):
     )
 
 
-def submit(spec, servers, environment, *conf):
+def submit(
+    spec: ApplicationSpec, servers: str, environment: Mapping[str, str], *conf: str
+) -> tuple[int, str, str]:
     """Run spark-submit, at most four minutes; returns (exit code, stdout, stderr)."""
     settings = {"bootstrap.servers": servers, "sasl.username": "user", "sasl.password": SECRET}
     command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", *conf]
@@ -78,7 +84,10 @@ def submit(spec, servers, environment, *conf):
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, spark_env, tmp_path, ref):
+def test_it_loads_the_authors_dataframe_and_shows_no_secret(
+    spec: ApplicationSpec, kafka: LocalKafka, topic: Callable[..., str], spark_env: dict[str, str],
+    tmp_path: Path, ref: AttemptRef,
+) -> None:
     spec = replace(spec, options=replace(spec.options, topics=(topic(2),)))
     events = tmp_path / "events"
     events.mkdir()
@@ -102,11 +111,15 @@ def test_it_loads_the_authors_dataframe_and_shows_no_secret(spec, kafka, topic, 
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(spec, kafka, topic, spark_env, ref):
+def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(
+    spec: ApplicationSpec, kafka: LocalKafka, topic: Callable[..., str], spark_env: dict[str, str],
+    ref: AttemptRef,
+) -> None:
     # the value first, then its place: scope load goes by the columns that are left
+    assert spec.job is not None
     job = Path(spec.job)
     job.write_text("def load(spark): return spark.range(0, 4, 1, 2).selectExpr('cast(id as string) key', 'id', '1 b')")
-    options = replace(spec.options, topics=(topic(2),), scope="load")
+    options = replace(spec.options, topics=(topic(2),), scope=TransactionScope.LOAD)
     spec = replace(spec, options=options, value_format=ValueFormat("json"), job_args={})
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_env)
     assert code == 0, out + err
@@ -117,7 +130,7 @@ def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(spec, k
 
 
 @pytest.mark.spark
-def test_our_error_is_the_last_line(spec, spark_env):
+def test_our_error_is_the_last_line(spec: ApplicationSpec, spark_env: dict[str, str]) -> None:
     # and a driver that may not write need not start Spark (rule: one-application-per-attempt)
     ManifestStore(spec.options.manifest_dir).claim(spec.options.attempt, "driver one")
     code, out, err = submit(spec, "127.0.0.1:1", spark_env)
@@ -130,7 +143,7 @@ def test_our_error_is_the_last_line(spec, spark_env):
 
 
 @pytest.fixture
-def spark_env():
+def spark_env() -> dict[str, str]:
     return {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -142,21 +155,23 @@ class TestJob:
     """Without a spark-submit: what can be said of a job before Spark runs it."""
 
     @pytest.fixture
-    def bad_jobs(self, tmp_path):
+    def bad_jobs(self, tmp_path: Path) -> str:
         (tmp_path / "bad.py").write_text(BAD_JOBS)
         return str(tmp_path / "bad.py")
 
-    def test_a_job_that_returns_no_dataframe_is_told_what_came_back(self, spec, bad_jobs):
+    def test_a_job_that_returns_no_dataframe_is_told_what_came_back(
+        self, spec: ApplicationSpec, bad_jobs: str
+    ) -> None:
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(ConfigurationError, match="returned nothing, not a Spark DataFrame"):
-            run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None)
+            run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None)  # type: ignore[arg-type]
 
-    def test_what_the_authors_code_raises_passes_through(self, spec, bad_jobs):
+    def test_what_the_authors_code_raises_passes_through(self, spec: ApplicationSpec, bad_jobs: str) -> None:
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(LookupError, match="own mistake"):
-            run_job(replace(spec, job=f"{bad_jobs}:broken", job_args={}), None)
+            run_job(replace(spec, job=f"{bad_jobs}:broken", job_args={}), None)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "job",
@@ -169,26 +184,26 @@ class TestJob:
             "airflow_kafka_eos.none:load",
         ],
     )
-    def test_a_job_that_is_not_there_is_named(self, job):
+    def test_a_job_that_is_not_there_is_named(self, job: str) -> None:
         from airflow_kafka_eos.spark.job import find_job
 
         with pytest.raises(ConfigurationError, match="cannot be found"):
             find_job(job)
 
-    def test_a_module_and_a_function_are_found(self):
+    def test_a_module_and_a_function_are_found(self) -> None:
         from airflow_kafka_eos.spark.job import find_job
 
         assert find_job("json:dumps") is json.dumps
 
 
-def test_our_error_is_found_in_sparks_text():
+def test_our_error_is_found_in_sparks_text() -> None:
     text = "Job aborted: Traceback\n  airflow_kafka_eos.errors.RecordError: a row is bad. [load x]\n\tat org.apache"
     assert own_error(RuntimeError(text)) == "RecordError: a row is bad. [load x]"
     assert own_error(RecordError("x")) == "RecordError: x."
     assert own_error(RuntimeError("other")) is None
 
 
-def test_our_error_is_found_in_what_spark_submit_printed():
+def test_our_error_is_found_in_what_spark_submit_printed() -> None:
     text = "Cannot execute: x. Error code is: 1.\nLast spark-submit output:\nTopicError: one. Do it.\nWARN: two\n"
     assert printed_error(text + "RecordError: three: four. [load x]\nException: no") == (
         RecordError,
@@ -232,7 +247,7 @@ Caused by: java.io.IOException: one
 
 
 class TestCause:
-    def test_it_is_in_the_lines_that_tell_it(self):
+    def test_it_is_in_the_lines_that_tell_it(self) -> None:
         told = cause(RuntimeError(SPARKS))
         assert told[0] == "RuntimeError: An error occurred while calling o106.save."
         assert told[1].startswith("org.apache.spark.SparkException: Job aborted due to stage failure: Task 0")
@@ -243,14 +258,14 @@ class TestCause:
             "Caused by: java.io.IOException: one",
         ]
 
-    def test_the_innermost_of_many_causes_are_kept(self):
+    def test_the_innermost_of_many_causes_are_kept(self) -> None:
         text = "\n".join(["it failed", *(f"Caused by: Exception: {n}" for n in range(20))])
         kept = [f"Caused by: Exception: {n}" for n in range(15, 20)]
         assert cause(ValueError(text)) == ["ValueError: it failed", *kept]
 
-    def test_what_has_no_message_or_cannot_tell_it_has_its_type(self):
+    def test_what_has_no_message_or_cannot_tell_it_has_its_type(self) -> None:
         class JvmGoneError(Exception):
-            def __str__(self):
+            def __str__(self) -> str:
                 raise OSError("no answer")
 
         assert cause(LookupError()) == ["LookupError"]
@@ -259,11 +274,13 @@ class TestCause:
         assert line.startswith(f"{__name__}.") and line.endswith(".JvmGoneError")
 
     @pytest.mark.parametrize("text", [f"refused {'x' * 470} password={'y' * 80}", "refused " + "z" * 1000])
-    def test_a_long_line_is_cut_between_two_words(self, text):
+    def test_a_long_line_is_cut_between_two_words(self, text: str) -> None:
         (line,) = cause(ValueError(text))
         assert line == f"ValueError: {text.rpartition(' ')[0]} …"
 
-    def test_it_is_never_taken_for_an_error_of_ours(self, monkeypatch, capsys):
+    def test_it_is_never_taken_for_an_error_of_ours(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         from airflow_kafka_eos.spark import application
         from airflow_kafka_eos.spark.airflow_here import NO_DATABASE
 
@@ -272,7 +289,7 @@ class TestCause:
         class RecordError(Exception):
             __module__, __qualname__ = "builtins", "RecordError"
 
-        def prepare(spec_text):
+        def prepare(spec_text: str) -> None:
             raise RecordError("RecordError: x\rRecordError: y\nCaused by: RecordError: z")
 
         monkeypatch.setattr(application, "prepare", prepare)

@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,18 +25,21 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import namespace_prefix
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
-from tests.secured import PASSWORD, free_port
+from tests.secured import PASSWORD, Secured, free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 APPLICATION = Path(package.__file__).with_name("application.py")
 LEDGER = "00000000cc"
+#: an address where no broker is, and the application that asks for one there
+Away = tuple[str, subprocess.Popen[str]]
 
 JOBS = """
 from pyspark.sql.functions import udf
@@ -101,17 +106,19 @@ json.dump(said, open(sys.argv[1] + ".said", "w"))
 """
 
 
-def ref_of(case):
+def ref_of(case: str) -> AttemptRef:
     return AttemptRef(LoadIdentity("tests", "bad input", case), LEDGER, 1)
 
 
-def a_spec(case, folder, topic="t", sql="select 'v' value", job=None):
+def a_spec(
+    case: str, folder: Path, topic: str = "t", sql: str | None = "select 'v' value", job: str | None = None
+) -> ApplicationSpec:
     deadline = int(time.time() * 1000) + 240_000
     options = WriteOptions(ref_of(case), str(folder / "m"), (topic,), 60_000, deadline)
     return ApplicationSpec(options, sql=sql, job=job)
 
 
-def environment(folder, settings):
+def environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
     return os.environ | quick_settings(folder / "conf") | {
         "PYTHONPATH": str(APPLICATION.parents[2]),
         "PYSPARK_PYTHON": sys.executable,
@@ -121,20 +128,22 @@ def environment(folder, settings):
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("jobs") / "jobs.py"
     path.write_text(JOBS)
     return path
 
 
 @pytest.fixture(scope="module")
-def topic_name(kafka):
+def topic_name(kafka: LocalKafka) -> str:
     kafka.create_topic("bad-input", partitions=2, config={"max.message.bytes": "4000"})
     return "bad-input"
 
 
 @pytest.fixture(scope="module")
-def said(kafka, topic_name, jobs, away, tmp_path_factory):
+def said(
+    kafka: LocalKafka, topic_name: str, jobs: Path, away: Away, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
     """case -> (exit code, what was printed)."""
     folder = tmp_path_factory.mktemp("errors")
     specs = {}
@@ -161,13 +170,15 @@ def said(kafka, topic_name, jobs, away, tmp_path_factory):
     return folder, json.loads((folder / "specs.json.said").read_text())
 
 
-def still_open(bootstrap_servers):
+def still_open(bootstrap_servers: str) -> list[str]:
     with Wire(KafkaSettings.from_mapping({"bootstrap.servers": bootstrap_servers})) as wire:
         return Coordinator(wire, namespace="tests", ledger_id=LEDGER).list_open(namespace_prefix("tests", LEDGER))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_last_line_says_what_is_wrong_and_what_to_do(said, jobs, topic_name, case):
+def test_the_last_line_says_what_is_wrong_and_what_to_do(
+    said: tuple[Path, dict[str, Any]], jobs: Path, topic_name: str, case: str
+) -> None:
     folder, cases = said
     code, printed = cases[case]
     wanted = CASES[case][1].replace("JOBS", str(jobs)).replace("TOPIC", topic_name)
@@ -184,7 +195,7 @@ def test_the_last_line_says_what_is_wrong_and_what_to_do(said, jobs, topic_name,
     assert word is not None and " ".join(wanted.split()) in word, (wanted, word)
 
 
-def test_nothing_stays_open(said, kafka):
+def test_nothing_stays_open(said: tuple[Path, dict[str, Any]], kafka: LocalKafka) -> None:
     # some tasks had sent good rows before
     end = time.monotonic() + 20
     while (found := still_open(kafka.bootstrap_servers)) and time.monotonic() < end:
@@ -192,7 +203,7 @@ def test_nothing_stays_open(said, kafka):
     assert not found
 
 
-def submit(case, folder, settings):
+def submit(case: str, folder: Path, settings: Mapping[str, str]) -> subprocess.Popen[str]:
     """One spark-submit, begun."""
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", str(APPLICATION), "--spec",
@@ -202,7 +213,7 @@ def submit(case, folder, settings):
 
 
 @pytest.fixture(scope="module")
-def away(tmp_path_factory):
+def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Away]:
     """A spark-submit that asks half a minute for a broker that is not there, while the other tests run."""
     nowhere, folder = f"127.0.0.1:{free_port()}", tmp_path_factory.mktemp("away")
     process = submit("away", folder, {"bootstrap.servers": nowhere, "sasl.password": PASSWORD})
@@ -211,7 +222,7 @@ def away(tmp_path_factory):
     process.communicate()
 
 
-def test_a_broker_that_refuses_the_login_is_named(secured, tmp_path):
+def test_a_broker_that_refuses_the_login_is_named(secured: Secured, tmp_path: Path) -> None:
     submitted = submit("login", tmp_path, secured.extra(sasl_password=PASSWORD + "-wrong"))
     out, err = submitted.communicate(timeout=120)
     last = out.splitlines()[-1]
@@ -221,7 +232,7 @@ def test_a_broker_that_refuses_the_login_is_named(secured, tmp_path):
     assert submitted.returncode == 1
 
 
-def test_a_broker_that_is_not_there_is_named(away):
+def test_a_broker_that_is_not_there_is_named(away: Away) -> None:
     nowhere, submitted = away
     out, err = submitted.communicate(timeout=120)
     last = out.splitlines()[-1]

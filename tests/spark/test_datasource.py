@@ -5,33 +5,41 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ManifestError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.records.digest import ALGORITHM, PartitionDigest
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.spark import writing
-from tests.spark.writing import by_data_source, visible
+from tests.spark.writing import Write, by_data_source, id_of, visible
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 @pytest.fixture(params=[writing.write, by_data_source], ids=["application", "data-source"])
-def write(request):
+def write(request: pytest.FixtureRequest) -> Write:
     """Both ways must have the same outcome."""
-    return request.param
+    way: Write = request.param
+    return way
 
 
 @pytest.fixture
-def failure(write):
+def failure(write: Write) -> Callable[[DataFrame, Mapping[str, str]], str]:
     return functools.partial(writing.failure, write=write)
 
 
@@ -39,8 +47,9 @@ ROWS = "select cast(id as string) key, concat('v', id) value from range(0, 300, 
 
 
 def test_a_write_leaves_prepared_transactions_and_a_manifest(
-    spark, kafka, topic, options, ref, settings, tmp_path, write
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    ref: AttemptRef, settings: KafkaSettings, tmp_path: Path, write: Write,
+) -> None:
     name = topic(3)
     write(spark.sql(ROWS), options(topic=name))
     manifest = ManifestStore(str(tmp_path)).read(ref)
@@ -51,6 +60,7 @@ def test_a_write_leaves_prepared_transactions_and_a_manifest(
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
         seen = coordinator.describe(t.transactional_id for t in manifest.transactions)
         for entry in manifest.entries:
+            assert entry.transaction is not None
             description = seen[entry.transaction.transactional_id]
             assert description.coordinator_state.value == "Ongoing"
             assert description.state == entry.transaction.state
@@ -61,8 +71,9 @@ def test_a_write_leaves_prepared_transactions_and_a_manifest(
 
 
 def test_all_columns_are_taken_and_empty_partitions_open_nothing(
-    spark, topic, options, ref, still_open, tmp_path, write
-):
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    still_open: Callable[[], list[str]], tmp_path: Path, write: Write,
+) -> None:
     one, two = topic(1), topic(2)
     frame = spark.sql(f"""
         select cast('k' as binary) key, cast(null as binary) value, 1 partition, '{two}' topic,
@@ -80,7 +91,10 @@ def test_all_columns_are_taken_and_empty_partitions_open_nothing(
     assert len(still_open()) == 1
 
 
-def test_scope_load_is_refused_where_a_stage_may_run_twice(spark, topic, options, still_open, failure):
+def test_scope_load_is_refused_where_a_stage_may_run_twice(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    still_open: Callable[[], list[str]], failure: Callable[[DataFrame, Mapping[str, str]], str],
+) -> None:
     """This session allows it. A Python task could not see that it happens (rule: scope-load-writes-once)."""
     frame = spark.sql("select 'v' value, 0 partition from range(0, 1, 1, 1)")
     found = failure(frame, options(topic=topic(1), transaction_scope="load"))
@@ -90,8 +104,9 @@ def test_scope_load_is_refused_where_a_stage_may_run_twice(spark, topic, options
 
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_an_empty_dataframe_is_a_load_of_no_records(
-    spark, topic, options, ref, still_open, tmp_path, partitions, write
-):
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    still_open: Callable[[], list[str]], tmp_path: Path, partitions: int, write: Write,
+) -> None:
     frame = (
         spark.createDataFrame(spark.sparkContext.emptyRDD(), "value string")
         if not partitions
@@ -143,8 +158,10 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_named_and_nothing_stays_open(
-    spark, topic, options, ref, still_open, tmp_path, case, failure
-):
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    still_open: Callable[[], list[str]], tmp_path: Path, case: str,
+    failure: Callable[[DataFrame, Mapping[str, str]], str],
+) -> None:
     sql, changes, message = BAD[case]
     name, other = topic(2, config={"max.message.bytes": "4000"}), topic(1)
     changes = {k: v.replace("TOPIC", name).replace("OTHER", other) for k, v in changes.items()}
@@ -165,25 +182,34 @@ def test_bad_input_is_named_and_nothing_stays_open(
         ManifestStore(str(tmp_path)).read(ref)
 
 
-def test_overwrite_is_refused(spark, topic, options):
+def test_overwrite_is_refused(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]]
+) -> None:
     overwrite = functools.partial(by_data_source, mode="overwrite")
     assert "append" in writing.failure(spark.sql(ROWS), options(topic=topic(1)), write=overwrite)
 
 
-def test_a_broker_that_is_not_there_is_said_so(options):
+def test_a_broker_that_is_not_there_is_said_so(options: Callable[..., dict[str, str]]) -> None:
     given = WriteOptions.parse(options(kafka_bootstrap_servers="127.0.0.1:1", topic="t"))
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
         check_cluster(given.settings({}), given, timeout_s=1)
 
 
-def test_the_same_attempt_is_written_once(spark, topic, options, write, failure):
+def test_the_same_attempt_is_written_once(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], write: Write,
+    failure: Callable[[DataFrame, Mapping[str, str]], str],
+) -> None:
     # rule: one-application-per-attempt
     given = options(topic=topic(1))
     write(spark.sql(ROWS), given)
     assert "UndecidableError: the attempt was already claimed" in failure(spark.sql(ROWS), given)
 
 
-def test_one_application_writes_once(spark, topic, options, ref, still_open, tmp_path, write, failure):
+def test_one_application_writes_once(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    still_open: Callable[[], list[str]], tmp_path: Path, write: Write,
+    failure: Callable[[DataFrame, Mapping[str, str]], str],
+) -> None:
     # its claim is good for one manifest; a second write could only leave transactions behind
     ManifestStore(str(tmp_path)).claim(ref, "me")
     given = options(topic=topic(1), load_claim="me")
@@ -195,14 +221,20 @@ def test_one_application_writes_once(spark, topic, options, ref, still_open, tmp
     assert still_open() == before
 
 
-def test_a_write_under_anothers_claim_is_refused(spark, topic, options, ref, tmp_path, failure):
+def test_a_write_under_anothers_claim_is_refused(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    tmp_path: Path, failure: Callable[[DataFrame, Mapping[str, str]], str],
+) -> None:
     ManifestStore(str(tmp_path)).claim(ref, "driver one")
     assert "claimed by driver one" in failure(
         spark.sql(ROWS), options(topic=topic(1), load_claim="driver two")
     )
 
 
-def all_committed_once(kafka, name, manifest, settings, ref, still_open, records, value=b"v"):
+def all_committed_once(
+    kafka: LocalKafka, name: str, manifest: Manifest, settings: KafkaSettings, ref: AttemptRef,
+    still_open: Callable[[], list[str]], records: int, value: bytes = b"v",
+) -> list[TransactionalId]:
     """Commit what the manifest has; whoever lost is ended as cleanup does; each record is there once."""
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
@@ -213,17 +245,20 @@ def all_committed_once(kafka, name, manifest, settings, ref, still_open, records
             coordinator.end(PreparedTransaction(loser.transactional_id, loser.state), Verdict.ABORT)
     found = visible(kafka, name, 2, records)
     assert sorted(found) == sorted((b"%d" % i, value) for i in range(records))
-    return [TransactionalId.parse(i) for i in losers]
+    return [id_of(i) for i in losers]
 
 
 def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
-    spark, kafka, topic, options, ref, settings, still_open, tmp_path, write
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    ref: AttemptRef, settings: KafkaSettings, still_open: Callable[[], list[str]], tmp_path: Path,
+    write: Write,
+) -> None:
     # rule: id-per-task-attempt; a sibling task attempt never ends in the log twice
-    def failing_once(batches):
+    def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         for number, part in enumerate(batches):
             if number == 1 and context.partitionId() == 1 and context.attemptNumber() == 0:
                 raise ValueError("first attempt fails, after rows have gone out")
@@ -234,7 +269,7 @@ def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
     write(frame.mapInArrow(failing_once, frame.schema), options(topic=name))
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 600
-    ids = [TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions]
+    ids = [id_of(t.transactional_id).task_attempt_id for t in manifest.transactions]
     assert len(set(ids)) == 3
     losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 600)
     assert {loser.spark_partition for loser in losers} <= {1}
@@ -242,18 +277,21 @@ def test_a_retried_task_gets_an_id_of_its_own_and_only_one_attempt_counts(
 
 
 def test_a_killed_task_attempt_is_not_in_the_manifest(
-    spark, kafka, topic, options, ref, settings, still_open, tmp_path, write
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    ref: AttemptRef, settings: KafkaSettings, still_open: Callable[[], list[str]], tmp_path: Path,
+    write: Write,
+) -> None:
     # as Spark kills the slower one of two speculative attempts (it does not speculate on one host)
     marks = str(tmp_path)
 
-    def slow_at_first(batches):
+    def slow_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import time
 
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         for number, part in enumerate(batches):
             if number == 3 and context.partitionId() == 1 and context.attemptNumber() == 0:
                 with open(os.path.join(marks, "task"), "w") as file:
@@ -261,7 +299,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
                 time.sleep(60)  # killed in here
             yield part
 
-    def kill():
+    def kill() -> None:
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
@@ -275,7 +313,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
                 spark.sparkContext._jsc.sc().killTaskAttempt(task, True, "lost the race")
                 return
 
-    killed = []
+    killed: list[int] = []
     name = topic(2)
     frame = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 400, 1, 2)")
     thread = threading.Thread(target=kill)
@@ -285,7 +323,7 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
     thread.join()
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 400
-    accepted = {TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions}
+    accepted = {id_of(t.transactional_id).task_attempt_id for t in manifest.transactions}
     losers = all_committed_once(kafka, name, manifest, settings, ref, still_open, 400, b"v" * 9000)
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
@@ -297,25 +335,28 @@ def test_a_killed_task_attempt_is_not_in_the_manifest(
 
 
 def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
-    spark, topic, options, ref, still_open, tmp_path, write
-):
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    still_open: Callable[[], list[str]], tmp_path: Path, write: Write,
+) -> None:
     go = str(tmp_path / "go")
 
-    def failing(batches):
+    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import time
 
         from pyspark import TaskContext
 
+        context = TaskContext.get()
+        assert context is not None
         for part in batches:
             end = time.monotonic() + 60
-            while TaskContext.get().partitionId() == 1 and time.monotonic() < end:
+            while context.partitionId() == 1 and time.monotonic() < end:
                 if os.path.exists(go):
                     raise ValueError("always fails")
                 time.sleep(0.1)
             yield part
 
-    def let_it_fail_when_the_other_has_reported():
+    def let_it_fail_when_the_other_has_reported() -> None:
         tracker, end = spark.sparkContext.statusTracker(), time.monotonic() + 60
         while time.monotonic() < end:
             for stage in tracker.getActiveStageIds():
@@ -336,10 +377,14 @@ def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
     assert not still_open()
 
 
-def test_when_the_manifest_fails_nothing_is_ended(spark, topic, options, ref, still_open, tmp_path, failure):
+def test_when_the_manifest_fails_nothing_is_ended(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    still_open: Callable[[], list[str]], tmp_path: Path,
+    failure: Callable[[DataFrame, Mapping[str, str]], str],
+) -> None:
     # commit raises, Spark calls abort with all messages; nobody knows what decide has seen
     store = ManifestStore(str(tmp_path))
     store.claim(ref, "me")
-    store._create(store._file(ref, "writing"), "")
+    store._create(ref, "writing", "")
     assert "ManifestError" in failure(spark.sql(ROWS), options(topic=topic(1), load_claim="me"))
     assert len(still_open()) == 3

@@ -5,19 +5,26 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from airflow_kafka_eos.errors import ConfigurationError, SchemaRefusedError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.formats.settings import RegistrySettings
 from airflow_kafka_eos.spark.formats.shaping import shape
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -58,28 +65,32 @@ FULL = ("k1", 2**62, -7, True, -0.1, 1.5, 'quote " \\ \n ☃ 😀', b"\0\xff", d
         Decimal("-0.01"), Decimal("12345678901234567890.0123456789"), HERE, ["", None, "ü"], {"a": 1, "": None},
         [HERE, THERE])  # fmt: skip
 EMPTY = ("k2", 0, *[None] * 15)
-BARE = ("k3", -1, 0, False, 0.0, -0.0, "", b"", dt.date(9999, 12, 31), AT, LOCAL, Decimal("0.00"), Decimal(0), THERE,
-        [], {}, [])  # fmt: skip
+BARE: tuple[object, ...] = (
+    "k3", -1, 0, False, 0.0, -0.0, "", b"", dt.date(9999, 12, 31), AT, LOCAL, Decimal("0.00"), Decimal(0), THERE,
+    [], {}, [])  # fmt: skip
+
+#: writes, and reads back: topic -> key -> value
+Arrived = Callable[..., dict[str, dict[bytes, bytes]]]
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory):
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_registry(tmp_path_factory.mktemp("registry")) as url:
         yield url
 
 
 @pytest.fixture
-def known(registry):
+def known(registry: str) -> RegistrySettings:
     return RegistrySettings.from_mapping({"url": registry})
 
 
 @pytest.fixture
-def client(registry):
+def client(registry: str) -> SchemaRegistryClient:
     return SchemaRegistryClient({"url": registry, "timeout": 10})
 
 
 @pytest.fixture
-def frame(spark):
+def frame(spark: SparkSession) -> Iterator[DataFrame]:
     # a session far from UTC, so that one that leaks into values shows
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     yield spark.createDataFrame([FULL, EMPTY, BARE], KIND)
@@ -87,10 +98,15 @@ def frame(spark):
 
 
 @pytest.fixture
-def arrived(kafka, settings, ref, options, tmp_path):
+def arrived(
+    kafka: LocalKafka, settings: KafkaSettings, ref: AttemptRef, options: Callable[..., dict[str, str]],
+    tmp_path: Path,
+) -> Arrived:
     """Write a frame through the data source, commit it, and read all of a topic: key -> value."""
 
-    def run(shaped, topics, default=None):
+    def run(
+        shaped: DataFrame, topics: Sequence[str], default: str | None = None
+    ) -> dict[str, dict[bytes, bytes]]:
         write(shaped, options(topics=",".join(topics), **({"topic": default} if default else {})))
         manifest = ManifestStore(str(tmp_path)).read(ref)
         with Wire(settings) as wire:
@@ -106,28 +122,33 @@ def arrived(kafka, settings, ref, options, tmp_path):
     return run
 
 
-def dicts(*rows):
+def dicts(*rows: Sequence[Any]) -> dict[bytes, dict[str, Any]]:
     return {row[0].encode(): dict(zip(KIND.names[1:], row[1:], strict=True)) for row in rows}
 
 
-def decoded(deserializer, values, topic):
+def decoded(
+    deserializer: Callable[[bytes | None, SerializationContext], Any], values: Mapping[bytes, bytes | None], topic: str
+) -> dict[bytes, Any]:
     context = SerializationContext(topic, MessageField.VALUE)
     return {key: deserializer(value, context) for key, value in values.items()}
 
 
-def test_confluent_avro_reads_back_exactly(frame, known, client, topic, arrived):
+def test_confluent_avro_reads_back_exactly(
+    frame: DataFrame, known: RegistrySettings, client: SchemaRegistryClient, topic: Callable[..., str],
+    arrived: Arrived,
+) -> None:
     name = topic(1)
     shaped = shape(frame, "confluent-avro", topics=[name], default_topic=name, registry=known)
     assert shaped.columns == ["key", "value"]
     values = arrived(shaped, [name])[name]
     subject = client.get_latest_version(f"{name}-value")
-    assert {value[:5] for value in values.values()} == {b"\0" + subject.schema_id.to_bytes(4, "big")}
+    assert {value[:5] for value in values.values()} == {b"\0" + (subject.schema_id or 0).to_bytes(4, "big")}
     found = decoded(AvroDeserializer(client), values, name)
     assert found == dicts(FULL, EMPTY, BARE)
     assert found[b"k3"]["half"].hex() == "-0x0.0p+0"
 
 
-def in_json(value):
+def in_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: in_json(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -143,14 +164,15 @@ def in_json(value):
 
 @pytest.mark.parametrize("value_format", ["json", "confluent-json"])
 def test_json_reads_back_exactly_with_every_field_and_in_utc(
-    frame, known, client, topic, arrived, value_format
-):
+    frame: DataFrame, known: RegistrySettings, client: SchemaRegistryClient, topic: Callable[..., str],
+    arrived: Arrived, value_format: str,
+) -> None:
     name = topic(1)
     values = arrived(shape(frame, value_format, topics=[name], default_topic=name, registry=known), [name])[name]
     wanted = {key: in_json(row) for key, row in dicts(FULL, EMPTY, BARE).items()}
     if value_format == "confluent-json":
         subject = client.get_latest_version(f"{name}-value")
-        assert {value[:5] for value in values.values()} == {b"\0" + subject.schema_id.to_bytes(4, "big")}
+        assert {value[:5] for value in values.values()} == {b"\0" + (subject.schema_id or 0).to_bytes(4, "big")}
         # the deserializer checks each value against the registered schema
         found = decoded(JSONDeserializer(None, schema_registry_client=client), values, name)
         assert found == wanted
@@ -162,7 +184,10 @@ def test_json_reads_back_exactly_with_every_field_and_in_utc(
     assert {key: json.loads(value) for key, value in values.items()} == wanted
 
 
-def test_a_struct_named_value_is_the_record_and_null_a_tombstone(spark, known, client, topic, arrived):
+def test_a_struct_named_value_is_the_record_and_null_a_tombstone(
+    spark: SparkSession, known: RegistrySettings, client: SchemaRegistryClient, topic: Callable[..., str],
+    arrived: Arrived,
+) -> None:
     name = topic(1)
     frame = spark.sql(
         "select k key, case k when 'gone' then null else named_struct('a', a, 'b', b) end value "
@@ -185,19 +210,21 @@ def test_a_struct_named_value_is_the_record_and_null_a_tombstone(spark, known, c
     assert values == {b"here": b'{"a":1,"b":"x"}', b"gone": None, b"nulls": b'{"a":null,"b":null}'}
 
 
-def test_string_sends_the_one_column_that_is_left(spark, topic, arrived):
+def test_string_sends_the_one_column_that_is_left(
+    spark: SparkSession, topic: Callable[..., str], arrived: Arrived
+) -> None:
     name = topic(1)
     frame = spark.sql("select k key, amount from values ('a', 1.50bd), ('b', null) v(k, amount)")
     shaped = shape(frame, "string", topics=[name], default_topic=name)
     assert arrived(shaped, [name])[name] == {b"a": b"1.50", b"b": None}
 
 
-def test_raw_is_left_as_it_is(spark):
+def test_raw_is_left_as_it_is(spark: SparkSession) -> None:
     frame = spark.sql("select 'k' key, cast('v' as binary) value")
     assert shape(frame, "raw", topics=["t"]) is frame
 
 
-def registered(client, value_format, *topics):
+def registered(client: SchemaRegistryClient, value_format: str, *topics: str) -> dict[str, int]:
     """A schema of its own for each topic, of one field ``a``: topic -> id."""
     avro = '{"type":"record","name":"R%d","fields":[{"name":"a","type":["null","double"]}]}'
     as_json = '{"title":"R%d","type":"object","properties":{"a":{"type":["integer","null"]}}}'
@@ -209,7 +236,10 @@ def registered(client, value_format, *topics):
 
 
 @pytest.mark.parametrize("value_format", ["confluent-avro", "confluent-json"])
-def test_each_topic_has_the_id_of_its_own_subject(spark, known, client, topic, arrived, value_format):
+def test_each_topic_has_the_id_of_its_own_subject(
+    spark: SparkSession, known: RegistrySettings, client: SchemaRegistryClient, topic: Callable[..., str],
+    arrived: Arrived, value_format: str,
+) -> None:
     one, two, default = topics = [topic(1), topic(1), topic(1)]
     ids = registered(client, value_format, *topics)
     assert len(set(ids.values())) == 3
@@ -228,7 +258,10 @@ def test_each_topic_has_the_id_of_its_own_subject(spark, known, client, topic, a
 
 
 @pytest.mark.parametrize("value_format", ["confluent-avro", "confluent-json"])
-def test_a_row_of_a_foreign_topic_ends_the_write(spark, known, client, topic, options, still_open, value_format):
+def test_a_row_of_a_foreign_topic_ends_the_write(
+    spark: SparkSession, known: RegistrySettings, client: SchemaRegistryClient, topic: Callable[..., str],
+    options: Callable[..., dict[str, str]], still_open: Callable[[], list[str]], value_format: str,
+) -> None:
     one, two = topic(1), topic(1)
     registered(client, value_format, one, two)
     frame = spark.sql(f"select int(id) a, decode(id, 7, 'elsewhere', '{one}') topic from range(0, 9, 1, 1)")
@@ -243,7 +276,10 @@ def test_a_row_of_a_foreign_topic_ends_the_write(spark, known, client, topic, op
     ["double('NaN')", "float('-Infinity')", "array(1d, double('NaN'))", "map('x', double('Infinity'))",
      "array(named_struct('y', named_struct('z', array(float('NaN')))))"],
 )  # fmt: skip
-def test_json_has_no_nan_and_says_so(spark, topic, options, still_open, expression):
+def test_json_has_no_nan_and_says_so(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    still_open: Callable[[], list[str]], expression: str,
+) -> None:
     name = topic(1)
     frame = spark.sql(f"select cast('a' as string) key, {expression} x")
     said = failure(shape(frame, "json", topics=[name], default_topic=name), options(topic=name))
@@ -252,13 +288,14 @@ def test_json_has_no_nan_and_says_so(spark, topic, options, still_open, expressi
 
 
 def test_what_does_not_fit_the_latest_schema_is_refused_on_the_driver_or_ends_the_task(
-    spark, known, client, topic, options, still_open
-):
+    spark: SparkSession, known: RegistrySettings, client: SchemaRegistryClient, topic: Callable[..., str],
+    options: Callable[..., dict[str, str]], still_open: Callable[[], list[str]],
+) -> None:
     name = topic(1)
     text = '{"type":"record","name":"Latest","fields":[{"name":"a","type":"string"}]}'
     client.register_schema(f"{name}-value", Schema(text, "AVRO"))
 
-    def shaped(query):
+    def shaped(query: str) -> DataFrame:
         return shape(
             spark.sql(query), {"format": "confluent-avro", "registration": "latest"},
             topics=[name], default_topic=name, registry=known,
@@ -281,7 +318,9 @@ def test_what_does_not_fit_the_latest_schema_is_refused_on_the_driver_or_ends_th
         ("select 1 `a b`", "column 'a b' has a name that Avro does not allow"),
     ],
 )
-def test_a_frame_that_cannot_be_written_registers_nothing(spark, known, client, query, said):
+def test_a_frame_that_cannot_be_written_registers_nothing(
+    spark: SparkSession, known: RegistrySettings, client: SchemaRegistryClient, query: str, said: str
+) -> None:
     before = client.get_subjects()
     with pytest.raises(ConfigurationError, match=said):
         shape(spark.sql(query), "confluent-avro", topics=["never"], default_topic="never", registry=known)
@@ -290,24 +329,26 @@ def test_a_frame_that_cannot_be_written_registers_nothing(spark, known, client, 
     assert client.get_subjects() == before
 
 
-def test_only_the_topics_that_rows_may_have_get_a_schema(spark, known, client):
+def test_only_the_topics_that_rows_may_have_get_a_schema(
+    spark: SparkSession, known: RegistrySettings, client: SchemaRegistryClient
+) -> None:
     shape(spark.sql("select 1 a"), "confluent-json", topics=["other", "mine"], default_topic="mine", registry=known)
     assert "mine-value" in client.get_subjects() and "other-value" not in client.get_subjects()
 
 
 @pytest.mark.parametrize("value_format", ["confluent-avro", "confluent-json"])
-def test_a_format_with_a_registry_needs_its_settings(spark, value_format):
+def test_a_format_with_a_registry_needs_its_settings(spark: SparkSession, value_format: str) -> None:
     with pytest.raises(ConfigurationError, match="needs a schema registry, and there are no settings for one"):
         shape(spark.sql("select 1 a"), value_format, topics=["t"], default_topic="t")
 
 
-def test_the_names_of_columns_may_be_anything_in_json(spark):
+def test_the_names_of_columns_may_be_anything_in_json(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1, 2)], ["a.b `c", "ünï"])
     (row,) = shape(frame, "json", topics=["t"], default_topic="t").collect()
     assert json.loads(row.value) == {"a.b `c": 1, "ünï": 2}
 
 
-def test_the_record_timestamp_and_headers_stay_beside_the_value(spark):
+def test_the_record_timestamp_and_headers_stay_beside_the_value(spark: SparkSession) -> None:
     frame = spark.sql(
         "select 1 a, 'k' key, array(named_struct('key', 'h', 'value', cast('x' as binary))) headers, "
         "2 partition, 't' topic"

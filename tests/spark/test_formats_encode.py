@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import io
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,7 +25,7 @@ MOMENTS = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 #: Spark type -> values as pyarrow takes and fastavro writes them.
-ATOMS = {
+ATOMS: dict[t.DataType, st.SearchStrategy[Any]] = {
     t.BooleanType(): st.booleans(),
     t.ByteType(): st.integers(-(2**7), 2**7 - 1),
     t.ShortType(): st.integers(-(2**15), 2**15 - 1),
@@ -62,7 +63,8 @@ def structs(inner: st.SearchStrategy[t.DataType]) -> st.SearchStrategy[t.StructT
     )
 
 
-def values(kind: t.DataType, nullable: bool = False) -> st.SearchStrategy:
+def values(kind: t.DataType, nullable: bool = False) -> st.SearchStrategy[Any]:
+    made: st.SearchStrategy[Any]
     if isinstance(kind, t.StructType):
         made = st.fixed_dictionaries({f.name: values(f.dataType, f.nullable) for f in kind.fields})
     elif isinstance(kind, t.ArrayType):
@@ -77,7 +79,7 @@ def values(kind: t.DataType, nullable: bool = False) -> st.SearchStrategy:
 TABLES = structs(kinds(2)).flatmap(lambda kind: st.tuples(st.just(kind), st.lists(values(kind, True), max_size=12)))
 
 
-def by_fastavro(schema: object, row: object) -> bytes:
+def by_fastavro(schema: Any, row: Any) -> bytes:
     out = io.BytesIO()
     schemaless_writer(out, schema, row)
     return out.getvalue()
@@ -87,7 +89,7 @@ def arrow_type(kind: t.DataType) -> pa.DataType:
     return to_arrow_type(kind, timezone="America/New_York")
 
 
-def column(kind: t.StructType, rows: list) -> pa.StructArray:
+def column(kind: t.StructType, rows: list[Any]) -> pa.StructArray:
     return pa.array([None if row is None else arrow_value(row) for row in rows], arrow_type(kind))
 
 
@@ -99,7 +101,7 @@ def arrow_value(value: object) -> object:
 
 @settings(max_examples=300, deadline=None)
 @given(TABLES, st.integers(0, 3))
-def test_the_bytes_are_those_of_fastavro(table: tuple[t.StructType, list], cut: int) -> None:
+def test_the_bytes_are_those_of_fastavro(table: tuple[t.StructType, list[Any]], cut: int) -> None:
     kind, rows = table
     text = avro_schema(kind, "tests.Value")
     schema = parse_schema(json.loads(text))
@@ -109,13 +111,14 @@ def test_the_bytes_are_those_of_fastavro(table: tuple[t.StructType, list], cut: 
     assert found.to_pylist() == wanted
 
 
-def one(kind: t.DataType, avro: object, rows: list, arrow: pa.DataType | None = None) -> list[object]:
+def one(kind: t.DataType, avro: Any, rows: list[Any], arrow: pa.DataType | None = None) -> list[object]:
     """Rows of a record of one field ``a``, decoded again by fastavro."""
     fields = t.StructType([t.StructField("a", kind)])
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": avro}]}
     given = pa.StructArray.from_arrays([pa.array(rows, arrow or arrow_type(kind))], names=["a"])
     made = encode(given, plan(fields, expand_schema(schema)))
-    return [schemaless_reader(io.BytesIO(row), parse_schema(schema))["a"] for row in made.to_pylist()]
+    read: list[Any] = [schemaless_reader(io.BytesIO(row), parse_schema(schema), None) for row in made.to_pylist()]
+    return [row["a"] for row in read]
 
 
 FIXED_DECIMAL = {"type": "fixed", "name": "D", "size": 12, "logicalType": "decimal", "precision": 20, "scale": 2}
@@ -137,7 +140,9 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["red", "grün"]}
     ],
     ids=str,
 )
-def test_the_schema_of_the_registry_is_followed_where_nothing_is_lost(kind, avro, rows) -> None:
+def test_the_schema_of_the_registry_is_followed_where_nothing_is_lost(
+    kind: t.DataType, avro: Any, rows: list[Any]
+) -> None:
     with decimal.localcontext(decimal.Context(prec=40)):
         assert one(kind, avro, rows) == rows
 
@@ -165,7 +170,9 @@ def test_an_enum_and_milliseconds() -> None:
     ],
     ids=["null", "enum", "fixed", "millis"],
 )
-def test_a_value_that_does_not_fit_the_schema_is_named_without_its_content(kind, avro, rows, said) -> None:
+def test_a_value_that_does_not_fit_the_schema_is_named_without_its_content(
+    kind: t.DataType, avro: Any, rows: list[Any], said: str
+) -> None:
     with pytest.raises(RecordError, match=said) as caught:
         one(kind, avro, rows)
     assert "blue" not in str(caught.value)
@@ -198,7 +205,9 @@ def test_a_value_that_does_not_fit_the_schema_is_named_without_its_content(kind,
     ],
     ids=str,
 )
-def test_a_type_that_would_lose_something_is_refused_before_anything_is_written(kind, avro, said) -> None:
+def test_a_type_that_would_lose_something_is_refused_before_anything_is_written(
+    kind: t.DataType, avro: Any, said: str
+) -> None:
     with pytest.raises(SchemaRefusedError, match=said):
         one(kind, avro, [])
 

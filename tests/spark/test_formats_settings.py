@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pyspark.sql import types as t
@@ -16,12 +17,12 @@ from airflow_kafka_eos.spark.formats.shaping import record, text_column
 INT, TEXT = t.IntegerType(), t.StringType()
 
 
-def struct(**fields):
+def struct(**fields: t.DataType) -> t.StructType:
     return t.StructType([t.StructField(name, kind) for name, kind in fields.items()])
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_travels_as_json(name):
+def test_every_format_travels_as_json(name: str) -> None:
     made = ValueFormat.of({"format": name, "registration": "latest"})
     assert ValueFormat.of(json.loads(json.dumps(made.to_mapping()))) == made
     assert ValueFormat.of(made) is made and ValueFormat.of(name).name == name
@@ -41,12 +42,12 @@ def test_every_format_travels_as_json(name):
         ({"format": "json", "record_name": None}, "record_name of value_format is None"),
     ],
 )
-def test_an_unknown_name_or_value_is_refused_with_the_near_match(value, said):
+def test_an_unknown_name_or_value_is_refused_with_the_near_match(value: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         ValueFormat.of(value)
 
 
-def test_registry_settings_travel_whole_and_never_show_a_secret():
+def test_registry_settings_travel_whole_and_never_show_a_secret() -> None:
     given = {
         "url": "https://who:in-the-url@registry.example:8081/path/,http://other:1",
         "ssl.key.password": "of-the-key",
@@ -84,7 +85,7 @@ def test_registry_settings_travel_whole_and_never_show_a_secret():
         ({"host": None, "extra": {"url": "http://x", "timeout": 3}}, {"url": "http://x", "timeout": 3}),
     ],
 )
-def test_an_airflow_connection_of_type_http_will_do(parts, wanted):
+def test_an_airflow_connection_of_type_http_will_do(parts: dict[str, Any], wanted: dict[str, Any]) -> None:
     made = RegistrySettings.from_connection(**parts).for_client()
     assert made["url"] == wanted["url"]
     assert made.get("basic.auth.user.info") == wanted.get("user")
@@ -106,19 +107,19 @@ def test_an_airflow_connection_of_type_http_will_do(parts, wanted):
         ({"url": "http://r", "max.retries": "many"}, "max.retries of the schema registry is 'many'"),
     ],
 )
-def test_wrong_registry_settings_are_named_without_secrets(given, said):
+def test_wrong_registry_settings_are_named_without_secrets(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         RegistrySettings.from_mapping(given)
     assert "topsecret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"x"'])
-def test_settings_that_are_no_json_object_are_refused_unseen(text):
+def test_settings_that_are_no_json_object_are_refused_unseen(text: str) -> None:
     with pytest.raises(ConfigurationError, match="not a JSON object"):
         RegistrySettings.from_json(text)
 
 
-def test_the_columns_that_are_left_make_the_value():
+def test_the_columns_that_are_left_make_the_value() -> None:
     kind = struct(key=TEXT, a=INT, headers=TEXT, topic=TEXT, partition=INT, timestamp=t.TimestampType(), b=t.DateType())
     assert record(kind, "json").fields.names == ["a", "b"]
     assert record(kind, "json").whole is None
@@ -130,7 +131,7 @@ def test_the_columns_that_are_left_make_the_value():
 
 
 @pytest.mark.parametrize("value_format", ["string", "json", "confluent-avro"])
-def test_no_column_left_is_said_with_the_columns_there_are(value_format):
+def test_no_column_left_is_said_with_the_columns_there_are(value_format: str) -> None:
     with pytest.raises(ConfigurationError, match=r"no column left to make a value of \(.*columns: key, topic;"):
         if value_format == "string":
             text_column(struct(key=TEXT, topic=TEXT))
@@ -150,7 +151,7 @@ def test_no_column_left_is_said_with_the_columns_there_are(value_format):
         (struct(value=struct(x=struct(b=INT, B=INT))), "two fields 'x.b' and 'x.B'"),
     ],
 )
-def test_a_type_that_the_format_cannot_carry_is_named(columns, said):
+def test_a_type_that_the_format_cannot_carry_is_named(columns: t.StructType, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         record(columns, "json")
 
@@ -163,12 +164,12 @@ def test_a_type_that_the_format_cannot_carry_is_named(columns, said):
         (struct(a=struct(x=INT)), "column 'a' has type struct<x:int>"),
     ],
 )
-def test_string_takes_one_column_that_has_a_text(columns, said):
+def test_string_takes_one_column_that_has_a_text(columns: t.StructType, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         text_column(columns)
 
 
-def test_the_schemas_take_a_new_nullable_column_and_name_nested_records_once():
+def test_the_schemas_take_a_new_nullable_column_and_name_nested_records_once() -> None:
     kind = t.StructType([
         t.StructField("a", t.LongType(), False),
         t.StructField("b_c", t.StructType([t.StructField("d", t.IntegerType())])),
@@ -186,7 +187,7 @@ def test_the_schemas_take_a_new_nullable_column_and_name_nested_records_once():
 
 
 @pytest.mark.parametrize("name", ["2a", "a-b", "a.b", "ü", ""])
-def test_a_name_that_avro_does_not_allow_is_refused(name):
+def test_a_name_that_avro_does_not_allow_is_refused(name: str) -> None:
     kind = t.StructType([t.StructField("x", t.StructType([t.StructField(name, t.LongType())]))])
     with pytest.raises(ConfigurationError, match="has a name that Avro does not allow"):
         avro_schema(kind, "V")

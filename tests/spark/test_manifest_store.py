@@ -6,6 +6,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +40,7 @@ _REF = st.builds(
 
 
 @given(_REF, _REF)
-def test_two_attempts_never_share_a_file_and_none_leaves_the_folder(a, b):
+def test_two_attempts_never_share_a_file_and_none_leaves_the_folder(a: AttemptRef, b: AttemptRef) -> None:
     store = ManifestStore("/base")
     assert (store.path(a) == store.path(b)) == (a == b)
     assert os.path.normpath(store.path(a)).startswith("/base/")
@@ -48,7 +49,7 @@ def test_two_attempts_never_share_a_file_and_none_leaves_the_folder(a, b):
 
 @settings(max_examples=20)
 @given(_REF)
-def test_any_name_can_be_written_and_read(ref):
+def test_any_name_can_be_written_and_read(ref: AttemptRef) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = ManifestStore(folder)
         store.claim(ref, "me")
@@ -57,7 +58,7 @@ def test_any_name_can_be_written_and_read(ref):
         assert store.read(ref).attempt == ref
 
 
-def test_the_identity_of_scope_load_is_asked_for_once_and_remembered(tmp_path):
+def test_the_identity_of_scope_load_is_asked_for_once_and_remembered(tmp_path: Path) -> None:
     # planning may ask twice; a second InitProducerId would end what the first one's tasks write
     # (rule: one-init-per-transaction)
     answers = [PreparedTxnState(7, 0), PreparedTxnState(7, 1)]
@@ -66,7 +67,7 @@ def test_the_identity_of_scope_load_is_asked_for_once_and_remembered(tmp_path):
     assert len(answers) == 1
 
 
-def test_an_identity_that_was_asked_for_and_lost_is_not_asked_for_again(tmp_path):
+def test_an_identity_that_was_asked_for_and_lost_is_not_asked_for_again(tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     with pytest.raises(BrokerUnavailableError):
         store.identity(REF, lambda: _raise(BrokerUnavailableError("no answer")))
@@ -75,11 +76,11 @@ def test_an_identity_that_was_asked_for_and_lost_is_not_asked_for_again(tmp_path
     assert caught.value.attempt == 1
 
 
-def _raise(error):
+def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def test_a_second_claim_is_refused_and_names_the_first(tmp_path):
+def test_a_second_claim_is_refused_and_names_the_first(tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     store.claim(REF, "driver one")
     with pytest.raises(UndecidableError, match="driver one") as caught:
@@ -88,7 +89,7 @@ def test_a_second_claim_is_refused_and_names_the_first(tmp_path):
     assert store.claimant(REF) == "driver one"
 
 
-def test_a_manifest_is_never_replaced(tmp_path):
+def test_a_manifest_is_never_replaced(tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     store.write(REF, manifest.dump(EMPTY))
     with pytest.raises(ManifestError):
@@ -96,7 +97,7 @@ def test_a_manifest_is_never_replaced(tmp_path):
     assert store.read(REF) == EMPTY
 
 
-def test_after_giving_up_no_manifest_can_follow(tmp_path):
+def test_after_giving_up_no_manifest_can_follow(tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     assert store.give_up(REF, "a task failed")
     with pytest.raises(ManifestError):
@@ -105,12 +106,14 @@ def test_after_giving_up_no_manifest_can_follow(tmp_path):
         store.read(REF)
 
 
-def test_once_writing_was_tried_nothing_may_be_given_up(tmp_path, monkeypatch):
+def test_once_writing_was_tried_nothing_may_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # also when the writing failed, for nobody knows what a reader has seen
     store = ManifestStore(str(tmp_path))
     link = os.link
 
-    def fail(source, target):
+    def fail(source: str | Path, target: str | Path) -> None:
         if str(target).endswith(".json"):
             raise OSError(5, "Input/output error")
         link(source, target)
@@ -124,7 +127,7 @@ def test_once_writing_was_tried_nothing_may_be_given_up(tmp_path, monkeypatch):
         store.read(REF)
 
 
-def test_a_crash_while_writing_leaves_no_manifest(tmp_path):
+def test_a_crash_while_writing_leaves_no_manifest(tmp_path: Path) -> None:
     # the process ends when half of the text is on the disk
     child = os.fork()
     if child == 0:
@@ -137,12 +140,12 @@ def test_a_crash_while_writing_leaves_no_manifest(tmp_path):
     ManifestStore(str(tmp_path)).write(REF, manifest.dump(EMPTY))
 
 
-def test_a_missing_manifest_says_that_prepare_must_run(tmp_path):
+def test_a_missing_manifest_says_that_prepare_must_run(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="prepare must run"):
         ManifestStore(str(tmp_path)).read(REF)
 
 
-def test_others_may_read_what_the_driver_wrote(tmp_path):
+def test_others_may_read_what_the_driver_wrote(tmp_path: Path) -> None:
     store = ManifestStore(tmp_path.as_uri())
     store.write(REF, manifest.dump(EMPTY))
     umask = os.umask(0)
@@ -152,11 +155,11 @@ def test_others_may_read_what_the_driver_wrote(tmp_path):
 
 
 @pytest.mark.parametrize("base", ["relative/folder", "file://otherhost/folder", "hdfs://host/folder", "memory://a", ""])
-def test_what_is_neither_an_absolute_path_nor_in_an_object_store_is_refused(base):
+def test_what_is_neither_an_absolute_path_nor_in_an_object_store_is_refused(base: str) -> None:
     with pytest.raises(ConfigurationError, match="manifest_dir"):
         ManifestStore(base)
 
 
-def test_a_name_too_long_for_a_file_is_refused():
+def test_a_name_too_long_for_a_file_is_refused() -> None:
     with pytest.raises(InvalidNameError, match="Shorten the key"):
         ManifestStore("/base").path(AttemptRef(LoadIdentity("a", "b", "ä" * 60), LEDGER, 1))

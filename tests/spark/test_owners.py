@@ -5,6 +5,8 @@ Rule: scope-load-writes-once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,12 +27,12 @@ OPTIONS = WriteOptions.parse(GIVEN)
 TOPICS = {"one": 3, "two": 2}
 
 
-def batch(**columns):
+def batch(**columns: tuple[Any, ...]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({k: pa.array(*v) for k, v in columns.items()})
 
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(1, 9), min_size=1), st.none() | st.integers(1, 40))
-def test_every_kafka_partition_has_one_owner_and_no_owner_is_idle(topics, tasks):
+def test_every_kafka_partition_has_one_owner_and_no_owner_is_idle(topics: dict[str, int], tasks: int) -> None:
     owners = Owners.of(topics, tasks)
     codes = np.repeat(np.arange(len(topics)), [topics[n] for n in sorted(topics)])
     partitions = np.concatenate([np.arange(topics[n]) for n in sorted(topics)])
@@ -40,7 +42,7 @@ def test_every_kafka_partition_has_one_owner_and_no_owner_is_idle(topics, tasks)
     assert owners.tasks == min(tasks or sum(topics.values()), sum(topics.values()))
 
 
-def test_an_owner_takes_its_own_rows():
+def test_an_owner_takes_its_own_rows() -> None:
     check_own_rows(batch(partition=([1, 1], pa.int32())), 1, Owners.of(TOPICS, None), OPTIONS)
     two = batch(topic=(["two", "two"],), partition=([1, 1], pa.int32()))
     check_own_rows(two, 4, Owners.of(TOPICS, None), OPTIONS)
@@ -57,7 +59,9 @@ def test_an_owner_takes_its_own_rows():
         ({"partition": ([1], pa.int32()), "topic": (["two"],)}, "partition 1 of topic 'two'.*another task's"),
     ],
 )
-def test_an_owner_refuses_other_rows_and_names_the_function_to_call(columns, says):
+def test_an_owner_refuses_other_rows_and_names_the_function_to_call(
+    columns: dict[str, tuple[Any, ...]], says: str
+) -> None:
     with pytest.raises(RecordError, match=says) as caught:
         check_own_rows(batch(**columns), 1, Owners.of(TOPICS, None), OPTIONS)
     assert "airflow_kafka_eos.spark.scope.own_partitions" in caught.value.remedy
@@ -70,12 +74,12 @@ def test_an_owner_refuses_other_rows_and_names_the_function_to_call(columns, say
         ({"partition": ([0], pa.int32()), "topic": (["three"],)}, "topic 'three'"),
     ],
 )
-def test_a_place_that_is_not_there_is_named(columns, says):
+def test_a_place_that_is_not_there_is_named(columns: dict[str, tuple[Any, ...]], says: str) -> None:
     with pytest.raises(RecordError, match=says):
         check_own_rows(batch(**columns), 1, Owners.of(TOPICS, None), OPTIONS)
 
 
-def test_spark_must_run_nothing_twice():
+def test_spark_must_run_nothing_twice() -> None:
     check_spark_settings(ONE_RUN.get)
     check_spark_settings({**ONE_RUN, "spark.speculation": None}.get)
     for key, value in (
@@ -89,7 +93,7 @@ def test_spark_must_run_nothing_twice():
             check_spark_settings({**ONE_RUN, key: value}.get)
 
 
-def test_a_second_run_of_a_task_is_refused_in_scope_load_only():
+def test_a_second_run_of_a_task_is_refused_in_scope_load_only() -> None:
     check_first_attempt(0, OPTIONS, 3)
     check_first_attempt(2, WriteOptions.parse(GIVEN | {"transaction.scope": "task"}), 3)
     with pytest.raises(UndecidableError, match="Spark has run task 3 before") as caught:

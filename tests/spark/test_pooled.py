@@ -6,14 +6,21 @@ Rule: id-per-task-attempt.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope, Verdict
+from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole, PooledId, name_prefix
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.no_retries import ran_once
 from airflow_kafka_eos.spark.options import WriteOptions
@@ -30,25 +37,26 @@ QUIET = ("--conf", "spark.ui.enabled=false")
 
 
 @pytest.fixture
-def ref(request):
+def ref(request: pytest.FixtureRequest) -> AttemptRef:
     """The first holder of slot 0 of a name of this test's own."""
-    from airflow_kafka_eos.manifest import AttemptRef
-
     return AttemptRef(LoadIdentity("tests", request.node.name, "first"), "00000000bb", 1, slot=0)
 
 
 @pytest.fixture
-def coordinator(settings, ref):
+def coordinator(settings: KafkaSettings, ref: AttemptRef) -> Iterator[Coordinator]:
     with Wire(settings) as wire:
         yield Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
 
 
-def test_the_application_writes_scope_load_with_the_id_of_its_slot(kafka, topic, ref, coordinator, tmp_path):
+def test_the_application_writes_scope_load_with_the_id_of_its_slot(
+    kafka: LocalKafka, topic: Callable[..., str], ref: AttemptRef, coordinator: Coordinator, tmp_path: Path
+) -> None:
     """Scope task, twice, is in tests/airflow/test_pooling.py. Here the id has been used before."""
     name, whole = topic(2), str(ref.common_id(IdRole.LOAD))
     before = coordinator.init_producer_id(whole, 60_000)
+    deadline = int(time.time() * 1000) + 300_000
     spec = ApplicationSpec(
-        WriteOptions(ref, str(tmp_path), (name,), 60_000, int(time.time() * 1000) + 300_000, scope="load"),
+        WriteOptions(ref, str(tmp_path), (name,), 60_000, deadline, scope=TransactionScope.LOAD),
         sql="select cast(id as string) key, concat('v', id) value from range(0, 100, 1, 2)",
     )
     store = ManifestStore(spec.options.manifest_dir)
@@ -66,8 +74,9 @@ def test_the_application_writes_scope_load_with_the_id_of_its_slot(kafka, topic,
 
 
 def test_a_stage_that_runs_again_skips_the_id_that_its_first_run_has_initialised(
-    spark, kafka, topic, options, ref, coordinator, tmp_path
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    ref: AttemptRef, coordinator: Coordinator, tmp_path: Path,
+) -> None:
     """A true fetch failure: rows of the first try are in an open transaction when its shuffle files are gone."""
     name, lost = topic(2), lose_shuffle(spark, tmp_path / "lost")
     spark.sparkContext.setJobGroup("stage runs again", "x")
@@ -85,13 +94,16 @@ def test_a_stage_that_runs_again_skips_the_id_that_its_first_run_has_initialised
 
 
 def test_a_task_that_spark_tries_again_leaves_the_id_of_its_first_try_alone(
-    spark, topic, options, ref, tmp_path
-):
-    def fails_once(batches):
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    tmp_path: Path,
+) -> None:
+    def fails_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         yield from batches
-        if TaskContext.get().attemptNumber() == 0:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
             raise RuntimeError("the first try")
 
     frame = spark.sql("select cast(id as string) key, repeat('v', 9000) value from range(0, 200, 1, 1)")
@@ -103,7 +115,10 @@ def test_a_task_that_spark_tries_again_leaves_the_id_of_its_first_try_alone(
     assert [t.transactional_id for t in manifest.transactions] == [str(ref.task_id(0, 1))]
 
 
-def test_what_nobody_said_counts_as_run_twice(spark, topic, options, ref, tmp_path):
+def test_what_nobody_said_counts_as_run_twice(
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    tmp_path: Path,
+) -> None:
     """A plain df.write, whose driver says nothing of speculation or stages."""
     frame = spark.sql("select 'k' key, 'v' value")
     spark.sparkContext.setJobGroup("plain", "x")

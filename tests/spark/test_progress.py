@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark import progress
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
@@ -22,7 +26,8 @@ PARTS = 4
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["in this process", "through the data source"])
 def test_a_line_counts_what_the_tasks_that_are_done_have_written(
-    spark, topic, options, ref, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str,
 ) -> None:
     """Two tasks are through, two wait until a line has said so."""
     gate = tmp_path / "go on"
@@ -34,11 +39,12 @@ def test_a_line_counts_what_the_tasks_that_are_done_have_written(
         if wanted in text:
             gate.touch()
 
-    def held(batches):
+    def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        give_up = time.monotonic() + 120
-        while TaskContext.get().partitionId() > 1 and not gate.exists() and time.monotonic() < give_up:
+        context, give_up = TaskContext.get(), time.monotonic() + 120
+        assert context is not None
+        while context.partitionId() > 1 and not gate.exists() and time.monotonic() < give_up:
             time.sleep(0.05)
         yield from batches
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyspark
@@ -57,12 +58,12 @@ def test_the_installed_pyspark_is_taken_and_all_else_of_the_path_is_kept(tmp_pat
 @pytest.mark.parametrize("why", ["no pyspark", "no py4j", "another client beside it", "nothing may be run there"])
 def test_else_it_is_this_python(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     if why.startswith("no p"):
-        real = module.find_spec
+        real = find_spec
         monkeypatch.setattr(module, "find_spec", lambda name: None if name == why[3:] else real(name))
     elif why == "another client beside it":
         monkeypatch.setattr(module, "version", lambda name: {"pyspark": "4.2.0", "pyspark-client": "4.2.1"}[name])
     else:
-        monkeypatch.setattr(module.os, "access", lambda path, mode: False)
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
     with quick_python() as python:
         assert python == sys.executable
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.manifest import ManifestEntry
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.datasource import KafkaEosWriter, PreparedPartition
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.no_retries import ONE_RUN
@@ -34,7 +40,7 @@ ROWS = """
 
 
 @pytest.fixture(scope="module")
-def spark():
+def spark() -> Iterator[SparkSession]:
     """local[2,2]: a failed task is tried once more, and refused; what else scope load wants of Spark is set."""
     from pyspark.sql import SparkSession
 
@@ -51,15 +57,15 @@ def spark():
 
 
 @pytest.fixture
-def load_options(options):
+def load_options(options: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
     return lambda **changes: options(transaction_scope="load", **changes)
 
 
-def arranged(frame, given):
+def arranged(frame: DataFrame, given: Mapping[str, str]) -> None:
     write(own_partitions(frame, given), given)
 
 
-def end(settings, manifest, verdict=Verdict.COMMIT):
+def end(settings: KafkaSettings, manifest: Manifest, verdict: Verdict = Verdict.COMMIT) -> None:
     ref = manifest.attempt
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
@@ -67,26 +73,31 @@ def end(settings, manifest, verdict=Verdict.COMMIT):
             coordinator.end(transaction, verdict)
 
 
-def placed(kafka, topics, count):
+def placed(
+    kafka: LocalKafka, topics: Mapping[str, int], count: int
+) -> dict[tuple[str | None, int | None, bytes | None], list[bytes]]:
     """Values by (topic, partition, key), in the log's order, of ``count`` records."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "isolation.level": "read_committed"}
     )
     consumer.assign([Assignment(t, p, 0) for t, n in topics.items() for p in range(n)])
-    found, read = defaultdict(list), 0
+    found = defaultdict[tuple[str | None, int | None, bytes | None], list[bytes]](list)
+    read = 0
     while read < count:
         message = consumer.poll(20)
         assert message is not None, f"{read} of {count} records"
         assert not message.error(), message.error()
-        found[message.topic(), message.partition(), message.key()].append(message.value())
+        found[message.topic(), message.partition(), message.key()].append(message.value() or b"")
         read += 1
     consumer.close()
     return found
 
 
 def test_all_tasks_write_one_transaction_and_one_end_shows_all_of_it(
-    spark, kafka, topic, options, load_options, ref, settings, still_open, tmp_path
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    load_options: Callable[..., dict[str, str]], ref: AttemptRef, settings: KafkaSettings,
+    still_open: Callable[[], list[str]], tmp_path: Path,
+) -> None:
     one, two = topic(4), topic(3)
     given = load_options(topics=f"{one},{two}")
     arranged(spark.sql(ROWS.format(one=one, two=two)), given)
@@ -116,7 +127,10 @@ def test_all_tasks_write_one_transaction_and_one_end_shows_all_of_it(
             assert sorted(both[place]) == sorted(values * 2), place
 
 
-def test_one_task_may_own_many_partitions(spark, kafka, topic, load_options, ref, settings, tmp_path):
+def test_one_task_may_own_many_partitions(
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str],
+    load_options: Callable[..., dict[str, str]], ref: AttemptRef, settings: KafkaSettings, tmp_path: Path,
+) -> None:
     name = topic(5)
     given = load_options(topic=name, transaction_tasks="2")
     arranged(spark.sql("select cast(id as string) key, 'v' value from range(0, 200, 1, 3)"), given)
@@ -126,7 +140,10 @@ def test_one_task_may_own_many_partitions(spark, kafka, topic, load_options, ref
     assert len(visible(kafka, name, 5, 200)) == 200
 
 
-def test_an_empty_dataframe_opens_no_transaction(spark, topic, load_options, ref, still_open, tmp_path):
+def test_an_empty_dataframe_opens_no_transaction(
+    spark: SparkSession, topic: Callable[..., str], load_options: Callable[..., dict[str, str]],
+    ref: AttemptRef, still_open: Callable[[], list[str]], tmp_path: Path,
+) -> None:
     given = load_options(topic=topic(2))
     arranged(spark.sql("select cast(id as string) value from range(0)"), given)
     manifest = ManifestStore(str(tmp_path)).read(ref)
@@ -134,14 +151,20 @@ def test_an_empty_dataframe_opens_no_transaction(spark, topic, load_options, ref
     assert still_open() == []
 
 
-def test_rows_that_are_not_arranged_are_refused_and_nothing_stays_open(spark, topic, load_options, still_open):
+def test_rows_that_are_not_arranged_are_refused_and_nothing_stays_open(
+    spark: SparkSession, topic: Callable[..., str], load_options: Callable[..., dict[str, str]],
+    still_open: Callable[[], list[str]],
+) -> None:
     frame = spark.sql("select 'v' value, 1 partition from range(0, 9, 1, 1)")
     found = failure(frame, load_options(topic=topic(2)))
     assert "Spark has run task 0 before" in found  # what ends the second run that this session allows
     assert still_open() == []
 
 
-def test_rows_arranged_for_fewer_partitions_are_refused(spark, kafka, topic, load_options, still_open):
+def test_rows_arranged_for_fewer_partitions_are_refused(
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str],
+    load_options: Callable[..., dict[str, str]], still_open: Callable[[], list[str]],
+) -> None:
     """Their keys would be where no client looks for them, and nothing else would tell."""
     from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -156,17 +179,20 @@ def test_rows_arranged_for_fewer_partitions_are_refused(spark, kafka, topic, loa
 
 
 def test_a_task_that_runs_a_second_time_writes_nothing_and_nothing_stays_open(
-    spark, kafka, topic, load_options, ref, still_open, tmp_path
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str],
+    load_options: Callable[..., dict[str, str]], ref: AttemptRef, still_open: Callable[[], list[str]],
+    tmp_path: Path,
+) -> None:
     name, files = topic(2), str(tmp_path / "ran")
     os.mkdir(files)
 
-    def fail_once(batches):
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
 
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None
         open(f"{files}/{context.partitionId()}-{context.attemptNumber()}", "w").close()
         for n, batch in enumerate(batches):
             yield batch
@@ -185,8 +211,10 @@ def test_a_task_that_runs_a_second_time_writes_nothing_and_nothing_stays_open(
 
 
 def test_a_stage_whose_input_is_lost_fails_the_attempt_and_nothing_stays_open(
-    spark, kafka, topic, load_options, ref, still_open, tmp_path
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str],
+    load_options: Callable[..., dict[str, str]], ref: AttemptRef, still_open: Callable[[], list[str]],
+    tmp_path: Path,
+) -> None:
     """A true fetch failure, as in test_stage_retry: there the stage runs again, here it must not."""
     name, lost = topic(1), lose_shuffle(spark, tmp_path / "lost", "0 partition")
     with pytest.raises(Exception, match=r"FetchFailed|maximum allowable number of times"):
@@ -196,7 +224,10 @@ def test_a_stage_whose_input_is_lost_fails_the_attempt_and_nothing_stays_open(
     assert visible(kafka, name, 1, 1) == []
 
 
-def test_a_session_that_may_run_a_stage_twice_is_refused(spark, topic, load_options, monkeypatch):
+def test_a_session_that_may_run_a_stage_twice_is_refused(
+    spark: SparkSession, topic: Callable[..., str], load_options: Callable[..., dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Before a task runs by own_partitions; in the tasks for those who arrange by themselves."""
     given = load_options(topic=topic(1))
     frame = spark.sql("select 'v' value, 0 partition from range(1)").coalesce(1)
@@ -218,7 +249,10 @@ def test_a_session_that_may_run_a_stage_twice_is_refused(spark, topic, load_opti
         own_partitions(frame, given)
 
 
-def test_the_driver_believes_no_message_of_a_second_run(topic, load_options, settings, ref):
+def test_the_driver_believes_no_message_of_a_second_run(
+    topic: Callable[..., str], load_options: Callable[..., dict[str, str]], settings: KafkaSettings,
+    ref: AttemptRef,
+) -> None:
     given = WriteOptions.parse(load_options(topic=topic(1)))
     writer = KafkaEosWriter(given, settings, check_cluster(settings, given))
     with pytest.raises(UndecidableError, match="Spark has run task 0 before"):

@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.load import TransactionScope, Verdict
+from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.errortext import printed_error
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
@@ -52,16 +57,18 @@ frame.mapInArrow(never_ending, frame.schema).write.format("kafka_eos").options(*
 
 
 @pytest.fixture
-def spec(ref, tmp_path):
+def spec(ref: AttemptRef, tmp_path: Path) -> ApplicationSpec:
+    deadline = int(time.time() * 1000) + 120_000
     return ApplicationSpec(
-        WriteOptions(ref, str(tmp_path / "m"), ("t",), 60_000, int(time.time() * 1000) + 120_000, scope="load"),
+        WriteOptions(ref, str(tmp_path / "m"), ("t",), 60_000, deadline, scope=TransactionScope.LOAD),
         sql="select cast(id as string) key, concat('v', id) value from range(0, 100, 1, 3)",
     )
 
 
 def test_the_application_arranges_the_rows_and_tells_spark_to_run_nothing_twice(
-    spec, kafka, topic, ref, settings, still_open
-):
+    spec: ApplicationSpec, kafka: LocalKafka, topic: Callable[..., str], ref: AttemptRef,
+    settings: KafkaSettings, still_open: Callable[[], list[str]],
+) -> None:
     spec = replace(spec, options=replace(spec.options, topics=(topic(3),)))
     code, out, err = submit(spec, kafka.bootstrap_servers, spark_environment(), *QUIET)
     assert code == 0, out + err
@@ -74,7 +81,9 @@ def test_the_application_arranges_the_rows_and_tells_spark_to_run_nothing_twice(
     assert sorted(visible(kafka, spec.options.topics[0], 3, 100)) == sorted((b"%d" % i, b"v%d" % i) for i in range(100))
 
 
-def test_speculation_is_refused(spec, kafka, topic, still_open):
+def test_speculation_is_refused(
+    spec: ApplicationSpec, kafka: LocalKafka, topic: Callable[..., str], still_open: Callable[[], list[str]]
+) -> None:
     spec = replace(spec, options=replace(spec.options, topics=(topic(1),)))
     code, out, err = submit(
         spec, kafka.bootstrap_servers, spark_environment(), *QUIET, "--conf", "spark.speculation=true"
@@ -86,8 +95,9 @@ def test_speculation_is_refused(spec, kafka, topic, still_open):
 
 
 def test_a_driver_killed_while_its_tasks_write_leaves_nothing_to_see(
-    kafka, topic, options, ref, settings, still_open, tmp_path
-):
+    kafka: LocalKafka, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    settings: KafkaSettings, still_open: Callable[[], list[str]], tmp_path: Path,
+) -> None:
     """Nobody comes back: the broker ends the one transaction at its timeout."""
     name = topic(4)
     given = options(topic=name, transaction_scope="load", transaction_two_phase_commit="off") | {
@@ -105,7 +115,7 @@ def test_a_driver_killed_while_its_tasks_write_leaves_nothing_to_see(
     with Wire(settings) as wire:
         coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
 
-        def written():
+        def written() -> int:
             found = coordinator.describe([load_id]).get(load_id)
             return len(found.partitions) if found is not None else 0
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.formats.settings import ValueFormat
@@ -69,7 +70,7 @@ _SPEC = st.builds(
 
 
 @given(_SPEC)
-def test_a_specification_reads_back_as_it_was(spec):
+def test_a_specification_reads_back_as_it_was(spec: ApplicationSpec) -> None:
     assert ApplicationSpec.from_json(spec.to_json()) == spec
 
 
@@ -82,7 +83,7 @@ def test_a_specification_reads_back_as_it_was(spec):
         kafka=st.sampled_from([(), (("acks", "all"), ("bootstrap.servers", "127.0.0.1:1"))]),
     )
 )
-def test_the_data_source_reads_what_the_application_says(options):
+def test_the_data_source_reads_what_the_application_says(options: WriteOptions) -> None:
     assert WriteOptions.parse(options.to_texts()) == options
     assert options.default_topic == (options.topics[0] if len(options.topics) == 1 else None)
 
@@ -100,7 +101,7 @@ def test_the_data_source_reads_what_the_application_says(options):
         ({"options": None}, "misshapen"),
     ],
 )
-def test_a_wrong_field_is_named(change, named):
+def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
     spec = ApplicationSpec(WriteOptions(ref, "/m", ("t",), 1, 1), job="j.py")
     with pytest.raises(ConfigurationError, match=named):
@@ -123,13 +124,13 @@ def test_a_wrong_field_is_named(change, named):
         ({"transaction_timeout_ms": 2**31 - 1}, "transaction.timeout.ms of kafka_eos is 2147483647"),
     ],
 )
-def test_a_wrong_option_is_named(change, named):
+def test_a_wrong_option_is_named(change: dict[str, Any], named: str) -> None:
     options = WriteOptions(AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1), "/m", ("t",), 1, 1)
     with pytest.raises(ConfigurationError, match=named):
         replace(options, **change)
 
 
-def test_an_unknown_value_format_is_refused_with_the_near_match():
+def test_an_unknown_value_format_is_refused_with_the_near_match() -> None:
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
     text = ApplicationSpec(
         WriteOptions(ref, "/m", ("t",), 1, 1), job="j.py", value_format=ValueFormat("json")
@@ -139,7 +140,7 @@ def test_an_unknown_value_format_is_refused_with_the_near_match():
         ApplicationSpec.from_json(text.replace('"name": "json"', '"name": "jsn"'))
 
 
-def test_job_arguments_that_are_not_json_are_refused():
+def test_job_arguments_that_are_not_json_are_refused() -> None:
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0123456789", 1)
     with pytest.raises(ConfigurationError, match="job_args"):
         ApplicationSpec(WriteOptions(ref, "/m", ("t",), 1, 1), job="j.py", job_args={"x": object()}).to_json()
@@ -158,7 +159,7 @@ def test_job_arguments_that_are_not_json_are_refused():
         "KAFKA.SASL.PASSWORD",
     ],
 )
-def test_a_secret_option_is_refused_and_not_shown(key):
+def test_a_secret_option_is_refused_and_not_shown(key: str) -> None:
     # options show in Spark's UI and event log
     with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA") as caught:
         WriteOptions.parse(GIVEN | {key: "hunter2"})
@@ -166,12 +167,12 @@ def test_a_secret_option_is_refused_and_not_shown(key):
 
 
 @pytest.mark.parametrize("key", [k for k in GIVEN if k != "kafka.bootstrap.servers"])
-def test_a_missing_option_is_named(key):
+def test_a_missing_option_is_named(key: str) -> None:
     with pytest.raises(ConfigurationError, match=key):
         WriteOptions.parse({k: v for k, v in GIVEN.items() if k != key})
 
 
-def test_an_unknown_option_is_named_with_the_nearest_one():
+def test_an_unknown_option_is_named_with_the_nearest_one() -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"transaction\.timeout of kafka_eos is unknown.*Did you mean transaction\.timeout\.ms",
@@ -191,7 +192,7 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
         ("transaction.two.phase", "off", r"Did you mean transaction\.two\.phase\.commit"),
     ],
 )
-def test_a_word_that_is_none_is_named_with_the_nearest_one(key, value, says):
+def test_a_word_that_is_none_is_named_with_the_nearest_one(key: str, value: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{key}.*{says}"):
         WriteOptions.parse(GIVEN | {key: value})
 
@@ -200,12 +201,12 @@ def test_a_word_that_is_none_is_named_with_the_nearest_one(key, value, says):
     "key", ["load.attempt", "transaction.timeout.ms", "deadline.ms", "transaction.tasks"]
 )
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "²"])
-def test_a_number_that_is_none_is_named(key, value):
+def test_a_number_that_is_none_is_named(key: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=key):
         WriteOptions.parse(GIVEN | {key: value})
 
 
-def test_settings_come_from_the_environment_and_options_win():
+def test_settings_come_from_the_environment_and_options_win() -> None:
     options = WriteOptions.parse(GIVEN)
     secret = '{"bootstrap.servers": "127.0.0.1:2", "sasl.password": "hunter2"}'
     settings = options.settings({SETTINGS_VARIABLE: secret})
@@ -213,7 +214,7 @@ def test_settings_come_from_the_environment_and_options_win():
     assert "hunter2" not in repr(options) + repr(settings)
 
 
-def test_no_settings_at_all_says_where_to_put_them():
+def test_no_settings_at_all_says_where_to_put_them() -> None:
     options = WriteOptions.parse({k: v for k, v in GIVEN.items() if not k.startswith("kafka.")})
     with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA is not set"):
         options.settings({})
@@ -222,15 +223,15 @@ def test_no_settings_at_all_says_where_to_put_them():
 @pytest.mark.parametrize(
     "text", ["3", "3=", "=5", "3=5,", ",3=5", "3=5;4=6", "3=5 ,4=6", "-3=5", "3=5,3=6", "3=5,4=5"]
 )
-def test_repairs_that_do_not_fit_are_refused(text):
+def test_repairs_that_do_not_fit_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": text})
 
 
-def test_repairs_are_numbered_by_the_lowest_and_have_no_slot_and_no_shared_transaction():
+def test_repairs_are_numbered_by_the_lowest_and_have_no_slot_and_no_shared_transaction() -> None:
     for change in ({"load.attempt": "4"}, {"load.slot": "0"}):
         with pytest.raises(ConfigurationError, match="do not fit"):
             WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=5,4=6"} | change)
     ref = WriteOptions.parse(GIVEN | {"load.attempt": "5", "load.repairs": "3=6,4=5"}).attempt
     with pytest.raises(ConfigurationError, match=r"transaction\.scope of kafka_eos is 'load', and it has repairs"):
-        WriteOptions(ref, "/m", ("t",), 1, 1, scope="load")
+        WriteOptions(ref, "/m", ("t",), 1, 1, scope=TransactionScope.LOAD)

@@ -5,23 +5,31 @@ Rule: id-per-task-attempt.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.spark.lost_shuffle import lose_shuffle
-from tests.spark.writing import visible, write
+from tests.spark.writing import id_of, visible, write
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def test_a_task_of_a_stage_run_again_gets_an_id_of_its_own(
-    spark, kafka, topic, options, ref, settings, still_open, tmp_path
-):
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], options: Callable[..., dict[str, str]],
+    ref: AttemptRef, settings: KafkaSettings, still_open: Callable[[], list[str]], tmp_path: Path,
+) -> None:
     """A true fetch failure: rows of the first try are in an open transaction when its shuffle files are gone."""
     name, lost = topic(2), lose_shuffle(spark, tmp_path / "lost")
     write(lost.frame, options(topic=name))
@@ -30,7 +38,7 @@ def test_a_task_of_a_stage_run_again_gets_an_id_of_its_own(
     assert [(run.partition, run.attempt_number) for run in runs] == [(0, 0), (0, 0)], "the stage was not run again"
     manifest = ManifestStore(str(tmp_path)).read(ref)
     assert manifest.records == 300
-    (accepted,) = [TransactionalId.parse(t.transactional_id).task_attempt_id for t in manifest.transactions]
+    (accepted,) = [id_of(t.transactional_id).task_attempt_id for t in manifest.transactions]
     first, second = (run.task_attempt_id for run in runs)
     assert accepted == second > first
     with Wire(settings) as wire:

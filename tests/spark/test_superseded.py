@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_kafka_eos import spark as package
 from airflow_kafka_eos.errors import RecordError, SupersededError
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark import orphan
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.errortext import printed_error
@@ -40,7 +43,9 @@ def load(spark):
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_a_superseded_driver_stops_and_says_by_whom(kafka, topic, ref, tmp_path: Path) -> None:
+def test_a_superseded_driver_stops_and_says_by_whom(
+    kafka: LocalKafka, topic: Callable[..., str], ref: AttemptRef, tmp_path: Path
+) -> None:
     job = tmp_path / "job.py"
     job.write_text(ENDLESS)
     store = ManifestStore(str(tmp_path / "m"))
@@ -58,6 +63,7 @@ def test_a_superseded_driver_stops_and_says_by_whom(kafka, topic, ref, tmp_path:
     end_of_patience.start()
     lines: list[str] = []
     try:
+        assert driver.stdout is not None
         for line in driver.stdout:
             lines.append(line.rstrip())
             if f"load {ref}: 0 of 2 tasks done, 2 running, nothing written yet (stage" in line:
@@ -87,7 +93,7 @@ def await_found(watch: StopWhenSuperseded) -> None:
     raise AssertionError("it never looked")
 
 
-def test_an_error_that_comes_of_the_cancelling_gives_way(ref, tmp_path: Path) -> None:
+def test_an_error_that_comes_of_the_cancelling_gives_way(ref: AttemptRef, tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     cancelled = threading.Event()
     with (
@@ -106,7 +112,7 @@ def test_an_error_that_comes_of_the_cancelling_gives_way(ref, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("there", ["nothing", "a folder", "no JSON", "another attempt's"])
-def test_a_driver_that_cannot_look_goes_on(ref, tmp_path: Path, there: str) -> None:
+def test_a_driver_that_cannot_look_goes_on(ref: AttemptRef, tmp_path: Path, there: str) -> None:
     """Whatever is wrong with the store: what it writes is refused elsewhere if it is to be."""
     store = ManifestStore(str(tmp_path))
     place = Path(store.path(ref)).with_suffix(".superseded")
@@ -120,7 +126,7 @@ def test_a_driver_that_cannot_look_goes_on(ref, tmp_path: Path, there: str) -> N
     looks = []
     with StopWhenSuperseded(store, ref, poll_s=0.01) as watch:
         look = watch._look
-        watch._look = lambda: looks.append(look())  # type: ignore[method-assign,func-returns-value]
+        watch._look = lambda: looks.append(look())  # type: ignore[method-assign]
         while len(looks) < 3:
             time.sleep(0.01)
         watch.check()
@@ -129,7 +135,7 @@ def test_a_driver_that_cannot_look_goes_on(ref, tmp_path: Path, there: str) -> N
         raise RecordError("the job's own error")
 
 
-def test_a_note_is_left_once_and_kept(ref, tmp_path: Path) -> None:
+def test_a_note_is_left_once_and_kept(ref: AttemptRef, tmp_path: Path) -> None:
     store = ManifestStore(str(tmp_path))
     assert store.superseded_by(ref) is None
     assert store.note_superseded(ref, BY)

@@ -142,7 +142,7 @@ def test_the_missing_acl_is_told_from_the_missing_setting(secured: Secured) -> N
     finally:  # the broker is that of all tests
         pattern, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
         for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID):
-            every = AclBindingFilter(kind, None, pattern, "User:alice", None, AclOperation.ANY, allow)
+            every = AclBindingFilter(kind, None, pattern, "User:alice", None, AclOperation.ANY, allow)  # type: ignore[arg-type]
             for done in admin.delete_acls([every]).values():
                 done.result(30)
 

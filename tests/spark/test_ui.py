@@ -9,11 +9,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_kafka_eos import spark as package
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -42,12 +45,14 @@ def load(spark, marks):
 """
 
 
-def get(url):
+def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=30) as answer:
-        return answer.read().decode()
+        return str(answer.read().decode())
 
 
-def test_the_ui_of_a_running_application_shows_no_secret(kafka, topic, ref, tmp_path):
+def test_the_ui_of_a_running_application_shows_no_secret(
+    kafka: LocalKafka, topic: Callable[..., str], ref: AttemptRef, tmp_path: Path
+) -> None:
     (tmp_path / "job.py").write_text(JOB)
     port = free_port()
     spec = ApplicationSpec(

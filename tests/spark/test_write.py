@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_kafka_eos.errors import ManifestError
 from airflow_kafka_eos.load import LoadIdentity
@@ -39,12 +43,12 @@ def test_a_partition_that_was_written_and_is_not_in_the_result_is_refused() -> N
 
 
 @pytest.fixture
-def way(monkeypatch):
+def way(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ways that were taken, with the real write behind each."""
-    taken = []
+    taken: list[str] = []
     mapped = ours._map
 
-    def noted(*arguments):
+    def noted(*arguments: Any) -> None:
         taken.append("mapInArrow")
         mapped(*arguments)
 
@@ -65,8 +69,9 @@ ARRANGED = {
 @pytest.mark.spark
 @pytest.mark.parametrize("how", ARRANGED)
 def test_what_the_author_has_arranged_is_written_by_the_data_source(
-    spark, topic, options, ref, tmp_path, way, how
-):
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    tmp_path: Path, way: list[str], how: str,
+) -> None:
     """Adaptive execution keeps a repartition at the root of a write's plan, and may drop it below a mapInArrow."""
     store = ManifestStore(str(tmp_path))
     store.claim(ref, "me")
@@ -78,8 +83,9 @@ def test_what_the_author_has_arranged_is_written_by_the_data_source(
 @pytest.mark.spark
 @pytest.mark.parametrize("why", ["plain", "no pandas", "a large writer"])
 def test_all_else_is_mapped_where_pandas_is_there_and_the_secrets_stay_in_memory(
-    spark, topic, options, ref, tmp_path, way, monkeypatch, why
-):
+    spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
+    tmp_path: Path, way: list[str], monkeypatch: pytest.MonkeyPatch, why: str,
+) -> None:
     if why == "no pandas":
         monkeypatch.setitem(sys.modules, "pandas", None)
     if why == "a large writer":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+from pyspark.sql import DataFrame, SparkSession
+
 RECORDS = 50
 
 
-def load(spark, day):
+def load(spark: SparkSession, day: str) -> DataFrame:
     count = RECORDS if day < os.environ["TEST_TODAY"] else 0
     return spark.range(count, numPartitions=2).selectExpr(f"concat('{day} ', id) AS value")
