@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 from airflow_kafka_eos import signatures
 
@@ -36,10 +36,14 @@ def has_arguments_only(found: type) -> bool:
 def written() -> str:
     """All of it as text, a line for each argument, so that a difference says what has changed."""
     lines: list[str] = []
+    known: dict[int, str] = {}
     for module, names in public().items():
         for name in names:
-            lines += _of(f"{module}.{name}", getattr(importlib.import_module(module), name))
-    return "\n".join(lines) + "\n"
+            found = getattr(importlib.import_module(module), name)
+            first = known.setdefault(id(found), f"{module}.{name}")
+            same = first != f"{module}.{name}" and callable(found)
+            lines += [f"{module}.{name}: {first}"] if same else _of(f"{module}.{name}", found)
+    return "\n".join([*lines, *_unpacked()]) + "\n"
 
 
 def _of(name: str, found: Any) -> Iterator[str]:
@@ -66,6 +70,18 @@ def _of(name: str, found: Any) -> Iterator[str]:
             yield from _called(f"  .{member}", getattr(found, member))
 
 
+def _unpacked() -> Iterator[str]:
+    """What stands behind ``Unpack``: each TypedDict, without what it has from a smaller one that it contains."""
+    every = {name: found for name, found in vars(signatures).items() if is_typeddict(found)}
+    for name, found in every.items():
+        within = {n: set(f.__annotations__.items()) for n, f in every.items()}
+        smaller = [n for n, keys in within.items() if keys < within[name]]
+        yield f"Unpack[{name}]" + (f": {', '.join(smaller)}, and" if smaller else "")
+        for key, kind in found.__annotations__.items():
+            if not any((key, kind) in within[n] for n in smaller):
+                yield f"    {key}: {kind.__forward_arg__}"
+
+
 def _members(found: type) -> Iterator[str]:
     """What our own classes have; an Airflow operator's members are Airflow's to promise."""
     for base in found.__mro__:
@@ -86,13 +102,6 @@ def _called(name: str, found: Any) -> Iterator[str]:
         if argument.kind is argument.KEYWORD_ONLY and kind not in (argument.KEYWORD_ONLY, argument.VAR_POSITIONAL):
             yield f"{indent}*"
         kind = argument.kind
-        unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(argument.annotation))
-        if unpacked is not None:  # a TypedDict's, each of them
-            of = getattr(signatures, unpacked[1])
-            for key, kind_of in of.__annotations__.items():
-                needed = "" if key in of.__required_keys__ else " = ..."
-                yield f"{indent}{key}: {getattr(kind_of, '__forward_arg__', kind_of)}{needed}"
-            continue
         # without the quotes of an annotation that is kept as text
         yield indent + re.sub(r"^([*\w]+): '(.*?)'(?= =|$)", r"\1: \2", str(argument))
     if signature.return_annotation not in (signature.empty, "None", None):
