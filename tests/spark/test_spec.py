@@ -98,7 +98,7 @@ def test_the_data_source_reads_what_the_application_says(options: WriteOptions) 
         ({"unknown": 1}, "unknown"),
         ({"schema_version": 1}, "schema_version"),
         ({"options": {}}, "load.name"),
-        ({"options": None}, "misshapen"),
+        ({"options": None}, "malformed"),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
