@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.spark.job import run_job
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.faults.checkers import LOAD
 from tests.faults.facts import Value
@@ -22,15 +22,12 @@ ATTEMPT = 3
 
 
 def test_each_record_says_who_wrote_it(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.spec_from_file_location("numbered", JOB)
-    assert found is not None and found.loader is not None
-    job = importlib.util.module_from_spec(found)
-    found.loader.exec_module(job)
-    spec = ApplicationSpec(
-        AttemptRef(LoadIdentity("test", "real", "a"), "0123456789", ATTEMPT), "/m", ("orders",), 1, 1, job="numbered.py"
-    )
+    attempt = AttemptRef(LoadIdentity("test", "real", "a"), "0123456789", ATTEMPT)
+    arguments = {"key": "a", "records": 50, "key_count": 7, "tasks": 2}
+    spec = ApplicationSpec(attempt, "/m", ("orders",), 1, 1, job=str(JOB), job_args=arguments)
     monkeypatch.setattr(sys, "argv", ["application", "--spec", spec.to_json()])
-    rows = job.load(spark, "a", 50, 7, 2).collect()
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the job's folder is put there
+    rows = run_job(spec, spark).collect()
     values = [Value.decode(row["value"].encode()) for row in rows]
     assert {(v.party, v.writer, v.unit, v.at_ms) for v in values} == {(LOAD, "a", ATTEMPT, 0)}
     assert sorted(v.number for v in values) == list(range(50))
