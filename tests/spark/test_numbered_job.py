@@ -11,6 +11,7 @@ import pytest
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.job import run_job
+from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.faults.checkers import LOAD
 from tests.faults.facts import Value
@@ -24,7 +25,7 @@ ATTEMPT = 3
 def test_each_record_says_who_wrote_it(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = AttemptRef(LoadIdentity("test", "real", "a"), "0123456789", ATTEMPT)
     arguments = {"key": "a", "records": 50, "key_count": 7, "tasks": 2}
-    spec = ApplicationSpec(attempt, "/m", ("orders",), 1, 1, job=str(JOB), job_args=arguments)
+    spec = ApplicationSpec(WriteOptions(attempt, "/m", ("orders",), 1, 1), job=str(JOB), job_args=arguments)
     monkeypatch.setattr(sys, "argv", ["application", "--spec", spec.to_json()])
     monkeypatch.setattr(sys, "path", [*sys.path])  # the job's folder is put there
     rows = run_job(spec, spark).collect()
