@@ -55,6 +55,11 @@ class Examples:
             assert len(self.runs(dag)) == 1, self.runs(dag)
         return run()
 
+    def first(self, dag: str) -> str:
+        """The first run of a DAG whose schedule may start another one while the test looks."""
+        runs = wait_for(lambda: self.runs(dag), lambda: f"a run of {dag}; {health(self.airflow)}", PATIENCE)
+        return str(min(runs.values(), key=lambda run: str(run["run_after"]))["dag_run_id"])
+
     def states(self, dag: str, run_id: str) -> dict[str, str]:
         path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances"
         return {t["task_id"]: t["state"] for t in self.airflow.get(path)["task_instances"]}

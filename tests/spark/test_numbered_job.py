@@ -13,7 +13,8 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.spark.job import run_job
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
-from tests.faults.facts import LOAD, Value
+from tests.faults.facts import Value
+from tests.faults.visible import LOAD
 
 pytestmark = pytest.mark.spark
 
