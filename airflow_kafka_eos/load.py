@@ -53,6 +53,16 @@ class Verdict(str, Enum):
     COMMIT = "commit"
     ABORT = "abort"
 
+    @property
+    def is_commit(self) -> bool:
+        """As requests and the ledger's rows have it: a truth value, not a name."""
+        match self:
+            case Verdict.COMMIT:
+                return True
+            case Verdict.ABORT:
+                return False
+        assert_never(self)
+
 
 class Choice(str, Enum):
     """A setting with a few values that an author writes as a text."""

@@ -209,8 +209,28 @@ class Marker(str, Enum):
                 return False
         assert_never(self)
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether compaction took the transaction's own records."""
+        match self:
+            case Marker.COMPACTED | Marker.COMPACTED_THEN_COMMIT | Marker.COMPACTED_THEN_ABORT:
+                return True
+            case Marker.COMMIT | Marker.ABORT | Marker.MISSING | Marker.UNREADABLE | Marker.MISSING_FOR_GOOD:
+                return False
+        assert_never(self)
 
-COMPACTED = frozenset({Marker.COMPACTED, Marker.COMPACTED_THEN_COMMIT, Marker.COMPACTED_THEN_ABORT})
+    @property
+    def may_be_commit(self) -> bool:
+        """Whether a commit marker is there, be it this transaction's for certain or not."""
+        match self:
+            case Marker.COMMIT | Marker.COMPACTED_THEN_COMMIT:
+                return True
+            case Marker.ABORT | Marker.MISSING | Marker.UNREADABLE | Marker.MISSING_FOR_GOOD:
+                return False
+            case Marker.COMPACTED | Marker.COMPACTED_THEN_ABORT:
+                return False
+        assert_never(self)
+
 
 
 class Outcome(str, Enum):
@@ -260,11 +280,13 @@ def judge(markers: Iterable[Marker]) -> Outcome:
     is in doubt too: a transaction without evidence is never reported done.
     """
     seen = set(markers)
-    if not all(marker.tells for marker in seen) or not seen or {Marker.COMMIT, Marker.ABORT} <= seen:
+    if not all(marker.tells for marker in seen) or {Marker.COMMIT, Marker.ABORT} <= seen:
         return Outcome.IN_DOUBT
     if Marker.MISSING in seen:
         return Outcome.OPEN
-    return Outcome.COMMITTED if seen == {Marker.COMMIT} else Outcome.ABORTED
+    if seen == {Marker.COMMIT}:
+        return Outcome.COMMITTED
+    return Outcome.ABORTED if seen == {Marker.ABORT} else Outcome.IN_DOUBT
 
 
 def judge_decided(markers: Iterable[Marker]) -> Outcome:

@@ -188,7 +188,7 @@ def _decide(
             decided_at=moment,
             decided_by=person,
             reason=why,
-            committed_load_id=locked.id if verdict is Verdict.COMMIT else None,
+            committed_load_id=locked.id if verdict.is_commit else None,
         )
     )
     return replace(attempt, verdict=verdict, decided_at=moment, decided_by=person, reason=why)

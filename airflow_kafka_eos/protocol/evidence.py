@@ -18,7 +18,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.guards.coordinators import finished
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import COMPACTED, Marker, TopicPartition
+from airflow_kafka_eos.transaction import Marker, TopicPartition
 
 _FOLLOWING = {Marker.COMPACTED_THEN_COMMIT: Marker.COMMIT, Marker.COMPACTED_THEN_ABORT: Marker.ABORT}
 #: What an error has room for.
@@ -169,7 +169,7 @@ def doubt(
     )
     if len(found) > 1:
         what += f"; and {len(found) - 1} more"
-    is_compacted = any(m in COMPACTED or m is Marker.MISSING_FOR_GOOD for of in found.values() for m in of.values())
+    is_compacted = any(m.is_compacted or m is Marker.MISSING_FOR_GOOD for of in found.values() for m in of.values())
     return InDoubtError(
         what,
         remedy=_REMEDY_COMPACTED if is_compacted else _REMEDY,

@@ -33,7 +33,7 @@ from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import Marker, PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 
 _PROBE_TIMEOUT_MS = 1000
 
@@ -200,7 +200,7 @@ def _check_not_forgotten(session: Session, attempt: AttemptRow | None, given: Pr
 
 def _may_be_committed(session: Session, recorded: TransactionRow) -> bool:
     """Whether a partition's log has a commit marker that is this transaction's, or may be."""
-    return not {Marker.COMMIT, Marker.COMPACTED_THEN_COMMIT}.isdisjoint(evidence(session, recorded).values())
+    return any(marker.may_be_commit for marker in evidence(session, recorded).values())
 
 
 def _doubt(given: PreparedTransaction, attempt: AttemptRow | None, what: str) -> InDoubtError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -215,3 +217,9 @@ def test_an_owner_is_read_back_as_its_dag_and_run_or_not_at_all(dag_id: str, run
     assert group_of(owner) == group_of_task(f"{group}.prepare")
     assert dag_of("someone@somewhere (airflow-kafka-eos)") is None
     assert dag_of("a/b") is None
+
+
+def test_the_page_offers_each_state_of_a_load_to_look_for() -> None:
+    script = (Path(views.__file__).parent / "static" / "loads.js").read_text()
+    (states,) = re.findall(r"const STATES = \[(.*?)\];", script, re.DOTALL)
+    assert json.loads(f"[{states.strip().rstrip(',')}]") == [state.value for state in LoadState]

@@ -105,7 +105,7 @@ class EndTxn:
             transactional_id=self.transaction.transactional_id,
             producer_id=self.transaction.state.producer_id,
             producer_epoch=self.transaction.state.producer_epoch,
-            committed=self.verdict is Verdict.COMMIT,
+            committed=self.verdict.is_commit,
             min_version=_OLDEST,
             max_version=self.highest,
         )
@@ -122,7 +122,7 @@ class EndTxn:
                 b"\x00",
                 varint.unsigned(len(name) + 1),
                 name,
-                _IDENTITY.pack(state.producer_id, state.producer_epoch, self.verdict is Verdict.COMMIT),
+                _IDENTITY.pack(state.producer_id, state.producer_epoch, self.verdict.is_commit),
                 b"\x00",
             )
         )

@@ -17,7 +17,7 @@ from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.records.scan import LogScan, Sought, StillThere
-from airflow_kafka_eos.transaction import COMPACTED, Marker, TopicPartition
+from airflow_kafka_eos.transaction import Marker, TopicPartition
 
 #: Bytes of one partition in one Fetch; a single batch that is larger comes whole all the same (KIP-74).
 PARTITION_BYTES = 1 << 20
@@ -87,7 +87,7 @@ def find_markers(
 
 def _may_be_left(sought: Sought, found: Marker) -> bool:
     first = sought.first_offset
-    return found in COMPACTED and first is not None and first < sought.last_offset
+    return found.is_compacted and first is not None and first < sought.last_offset
 
 
 def _read_all(wire: Wire, searches: list[_Search]) -> KafkaEosError | None:

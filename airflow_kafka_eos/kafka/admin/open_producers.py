@@ -110,7 +110,7 @@ def write_marker(wire: Wire, producer: OpenProducer, verdict: Verdict) -> bool:
             marker(
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch,
-                transaction_result=verdict is Verdict.COMMIT,
+                transaction_result=verdict.is_commit,
                 topics=[
                     marker.WritableTxnMarkerTopic(
                         name=producer.partition.topic, partition_indexes=[producer.partition.partition]

@@ -44,7 +44,7 @@ def compressor(name: str, level: int | None = None) -> tuple[int, Compressor | N
         raise ConfigurationError(
             f"the Kafka setting compression.type is {name!r}", remedy=f"Use one of {', '.join(CODES)}"
         )
-    if name not in LEVELS:
+    if name in ("none", "snappy"):  # have no levels
         return CODES[name], None if name == "none" else _snappy
     low, high, default = LEVELS[name]
     level = default if level is None else level
@@ -110,6 +110,8 @@ def decompressed(code: int, data: memoryview) -> memoryview:
     if codec == "zstd":
         with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
             return memoryview(stream.read())
+    if codec != "snappy":
+        raise AssertionError(f"nothing here reads {codec}")
     snappy = pa.Codec("snappy")
     # snappy begins with the length that it will have
     blocks = ((block, varint.read_unsigned(block, 0)[0]) for block in _snappy_blocks(data))

@@ -92,9 +92,9 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
             load=str(load),
             attempt=newest.number if newest else None,
         )
-    if newest.verdict is Verdict.ABORT and newest.reason.startswith(_REFUSED):
+    if newest.verdict is not None and newest.reason.startswith(_REFUSED):
         raise _refused(load, newest.number, newest.reason.removeprefix(_REFUSED))
-    if newest.verdict is Verdict.ABORT:
+    if newest.verdict is not None:
         raise UndecidableError(
             f"the load's newest attempt is aborted ({newest.reason})",
             remedy="Clear prepare: it opens a new attempt",
