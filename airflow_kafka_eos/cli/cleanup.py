@@ -77,7 +77,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
             )
         say_where(session)
     codes = [code_of(s.error) for s in swept if s.error is not None]
-    codes += [FOUND] if left.unknown or left.elsewhere else []
+    codes += [FOUND] if left.unknown or left.other_cluster else []
     codes.append(say_hidden(left.hidden))
     if arguments.dry_run:
         shown = [
@@ -85,11 +85,11 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         ]
     else:
         shown = [_swept(s) for s in swept]
-    elsewhere = [_of_another_cluster(row) for row in left.elsewhere]
+    others = [_of_another_cluster(row) for row in left.other_cluster]
     answer = {
         "loads": shown,
         "unknown": list(left.unknown),
-        "elsewhere": elsewhere,
+        "other_cluster": others,
         "hidden": None if left.hidden is None else str(left.hidden),
     }
     if show(arguments, answer, [_counted(row) for row in shown], nothing="nothing to clean up"):
@@ -99,9 +99,9 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         if left.unknown:
             print("\nopen under this ledger's id, and not known to it; left alone. Was it restored from a backup?")
             print("\n".join(left.unknown))
-        if elsewhere:
+        if others:
             print("\nwritten to another Kafka cluster, and not closed; run it with a --kafka-conn-id that leads there:")
-            print(as_table(elsewhere))
+            print(as_table(others))
     return worst(codes)
 
 

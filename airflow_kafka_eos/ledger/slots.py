@@ -58,7 +58,7 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_i
         c.released_at.is_not(None),
         c.doubt.is_(None),
         or_(c.quarantined_until.is_(None), c.quarantined_until <= text_of(moment)),
-        not_(_is_elsewhere(cluster_id)),
+        not_(_is_of_other_cluster(cluster_id)),
     )
     taken = {
         "attempt_id": attempt_id,
@@ -85,7 +85,7 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_i
             return number
 
 
-def _is_elsewhere(cluster_id: str | None) -> ColumnElement[bool]:
+def _is_of_other_cluster(cluster_id: str | None) -> ColumnElement[bool]:
     if cluster_id is None:
         return false()
     of = t.attempts.c

@@ -50,7 +50,7 @@ _COUNTED = {
     "in_doubt": "loads in doubt",
     "unknown": "open ids that the ledger does not know",
     "other_ledgers": "open ids of another ledger",
-    "elsewhere": "attempts of another cluster",
+    "other_cluster": "attempts of another cluster",
     "problems": "things need a person",
 }
 #: A worker has the task, or is about to have it. Deferred is none of them: it waits for the scheduler.
@@ -70,9 +70,9 @@ class SweepLeftoversOperator(BaseOperator):
     :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`.
 
     :param namespaces: of the loads; None: the one of the section. (templated)
-    :param abandoned_after: a timedelta, or seconds: an undecided attempt without a sign of life for so long is nobody's
-        any more. More than any run of a load takes from begin to decide, retries included: it cannot be committed any
-        more. A load with a younger repair that is not done is left alone.
+    :param abandoned_after: a timedelta, or seconds: an undecided attempt with no sign of life for so long is abandoned.
+        More than any run of a load takes from begin to decide, retries included: it cannot be committed any more. A
+        load with a younger repair that is not done is left alone.
     :param paused_after: the same for an attempt whose DAG is paused, where no task of its group runs: nobody goes on
         with it, and it holds back all readers of its partitions (docs/adr/0023). Unpaused later, its decide fails;
         clearing prepare starts over.
@@ -120,7 +120,7 @@ class SweepLeftoversOperator(BaseOperator):
         paused DAG: ``load``, ``attempt``, ``by``. ``hanging``: what no coordinator would have
         ended in the topics of the ledger's loads, and is ended now, as texts. ``unknown``: open ids of this ledger that
         it does not know. ``other_ledgers``: open ids of another ledger, older than ``abandoned_after``. ``hidden``: why
-        there may be more of all these that brokers do not show, as texts. ``elsewhere``: attempts of another Kafka
+        there may be more of all these that brokers do not show, as texts. ``other_cluster``: attempts of another Kafka
         cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``. ``in_doubt``: loads. ``numbers``: what
         went to Stats. ``problems``: what needs a person, as texts.
 
@@ -223,8 +223,8 @@ class SweepLeftoversOperator(BaseOperator):
             f"{name} is open under this ledger's id, and this ledger does not know it (was it restored from a "
             "backup?)" for name in left.unknown
         ]
-        for row in left.elsewhere:
-            found["elsewhere"].append({"load": str(row.load), "attempt": row.number, "cluster_id": row.cluster_id})
+        for row in left.other_cluster:
+            found["other_cluster"].append({"load": str(row.load), "attempt": row.number, "cluster_id": row.cluster_id})
             problems.append(
                 f"attempt {row.number} of load {row.load} was written to Kafka cluster {row.cluster_id}, and is not "
                 f"closed: sweep it with a kafka_conn_id that leads there, {self.kafka_conn_id} leads to "

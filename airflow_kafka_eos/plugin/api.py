@@ -25,9 +25,9 @@ from airflow_kafka_eos.errors import (
     TransientError,
 )
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.plugin import acting, dags, looking, views
+from airflow_kafka_eos.plugin import actions, dags, reads, views
 from airflow_kafka_eos.plugin.dags import Access
-from airflow_kafka_eos.plugin.looking import Selection
+from airflow_kafka_eos.plugin.reads import Selection
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def make_app() -> FastAPI:
     # apart, so that brokers that do not answer keep nobody from the ledger
     ledger = BoundedPool("ledger", threads=4, waiting=16, timeout_s=20)
     brokers = BoundedPool("brokers", threads=4, waiting=8, timeout_s=30)
-    buttons = BoundedPool("brokers", threads=4, waiting=4, timeout_s=acting.DEADLINE_S + 20)
+    buttons = BoundedPool("brokers", threads=4, waiting=4, timeout_s=actions.DEADLINE_S + 20)
     _add_headers(app)
     _add_errors(app)
     _add_static(app)
@@ -98,10 +98,10 @@ def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> Non
     @app.get("/api/loads")
     async def loads(user: GetUserDep, chosen: SelectionDep) -> dict[str, Any]:
         def work() -> dict[str, Any]:
-            found = looking.find_loads(_access(user, chosen), chosen)
+            found = reads.find_loads(_access(user, chosen), chosen)
             ledger_conn_id = dags.configured().ledger_conn_id if chosen.run_id is None else None
             rows = ((f.row, f.newest, f.note) for f in found)
-            shown = views.loads(rows, dags.paused_dags(), looking.runs_of(found))
+            shown = views.loads(rows, dags.paused_dags(), reads.runs_of(found))
             return shown | {"ledger_conn_id": ledger_conn_id}
 
         return await ledger.run(work)
@@ -110,10 +110,10 @@ def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> Non
     async def load(user: GetUserDep, chosen: SelectionDep, namespace: str, name: str, key: str) -> dict[str, Any]:
         def work() -> dict[str, Any] | None:
             access = _access(user, chosen)
-            found = looking.find_load(access, chosen, LoadIdentity(namespace, name, key))
+            found = reads.find_load(access, chosen, LoadIdentity(namespace, name, key))
             if found is None:
                 return None
-            return looking.show(access, found, dags.paused_dags(), looking.runs_of([found]))
+            return reads.show(access, found, dags.paused_dags(), reads.runs_of([found]))
 
         return _found(await ledger.run(work))
 
@@ -121,7 +121,7 @@ def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> Non
     async def transactions(user: GetUserDep, chosen: SelectionDep) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             access = _access(user, chosen)
-            return {"clusters": looking.look(access, looking.find_loads(access, chosen), chosen)}
+            return {"clusters": reads.look(access, reads.find_loads(access, chosen), chosen)}
 
         return await brokers.run(work)
 
@@ -129,15 +129,15 @@ def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> Non
     async def ids(user: GetUserDep) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             access = Access(user)
-            return {"namespaces": looking.ids(access, looking.find_loads(access, Selection()))}
+            return {"namespaces": reads.ids(access, reads.find_loads(access, Selection()))}
 
         return await brokers.run(work)
 
 
 def _add_acting(app: FastAPI, buttons: BoundedPool) -> None:
-    async def act(action: views.ActionName, user: GetUserDep, asked: acting.Asked) -> dict[str, Any]:
+    async def act(action: views.ActionName, user: GetUserDep, asked: actions.Asked) -> dict[str, Any]:
         chosen = selection(asked.dag_id, asked.run_id)
-        return _found(await buttons.run(lambda: acting.act(_access(user, chosen), chosen, action, asked)))
+        return _found(await buttons.run(lambda: actions.act(_access(user, chosen), chosen, action, asked)))
 
     app.post("/api/load/{action}", dependencies=[Depends(same_site)])(act)
 
@@ -166,8 +166,8 @@ def _add_errors(app: FastAPI) -> None:
     async def ours(request: Request, error: KafkaEosError) -> JSONResponse:
         return JSONResponse({"detail": str(error), "error": type(error).__name__}, status_code=_status(error))
 
-    @app.exception_handler(acting.NotAllowedError)
-    async def not_allowed(request: Request, error: acting.NotAllowedError) -> JSONResponse:
+    @app.exception_handler(actions.NotAllowedError)
+    async def not_allowed(request: Request, error: actions.NotAllowedError) -> JSONResponse:
         return JSONResponse(
             {"detail": "You may not edit the runs of this load's DAG", "error": "Forbidden"}, status_code=403
         )

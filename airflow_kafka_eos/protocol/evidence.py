@@ -16,7 +16,7 @@ from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, Sought, may_be_gone
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.guards.coordinators import finished
+from airflow_kafka_eos.protocol.guards.coordinator_watch import finished
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import Marker, TopicPartition
 

@@ -180,7 +180,7 @@ def doctor() -> dict[str, Any]:
 
 
 def page() -> dict[str, Any]:
-    from airflow_kafka_eos.plugin import acting, dags, looking, views
+    from airflow_kafka_eos.plugin import actions, dags, reads, views
 
     swept: dict[str, Any] = {}
 
@@ -189,14 +189,14 @@ def page() -> dict[str, Any]:
         return [SimpleNamespace(error=None, up_to=1, aborted=())]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acting, "find_load", lambda *_: SimpleNamespace(newest=SimpleNamespace(responsible="somebody")))
-        patch.setattr(acting, "open_session", lambda *_: nullcontext())
+        patch.setattr(actions, "find_load", lambda *_: SimpleNamespace(newest=SimpleNamespace(responsible="somebody")))
+        patch.setattr(actions, "open_session", lambda *_: nullcontext())
         for name, instead in (("_check", None), ("place_to_act", None), ("clean", clean)):
-            patch.setattr(acting, name, instead or (lambda *_: None))
+            patch.setattr(actions, name, instead or (lambda *_: None))
         patch.setattr(dags, "note_action", lambda *_, **__: None)
         user: Any = SimpleNamespace(name="somebody")
-        asked = acting.Asked(namespace="n", name="l", key="k", attempt=1, reason="")
-        acting.act(user, looking.Selection(), views.ActionName.CLEANUP, asked)
+        asked = actions.Asked(namespace="n", name="l", key="k", attempt=1, reason="")
+        actions.act(user, reads.Selection(), views.ActionName.CLEANUP, asked)
     place = dags.configured()
     return {
         "kafka_conn_id": place.kafka_conn_id,

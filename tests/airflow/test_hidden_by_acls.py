@@ -11,7 +11,7 @@ from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.plugin.dags import Access
 from airflow_kafka_eos.plugin.dags import Place as Where
-from airflow_kafka_eos.plugin.looking import Found, _look_at
+from airflow_kafka_eos.plugin.reads import Found, _look_at
 from tests.acls import Right, allow_exactly
 from tests.airflow.steps import connection
 from tests.airflow.test_maintenance import found_by

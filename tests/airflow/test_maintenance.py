@@ -151,10 +151,10 @@ def test_what_is_of_another_cluster_is_passed_over_and_named_once_it_is_abandone
         assert db.execute(there + "WHERE load_key = 'moved' AND namespace = ?)", [moved.load.namespace]).rowcount == 1
     two_days_ago(home, deleted.load)
     found = found_by(moved.load.namespace)
-    assert ([s["load"] for s in found["swept"]], found["elsewhere"]) == ([str(deleted.load)], [])
+    assert ([s["load"] for s in found["swept"]], found["other_cluster"]) == ([str(deleted.load)], [])
     two_days_ago(home, moved.load)
     found = found_by(moved.load.namespace, fail_on_problems=False)
-    assert found["elsewhere"] == [{"load": str(moved.load), "attempt": 1, "cluster_id": "there"}]
+    assert found["other_cluster"] == [{"load": str(moved.load), "attempt": 1, "cluster_id": "there"}]
     (problem,) = found["problems"]
     assert "attempt 1" in problem and f"leads to {moved.session.cluster_id}" in problem
     assert (state(moved), len(moved.open_ids())) == (LoadState.PREPARED, 1)

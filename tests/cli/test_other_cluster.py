@@ -52,7 +52,7 @@ def test_a_person_is_refused_there_and_served_here(
     assert answer.code == 1, answer
     found = json.loads(answer.out)
     assert found["loads"] == []
-    assert [(row["key"], row["attempt"], row["cluster_id"]) for row in found["elsewhere"]] == [(LOAD[1], 1, here)]
+    assert [(row["key"], row["attempt"], row["cluster_id"]) for row in found["other_cluster"]] == [(LOAD[1], 1, here)]
     assert here in command(*every, *there).out
     assert world.open_ids() == [name]
     assert command(*every, *at).code == 0

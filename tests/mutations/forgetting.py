@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 _PROTOCOL = "airflow_kafka_eos/protocol/"
-_FORGOTTEN = _PROTOCOL + "hanging/lost_markers.py"
-_OVER = _PROTOCOL + "guards/coordinators.py"
+_FORGOTTEN = _PROTOCOL + "hanging/forgotten_markers.py"
+_OVER = _PROTOCOL + "guards/coordinator_watch.py"
 _HANGING = _PROTOCOL + "hanging/find.py"
 _POLLING = _PROTOCOL + "cleanup/poll.py"
 _EDGES = "tests/protocol/test_forgotten_edges.py::"

@@ -18,7 +18,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
 from airflow_kafka_eos.plugin import views
 from airflow_kafka_eos.plugin.dags import Access, load_named_by
-from airflow_kafka_eos.plugin.looking import visible
+from airflow_kafka_eos.plugin.reads import visible
 from airflow_kafka_eos.plugin.views import ActionName, Standing
 from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, Whose
 from airflow_kafka_eos.transaction import (

@@ -227,14 +227,14 @@ def test_maintenance_passes_over_what_is_in_another_cluster_and_says_so(
     now = timedelta(0)
     found = find(there, abandoned_after=now)
     assert found.loads == {left: 1}
-    assert [(row.load, row.cluster_id) for row in found.elsewhere] == [(here.load, here.session.cluster_id)]
+    assert [(row.load, row.cluster_id) for row in found.other_cluster] == [(here.load, here.session.cluster_id)]
     # whoever looks after the other cluster has as long again for it
-    assert find(there, abandoned_after=timedelta(days=1)).elsewhere == ()
+    assert find(there, abandoned_after=timedelta(days=1)).other_cluster == ()
     one, two = clean(there, {here.load: 1, left: 1}, by=RUN, quiet_s=0, deadline_s=30)
     assert isinstance(one.error, OtherClusterError) and two.error is None
     assert here.open_ids() == [transaction.transactional_id]
     found = find(here.session, abandoned_after=now)
-    assert (found.loads, found.elsewhere) == ({here.load: 1}, ())
+    assert (found.loads, found.other_cluster) == ({here.load: 1}, ())
     (swept,) = clean(here.session, found.loads, by=RUN, quiet_s=0, deadline_s=30)
     assert (swept.error, here.open_ids()) == (None, [])
 

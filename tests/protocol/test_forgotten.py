@@ -16,8 +16,8 @@ from airflow_kafka_eos.load import LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.hanging import find
-from airflow_kafka_eos.protocol.hanging import lost_markers as module
-from airflow_kafka_eos.protocol.hanging.lost_markers import judge_forgotten
+from airflow_kafka_eos.protocol.hanging import forgotten_markers as module
+from airflow_kafka_eos.protocol.hanging.forgotten_markers import judge_forgotten
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.protocol.stages.commit import commit_pass

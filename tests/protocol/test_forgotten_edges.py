@@ -17,9 +17,9 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.evidence import evidence
-from airflow_kafka_eos.protocol.guards.coordinators import finished
-from airflow_kafka_eos.protocol.hanging import find, lost_markers
-from airflow_kafka_eos.protocol.hanging.lost_markers import end_forgotten
+from airflow_kafka_eos.protocol.guards.coordinator_watch import finished
+from airflow_kafka_eos.protocol.hanging import find, forgotten_markers
+from airflow_kafka_eos.protocol.hanging.forgotten_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition, TransactionDescription
@@ -67,7 +67,7 @@ def test_one_broker_that_knows_no_such_id_is_not_believed(
     decide_anyway(here, manifest)
     row = here.session.ledger.attempts(here.load)[-1]
     every = here.session.ledger.transactions(here.load, row.number)
-    monkeypatch.setattr(lost_markers, "write_marker", lambda *_: pytest.fail("a marker past its coordinator"))
+    monkeypatch.setattr(forgotten_markers, "write_marker", lambda *_: pytest.fail("a marker past its coordinator"))
     with Wire(here.settings, timeout_s=30) as wire:
         assert end_forgotten(stale(here, wire), row, every) == []
         assert find.find(stale(here, wire), [TopicPartition(here.topic, 0)], longer_than_ms=0) == []
@@ -207,6 +207,6 @@ def test_a_leader_that_refuses_the_epoch_is_looked_at_again(
             return False
         return real(wire, producer, verdict)
 
-    monkeypatch.setattr(lost_markers, "write_marker", write)
+    monkeypatch.setattr(forgotten_markers, "write_marker", write)
     here.commit()
     assert (state(here), here.visible()) == (LoadState.COMMITTED, ["a", "b"])

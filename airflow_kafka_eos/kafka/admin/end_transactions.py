@@ -77,7 +77,7 @@ def meaning_of(code: int, transactional_id: str) -> EndAnswer | Exception:
         return EndAnswer.WRONG_STATE
     if code in _FENCED:
         return EndAnswer.FENCED
-    return retry.verdict_on_id(code, "WRITE", transactional_id) or EndAnswer.DONE
+    return retry.error_of_id(code, "WRITE", transactional_id) or EndAnswer.DONE
 
 
 class EndTxnAnswer(NamedTuple):
@@ -278,7 +278,7 @@ class _Ending:
             if row is None:
                 self._again([job], f"no broker said who the coordinator of {job.id} is")
                 continue
-            refusal = retry.verdict_on_id(row.error_code, "DESCRIBE", job.id)
+            refusal = retry.error_of_id(row.error_code, "DESCRIBE", job.id)
             if refusal is None:
                 self._wire.remember_coordinator(job.id, row.node_id)
                 self._send_end(job, row.node_id)

@@ -127,15 +127,15 @@ def check(code: int, *, operation: str, resource: str, transactional_id: str | N
         raise error
 
 
-def verdict_on_id(code: int, operation: str, transactional_id: str) -> Exception | None:
+def error_of_id(code: int, operation: str, transactional_id: str) -> Exception | None:
     """:func:`verdict_on` for a request about a transactional id."""
     resource = f"TransactionalId {transactional_id}"
     return verdict_on(code, operation=operation, resource=resource, transactional_id=transactional_id)
 
 
 def check_id(code: int, operation: str, transactional_id: str) -> None:
-    """Raise what :func:`verdict_on_id` says."""
-    error = verdict_on_id(code, operation, transactional_id)
+    """Raise what :func:`error_of_id` says."""
+    error = error_of_id(code, operation, transactional_id)
     if error is not None:
         raise error
 

@@ -36,15 +36,15 @@ class Leftovers:
     :param loads: each with the number of the last attempt to sweep.
     :param unknown: ids of this ledger that are open, and whose attempt the ledger does not know.
     :param hidden: why there may be more that was not seen: ACLs limit the listing; None when they do not.
-    :param elsewhere: attempts that are not closed, were written to another Kafka cluster, and have shown no life for
-        twice as long as makes them nobody's: nobody has swept them with a connection that leads there.
+    :param other_cluster: attempts that are not closed, were written to another Kafka cluster, and have shown no life
+        for twice as long as makes them abandoned: nobody has swept them with a connection that leads there.
     :param stopped: undecided attempts that are to be swept, young as they are, because nobody goes on with them.
     """
 
     loads: Mapping[LoadIdentity, int]
     unknown: tuple[str, ...]
     hidden: AccessError | None = None
-    elsewhere: tuple[AttemptRow, ...] = ()
+    other_cluster: tuple[AttemptRow, ...] = ()
     stopped: tuple[AttemptRow, ...] = ()
 
 
@@ -73,7 +73,7 @@ def find(
 
     Attempts of another cluster are left alone, with everything of their load from there on.
 
-    :param abandoned_after: an undecided attempt that has shown no life for so long is nobody's any more. A younger one
+    :param abandoned_after: an undecided attempt that has shown no life for so long is abandoned. A younger one
         and everything of its load from there on is left alone: its run may be at work. So is a load with an open repair
         that is younger: prepare may be writing it, and its transactions have a timeout (docs/adr/0014).
     :param is_stopped: of an undecided attempt that is younger: whether nobody is at work on it, and nobody will be for
@@ -85,10 +85,10 @@ def find(
     # asked behind the listing: an attempt that was opened since then must not look like an old one
     unfinished = session.ledger.unfinished(session.namespace)
     now = datetime.now().astimezone()
-    elsewhere = [row for row in unfinished if is_of_other_cluster(session, row)]
+    other_cluster = [row for row in unfinished if is_of_other_cluster(session, row)]
     young = [row for row in unfinished if row.is_undecided and now - last_sign(row) < abandoned_after]
-    stopped = tuple(row for row in young if row not in elsewhere and is_stopped(row))
-    loads = choose(unfinished, holders.values(), now, abandoned_after, elsewhere, stopped)
+    stopped = tuple(row for row in young if row not in other_cluster and is_stopped(row))
+    loads = choose(unfinished, holders.values(), now, abandoned_after, other_cluster, stopped)
     rows = session.ledger.loads(session.namespace) if loads else []
     for load in [row.load for row in rows if row.load in loads and row.state is LoadState.REPAIRING]:
         if is_repaired(session.ledger.repairs(load), now, abandoned_after):
@@ -96,7 +96,7 @@ def find(
     # maintenance of that cluster may be about to sweep it, and leaves what is in doubt to a person
     left_there = tuple(
         row
-        for row in elsewhere
+        for row in other_cluster
         if now - last_sign(row) >= 2 * abandoned_after and session.ledger.state(row.load) is not LoadState.IN_DOUBT
     )
     stopped = tuple(row for row in stopped if row.number <= loads.get(row.load, 0))
@@ -108,17 +108,17 @@ def choose(
     holders: Iterable[AttemptRow],
     now: datetime,
     abandoned_after: timedelta,
-    elsewhere: Iterable[AttemptRow] = (),
+    other_cluster: Iterable[AttemptRow] = (),
     stopped: Iterable[AttemptRow] = (),
 ) -> dict[LoadIdentity, int]:
     """Which loads to sweep, up to which attempt. No I/O.
 
     :param unfinished: attempts that nobody has closed.
     :param holders: attempts that have transactions open, closed or not.
-    :param elsewhere: those of ``unfinished`` that were written to another cluster: of each load only what is older.
+    :param other_cluster: those of ``unfinished`` that were written to another cluster: of each load only what is older.
     :param stopped: those of ``unfinished`` that nobody goes on with, however young they are.
     """
-    not_here = {(row.load, row.number) for row in elsewhere}
+    not_here = {(row.load, row.number) for row in other_cluster}
     without_work = {(row.load, row.number) for row in stopped}
     limits: dict[LoadIdentity, int] = {}
     every: dict[tuple[LoadIdentity, int], AttemptRow] = {}

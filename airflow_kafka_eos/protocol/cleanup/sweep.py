@@ -33,7 +33,7 @@ from airflow_kafka_eos.naming import (
     prefix,
     slot_prefix,
 )
-from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_attempts_known, check_commits_known
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun

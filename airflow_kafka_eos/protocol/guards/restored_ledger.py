@@ -14,7 +14,7 @@ from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import PooledId, prefix, slot_prefix
-from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
 from airflow_kafka_eos.protocol.session import Session

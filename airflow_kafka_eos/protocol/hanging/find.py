@@ -4,8 +4,8 @@ Rules: only-our-ids, hanging-is-proven.
 
 Found by producer state: a partition's leader has a transaction open that its coordinator does not know, or knows as
 ended. Nothing but a marker, written past the coordinator, ends it: here an abort marker; what is decided is
-:mod:`.lost_markers`'s. Without transaction version 2 (brokers before 4.0, and older clients) a delayed produce request
-is enough to make one; and a broker that comes up may forget an end.
+:mod:`.forgotten_markers`'s. Without transaction version 2 (brokers before 4.0, and older clients) a delayed produce
+request is enough to make one; and a broker that comes up may forget an end.
 
 A live transaction that one may not see looks the same. So what is not proven to hang is said to be not proven, with
 what would prove it (docs/adr/0024). How long ago its last record was proves nothing: records carry the times that
@@ -39,7 +39,7 @@ from airflow_kafka_eos.kafka.admin.open_producers import (
 from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.protocol.guards.coordinators import CoordinatorWatch, is_finished, listed_open
+from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch, is_finished, listed_open
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition

@@ -13,7 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.plugin import dags, views
 from airflow_kafka_eos.plugin.dags import Access
-from airflow_kafka_eos.plugin.looking import (
+from airflow_kafka_eos.plugin.reads import (
     Found,
     Selection,
     find_load,

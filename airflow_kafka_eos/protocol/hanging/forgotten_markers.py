@@ -20,7 +20,7 @@ from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_prod
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.protocol.evidence import evidence_of
-from airflow_kafka_eos.protocol.guards.coordinators import finished, is_finished
+from airflow_kafka_eos.protocol.guards.coordinator_watch import finished, is_finished
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, Marker, TopicPartition, TransactionDescription
 

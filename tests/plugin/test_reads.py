@@ -9,7 +9,7 @@ import pytest
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.plugin.dags import Access
-from airflow_kafka_eos.plugin.looking import Found, show
+from airflow_kafka_eos.plugin.reads import Found, show
 from airflow_kafka_eos.transaction import Outcome
 from tests.ledger.ledger_support import LOAD, manifest
 

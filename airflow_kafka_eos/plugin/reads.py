@@ -306,7 +306,7 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
     paused = dags.paused_dags()
     shown: list[dict[str, Any]] = []
     lag: dict[TopicPartition, int] = {}
-    stuck: list[HangingTransaction] = []
+    hanging: list[HangingTransaction] = []
     hidden: list[str] = []
     first, *others = sorted({load.namespace for load in wanted})
     with open_session(place, first) as session:
@@ -333,22 +333,22 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
                 )
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
-            stuck += visible(access, find.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
+            hanging += visible(access, find.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
             hidden += [str(why) for why in (hidden_by_acls(one),) if why is not None]
         servers = session.partitions.wire.settings.bootstrap_servers
     return {
         "transactions": sorted(shown, key=lambda t: (-(t["running_ms"] or 0), t["transactional_id"])),
         "lag": views.lag(lag),
-        "hanging": [views.hanging(h, servers) for h in stuck],
+        "hanging": [views.hanging(h, servers) for h in hanging],
         "hidden": hidden,
     }
 
 
 def visible(
-    access: Access, stuck: Iterable[HangingTransaction]
+    access: Access, hanging: Iterable[HangingTransaction]
 ) -> list[HangingTransaction]:
     """Those that the user may see: others' name no attempt, so they are for who may see all DAGs."""
-    return [h for h in stuck if access.may_see(h.attempt)]
+    return [h for h in hanging if access.may_see(h.attempt)]
 
 
 def _decided(ledger: Ledger, described: Iterable[TransactionDescription]) -> set[PreparedTransaction]:
