@@ -59,8 +59,8 @@ def test_which_loads_are_swept_and_how_far(
 
 def test_of_a_load_with_an_attempt_in_another_cluster_only_what_is_older_is_swept() -> None:
     rows = [attempt(1, Verdict.ABORT), attempt(2, Verdict.ABORT), attempt(3, Verdict.ABORT)]
-    assert choose(rows, [], NOW, DAY, elsewhere=rows[1:2]) == {LOAD: 1}
-    assert choose([*rows, attempt(1, Verdict.COMMIT, OTHER)], [], NOW, DAY, elsewhere=rows[:1]) == {OTHER: 1}
+    assert choose(rows, [], NOW, DAY, other_cluster=rows[1:2]) == {LOAD: 1}
+    assert choose([*rows, attempt(1, Verdict.COMMIT, OTHER)], [], NOW, DAY, other_cluster=rows[:1]) == {OTHER: 1}
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ class CleanPoll:
     What only a person can end is not waited for: ``problem`` says it.
 
     Coordinators' word is not the last one: they forget to end a transaction in some partitions
-    (:mod:`..hanging.forgotten_markers`). So where anything was aborted, the leaders of its partitions are asked as well,
-    and what hangs there is ended.
+    (:mod:`..hanging.forgotten_markers`). So where anything was aborted, the leaders of its partitions are asked as
+    well, and what hangs there is ended.
 
     :param partitions: of a poll that this one goes on with, see :attr:`partitions`.
     :param aborted: the ids that it has ended.

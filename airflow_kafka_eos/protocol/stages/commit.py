@@ -102,7 +102,7 @@ def commit(
     :raises UndecidableError: there is no commit decision, or the load was given up.
     :raises OtherClusterError: it was written to another cluster, and is not verified committed.
     :raises AccessError: markers that a coordinator has forgotten cannot be written
-        (:mod:`..hanging.forgotten_markers`), ALTER on the Cluster is missing; everything else of the load was asked for.
+        (:mod:`..hanging.forgotten_markers`), ALTER on the Cluster is missing; all else of the load was asked for.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
     row = decided_attempt(session, load)
