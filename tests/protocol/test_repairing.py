@@ -185,7 +185,7 @@ def test_of_two_repairers_with_everything_ready_one_is_adopted(
     all_there_once(world, manifest)
 
 
-@pytest.mark.parametrize("step", ["_begin", "_copy_partition"])
+@pytest.mark.parametrize("step", ["_initialise", "_copy_partition"])
 def test_a_repairer_that_is_overtaken_while_it_copies_leaves_it_at_that(
     world: World, settings: KafkaSettings, ledger_url: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
