@@ -27,6 +27,7 @@ from tests.kafka.hanging_support import command as command
 from tests.kafka.hanging_support import lax as lax
 from tests.kafka.hanging_support import shared as shared
 from tests.kafka.least_support import NAMESPACE
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.late import produce_late
 from tests.reading import committed_values
 
@@ -61,7 +62,8 @@ def test_a_live_application_with_records_of_long_ago_is_not_called_hanging_and_c
     assert code == 0 and "THIS MAY NOT BE ALL" not in err and name in out
     producer.commit_transaction(60)
     servers = shared.broker.plain.bootstrap_servers
-    assert committed_values(servers, shared.topic, 2) == ["alive"]
+    # the client is answered before the markers are written
+    wait_until(lambda: committed_values(servers, shared.topic, 2) == ["alive"], "the committed record")
 
 
 def test_an_id_that_is_denied_may_be_alive_though_all_others_are_seen(
