@@ -59,7 +59,7 @@ def found_by(namespace: str, **arguments: Any) -> dict[str, Any]:
 @pytest.fixture
 def left(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> Iterator[Callable[[str], World]]:
     """A factory of loads in the embedded ledger, as runs would leave them; each test has a namespace of its own."""
-    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.hooks import KafkaEosHook
 
     settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
     name = topic(partitions=2)
@@ -221,7 +221,7 @@ def test_a_namespace_whose_brokers_do_not_answer_keeps_no_other_and_is_tried_aga
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
     from airflow_kafka_eos.errors import BrokerUnavailableError
-    from airflow_kafka_eos.hooks.kafka_eos import Resolved
+    from airflow_kafka_eos.hooks import Resolved
 
     world = left("decided")
     world.decide(world.prepare(["a"]))
@@ -284,7 +284,7 @@ def test_the_numbers_of_a_namespace_reach_a_statsd(
 def test_a_load_that_a_run_has_written_is_counted_by_that_run(
     left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_kafka_eos.sensors.loaded import LoadedSensor
+    from airflow_kafka_eos.sensors import LoadedSensor
 
     world = left("counted")
     manifest = world.prepare(["a", "b"], owner=OWNER)

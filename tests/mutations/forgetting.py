@@ -222,7 +222,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "partitions-lost-by-deferring",
         "and handed over to the trigger",
-        "airflow_kafka_eos/triggers/polling.py",
+        "airflow_kafka_eos/triggers.py",
         "            partitions=self.partitions,\n",
         "",
         (_EDGES + "test_what_was_aborted_is_handed_over_to_the_trigger",),

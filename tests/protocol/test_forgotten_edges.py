@@ -23,7 +23,7 @@ from airflow_kafka_eos.protocol.hanging.lost_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition, TransactionDescription
-from airflow_kafka_eos.triggers.polling import CleanupTrigger
+from airflow_kafka_eos.triggers import CleanupTrigger
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.forgetful import decide_anyway, end, prepare_forgotten, shown, sweep_it, write_forgotten
 from tests.protocol.late import produce_late
