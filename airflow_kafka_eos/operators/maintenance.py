@@ -243,7 +243,7 @@ class SweepLeftoversOperator(BaseOperator):
 
     def _end_hanging(self, session: Session, found: dict[str, Any]) -> None:
         """What a broker forgot to end while no cleanup looked; young ones may still be ended by their coordinators."""
-        from airflow_kafka_eos.protocol.hanging.find import end_ours, of_the_ledger
+        from airflow_kafka_eos.protocol.hanging import end_ours, of_the_ledger
 
         try:
             ended = end_ours(session, of_the_ledger(session), longer_than_ms=None)

@@ -26,10 +26,10 @@ from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.operators.base import run_of
 from airflow_kafka_eos.plugin import dags, views
 from airflow_kafka_eos.plugin.dags import Access, LoadTask, Place, is_template
+from airflow_kafka_eos.protocol import hanging
 from airflow_kafka_eos.protocol.guards.id_caps import ids_report
 from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, is_ours
-from airflow_kafka_eos.protocol.hanging import find
-from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
+from airflow_kafka_eos.protocol.hanging import HangingTransaction
 from airflow_kafka_eos.protocol.metrics import lag_by_partition
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition, TransactionDescription
@@ -333,7 +333,7 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
                 )
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
-            stuck += visible(access, find.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
+            stuck += visible(access, hanging.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
             hidden += [str(why) for why in (hidden_by_acls(one),) if why is not None]
         servers = session.partitions.wire.settings.bootstrap_servers
     return {

@@ -18,7 +18,7 @@ from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, Whose
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -116,7 +116,7 @@ def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_n
     left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it ends is tests/protocol/test_forgotten_edges.py's; here is that it looks, and where, and what it says."""
-    from airflow_kafka_eos.protocol.hanging import find
+    from airflow_kafka_eos.protocol import hanging
 
     world = left("hanging")
     name = world.prepare(["never"]).transactions[0].transactional_id
@@ -128,14 +128,14 @@ def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_n
         asked.append((sorted(partitions), longer_than_ms))
         return [ended]
 
-    monkeypatch.setattr(find, "end_ours", end)
+    monkeypatch.setattr(hanging, "end_ours", end)
     assert found_by(world.load.namespace)["hanging"] == [f"{name}: {ended}"]
     assert asked == [([TopicPartition(world.topic, 0), TopicPartition(world.topic, 1)], None)]
 
     def refused(*_: Any, **__: Any) -> None:
         raise AccessError("the broker refused ALTER on Cluster")
 
-    monkeypatch.setattr(find, "end_ours", refused)
+    monkeypatch.setattr(hanging, "end_ours", refused)
     found = found_by(world.load.namespace, fail_on_problems=False)
     assert (found["hanging"], found["problems"]) == ([], ["the broker refused ALTER on Cluster."])
 

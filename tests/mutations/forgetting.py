@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 _PROTOCOL = "airflow_kafka_eos/protocol/"
-_FORGOTTEN = _PROTOCOL + "hanging/lost_markers.py"
+_FORGOTTEN = _PROTOCOL + "lost_markers.py"
 _OVER = _PROTOCOL + "guards/coordinators.py"
-_HANGING = _PROTOCOL + "hanging/find.py"
+_HANGING = _PROTOCOL + "hanging.py"
 _POLLING = _PROTOCOL + "cleanup/poll.py"
 _EDGES = "tests/protocol/test_forgotten_edges.py::"
 _TESTS = "tests/protocol/test_forgotten.py::"
