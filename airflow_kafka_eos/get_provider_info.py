@@ -10,7 +10,7 @@ from airflow_kafka_eos.config import provider_config
 #: The form of Airflow's UI for the ledger's connection: the fields beside the standard ones.
 LEDGER_CONNECTION: dict[str, Any] = {
     "connection-type": "kafka_eos_ledger",
-    "hook-class-name": "airflow_kafka_eos.hooks.kafka_eos.KafkaEosLedgerHook",
+    "hook-class-name": "airflow_kafka_eos.hooks.KafkaEosLedgerHook",
     "hook-name": "Kafka exactly-once ledger",
     "ui-field-behaviour": {
         "hidden-fields": [],

@@ -17,8 +17,7 @@ from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
-from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 from airflow_kafka_eos.signatures import (
     GroupArguments,
     LoadArguments,

@@ -9,7 +9,7 @@ import pendulum
 from airflow.sdk import DAG, AsyncCallback, CronDataIntervalTimetable, DeadlineAlert, DeadlineReference
 
 from airflow_kafka_eos import ExactlyOnceLoad
-from airflow_kafka_eos.triggers.callbacks import report_unfinished_loads
+from airflow_kafka_eos.triggers import report_unfinished_loads
 
 DAY = "{{ data_interval_start | ds }}"
 DEADLINE = timedelta(seconds=int(os.environ.get("LOAD_DEADLINE_S", "3600")))

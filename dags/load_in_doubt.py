@@ -12,7 +12,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, task
 
 from airflow_kafka_eos.config import optional, setting
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+from airflow_kafka_eos.hooks import KafkaEosHook
 
 with DAG(
     "load_in_doubt",

@@ -29,7 +29,8 @@ ALLOWED = {
     "kafka": {"kafka", "sandbox"},
     "confluent_kafka": {"kafka", "spark", "sandbox"},
     # the hook makes a URL out of a connection, which quotes the password
-    "sqlalchemy": {"ledger", "hooks", "airflow_kafka_eos.plugin.dags"},  # which asks Airflow's own database
+    # the last two ask Airflow's own database
+    "sqlalchemy": {"ledger", "hooks", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
     "alembic": {"ledger"},
     "pyspark": {"spark"},
     "pyarrow": {"kafka", "spark"},

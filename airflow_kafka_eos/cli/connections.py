@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_kafka_eos.cli.airflow_options import AskAirflow, airflow_home, airflow_option, without_airflow
 from airflow_kafka_eos.cli.terminal import to_stderr
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.errors import ConfigurationError, TransientError
 
 _TEXTS = ("conn_type", "description", "host", "login", "password", "schema")
 _EXTRA = "__extra__"
@@ -204,12 +204,30 @@ def _row_of_sqlite(url: str, conn_id: str) -> Any:
 
 
 def _row_of_server(url: str, conn_id: str) -> Any:
-    from airflow_kafka_eos.ledger.airflow_connections import connection_row
+    """
+    :raises TransientError: the database does not answer.
+    """
+    from sqlalchemy import column, create_engine, select, table
+    from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+    from sqlalchemy.pool import NullPool
 
+    from airflow_kafka_eos.ledger.database import CONNECT_TIMEOUT
+
+    names: list[Any] = [column(name.strip()) for name in _COLUMNS.split(",")]
+    asked = select(*names).select_from(table("connection")).where(column("conn_id") == conn_id)
+    arguments = {"connect_timeout": CONNECT_TIMEOUT} if url.startswith(("postgresql", "mysql")) else {}
     try:
-        return connection_row(url, conn_id, [name.strip() for name in _COLUMNS.split(",")])
-    except ValueError:
+        with create_engine(url, poolclass=NullPool, connect_args=arguments).connect() as opened:
+            return opened.execute(asked).one_or_none()
+    except (OperationalError, InterfaceError) as e:
+        problem = type(e.orig).__name__
+    except (SQLAlchemyError, ImportError, TypeError):
         raise AskAirflow from None
+    # outside of the block: the driver's error quotes the address, and may quote more
+    raise TransientError(
+        f"Airflow's database, where connection {conn_id!r} is looked for, did not answer ({problem})",
+        remedy=f"Check [database] sql_alchemy_conn on this machine, or set AIRFLOW_CONN_{conn_id.upper()}",
+    )
 
 
 def _decrypted(text: str | None) -> str | None:

@@ -37,7 +37,7 @@ from airflow_kafka_eos.transaction import TopicPartition
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
-    from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
+    from airflow_kafka_eos.protocol.hanging import HangingTransaction
     from airflow_kafka_eos.protocol.session import Session
 
 
@@ -220,7 +220,7 @@ def _show(
 
 
 def _hanging(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.protocol.hanging.find import Whose, abort, find, what_to_do
+    from airflow_kafka_eos.protocol.hanging import Whose, abort, find, what_to_do
 
     with open_session(arguments) as session:
         topics = arguments.topic or _of_the_ledger(session)

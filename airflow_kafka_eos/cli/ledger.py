@@ -132,8 +132,7 @@ def told_where_else_it_may_be() -> Iterator[None]:
 
 def _upgrade(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.ledger.location import redacted
-    from airflow_kafka_eos.ledger.migrate import upgrade
-    from airflow_kafka_eos.ledger.revision import current
+    from airflow_kafka_eos.ledger.migrate import current, upgrade
 
     url = url_of(arguments)
     before = current(url)
@@ -144,7 +143,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.ledger.location import redacted
-    from airflow_kafka_eos.ledger.revision import current
+    from airflow_kafka_eos.ledger.migrate import current
 
     url = url_of(arguments)
     with open_ledger(arguments) as ledger:  # says what is wrong

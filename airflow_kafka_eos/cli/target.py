@@ -229,7 +229,7 @@ def id_at(wire: Wire, tp: TopicPartition, start_offset: int) -> str:
 
     :raises ConfigurationError: nothing is open there, or no coordinator knows whose it is.
     """
-    from airflow_kafka_eos.kafka.admin.list_transactions import transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.coordinator import transactional_ids_of
     from airflow_kafka_eos.kafka.admin.partitions import Partitions
 
     there = [p for p in Partitions(wire).producers([tp])[tp] if p.txn_start_offset >= 0]

@@ -276,7 +276,7 @@ def _ledger(
 
 
 def _producers(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.kafka.admin.list_transactions import transactional_ids_of
+    from airflow_kafka_eos.kafka.admin.coordinator import transactional_ids_of
     from airflow_kafka_eos.kafka.admin.open_producers import producers_of
     from airflow_kafka_eos.kafka.admin.partitions import Partitions
     from airflow_kafka_eos.kafka.client.wire import Wire

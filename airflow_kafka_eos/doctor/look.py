@@ -45,8 +45,8 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger import queries
 from airflow_kafka_eos.ledger.database import Database, now_s
 from airflow_kafka_eos.ledger.location import default_url, redacted
+from airflow_kafka_eos.ledger.migrate import current, read_checked
 from airflow_kafka_eos.ledger.queries import NOTHING, waiting
-from airflow_kafka_eos.ledger.revision import current, read_checked
 from airflow_kafka_eos.ledger.tables import REVISION
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TwoPhaseCommit
 from airflow_kafka_eos.naming import IdRole, TransactionalId

@@ -24,7 +24,7 @@ from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url, redacted
-from airflow_kafka_eos.ledger.revision import current, is_current, read_checked
+from airflow_kafka_eos.ledger.migrate import current, is_current, read_checked
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256

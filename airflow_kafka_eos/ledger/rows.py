@@ -30,7 +30,7 @@ class AttemptRow:
     and its own ``manifest_sha256`` (of :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared. ``slot``:
     of pooled ids; it stays noted when given back. ``writers_until``: past it none of its writers begins a
     transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the Kafka cluster
-    that it was submitted to; None for those of before revision 0005, too. ``arguments_sha256``: of what its job was
+    that it was submitted to. ``arguments_sha256``: of what its job was
     asked for; None where that does not follow from the run.
     """
 

@@ -1,4 +1,4 @@
-"""The ledger's tables. The migrations build them; a test holds both together.
+"""The ledger's tables: a new one is made of these, one of before is brought up to them by revisions (``migrations``).
 
 All are prefixed, because a dual write shares its database with the application's own tables. Only
 ``kafka_transaction_state`` has the name and columns of KIP-939's recipe.
@@ -19,6 +19,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
     Text,
@@ -28,7 +29,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
-#: what the newest of the migrations is called
+#: what the newest of the revisions is called
 REVISION = "0007"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
@@ -95,20 +96,20 @@ attempts = Table(
     Column("bytes", BigInteger),
     Column("manifest_sha256", _varchar(64)),
     Column("closed_at", _TIME),
-    # what the manifest says of how it was written; known once prepared (revision 0002)
+    # what the manifest says of how it was written; known once prepared
     Column("scope", _WORD),
     Column("two_phase_commit", Boolean),
     Column("writer", _PEOPLE),
     Column("digest_algorithm", _PEOPLE),
-    # revision 0004. The slot stays noted when it is given back; writers_until: past it, none of its writers begins a
+    # the slot stays noted when it is given back; writers_until: past it, none of its writers begins a
     # transaction (rule: writers-have-a-deadline); writers_left: whether some may live on behind the manifest, known
     # once prepared
     Column("slot", Integer),
     Column("writers_until", _TIME),
     Column("writers_left", Boolean),
-    # revision 0005: of the Kafka cluster that it was submitted to
+    # of the Kafka cluster that it was submitted to
     Column("cluster_id", _varchar(255)),
-    # revision 0007: of what its job was asked for, where that follows from the run
+    # of what its job was asked for, where that follows from the run
     Column("arguments_sha256", _varchar(64)),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
 )
@@ -163,12 +164,11 @@ slots = Table(
 transactions = Table(
     "kafka_eos_transactions",
     metadata,
-    # a pooled id comes again, with another state
-    Column("transactional_id", _TXN, primary_key=True),
+    Column("transactional_id", _TXN),
     Column(
         "attempt_id", _ID, ForeignKey(attempts.c.id, name="fk_kafka_eos_transactions_attempt"), nullable=False
     ),
-    Column("prepared_transaction_state", _varchar(255), primary_key=True),
+    Column("prepared_transaction_state", _varchar(255)),
     # -1: of all Spark partitions together (scope load)
     Column("spark_partition", Integer, nullable=False),
     Column("records", BigInteger, nullable=False),
@@ -177,6 +177,10 @@ transactions = Table(
     Column("topic_ids", _text(), nullable=False),
     Column("outcome", _WORD),
     Column("outcome_at", _TIME),
+    # a pooled id comes again, with another state
+    PrimaryKeyConstraint(
+        "transactional_id", "prepared_transaction_state", name="pk_kafka_eos_transactions"
+    ),
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
 )
 #: Repairs of transactions that were lost after the decision (rule: repair-replaces-lost-row). Each is an attempt of its

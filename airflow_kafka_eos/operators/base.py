@@ -26,7 +26,7 @@ from airflow_kafka_eos.errors import (
     TerminalError,
     UndecidableError,
 )
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
+from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.reasons import reason_of
 

@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_kafka_eos.arguments import is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicError, TransientError
-from airflow_kafka_eos.hooks.kafka_eos import registry_settings
+from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import LoadOperator, overridden, owner_of
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store

@@ -20,8 +20,8 @@ from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import Duration, check_bool, check_text, check_texts, duration
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, Resolved
-from airflow_kafka_eos.lineage.metrics import count, send_gauges
+from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
+from airflow_kafka_eos.lineage import count, send_gauges
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import (
@@ -243,7 +243,7 @@ class SweepLeftoversOperator(BaseOperator):
 
     def _end_hanging(self, session: Session, found: dict[str, Any]) -> None:
         """What a broker forgot to end while no cleanup looked; young ones may still be ended by their coordinators."""
-        from airflow_kafka_eos.protocol.hanging.find import end_ours, of_the_ledger
+        from airflow_kafka_eos.protocol.hanging import end_ours, of_the_ledger
 
         try:
             ended = end_ours(session, of_the_ledger(session), longer_than_ms=None)

@@ -37,7 +37,7 @@ from airflow_kafka_eos.arguments import (
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.generation import first_key
-from airflow_kafka_eos.hooks.kafka_eos import registry_settings
+from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import (
     NamingText,
     ScopeText,
@@ -79,7 +79,7 @@ from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_kafka_eos.hooks.kafka_eos import Resolved
+    from airflow_kafka_eos.hooks import Resolved
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.naming import AttemptRef

@@ -55,8 +55,7 @@ class _Operators:
         from airflow_kafka_eos.operators.commit import CommitLoadOperator
         from airflow_kafka_eos.operators.decide import DecideLoadOperator
         from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
-        from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
-        from airflow_kafka_eos.sensors.loaded import LoadedSensor
+        from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 
         return [
             BeginLoadOperator,

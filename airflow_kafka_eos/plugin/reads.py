@@ -16,7 +16,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError, OtherLedgerError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url
+from airflow_kafka_eos.hooks import KafkaEosHook, ledger_url
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
@@ -28,8 +28,7 @@ from airflow_kafka_eos.plugin import dags, views
 from airflow_kafka_eos.plugin.dags import Access, LoadTask, Place, is_template
 from airflow_kafka_eos.protocol.guards.id_caps import ids_report
 from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, is_ours
-from airflow_kafka_eos.protocol.hanging import find
-from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, find
 from airflow_kafka_eos.protocol.metrics import lag_by_partition
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition, TransactionDescription
@@ -306,7 +305,7 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
     paused = dags.paused_dags()
     shown: list[dict[str, Any]] = []
     lag: dict[TopicPartition, int] = {}
-    hanging: list[HangingTransaction] = []
+    hang: list[HangingTransaction] = []
     hidden: list[str] = []
     first, *others = sorted({load.namespace for load in wanted})
     with open_session(place, first) as session:
@@ -333,13 +332,13 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
                 )
             lag |= lag_by_partition(one, [d for d, _ in mine])
             partitions = _written(one.ledger, found, one.namespace) | {tp for d, _ in mine for tp in d.partitions}
-            hanging += visible(access, find.find(one, sorted(partitions)[:_MOST_PARTITIONS]))
+            hang += visible(access, find(one, sorted(partitions)[:_MOST_PARTITIONS]))
             hidden += [str(why) for why in (hidden_by_acls(one),) if why is not None]
         servers = session.partitions.wire.settings.bootstrap_servers
     return {
         "transactions": sorted(shown, key=lambda t: (-(t["running_ms"] or 0), t["transactional_id"])),
         "lag": views.lag(lag),
-        "hanging": [views.hanging(h, servers) for h in hanging],
+        "hanging": [views.hanging(h, servers) for h in hang],
         "hidden": hidden,
     }
 

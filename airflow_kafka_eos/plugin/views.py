@@ -15,7 +15,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, Transa
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
 from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds
-from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, what_to_do
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, what_to_do
 from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
 
 #: Rows in one answer.

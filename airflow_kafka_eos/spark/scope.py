@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 
 from airflow_kafka_eos.errors import RecordError, TopicError
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import UnplacedRow, place
-from airflow_kafka_eos.kafka.producer.interface import TopicLimits
+from airflow_kafka_eos.kafka.producer.interface import TopicLimits, unknown_partition, unknown_topic
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
-from airflow_kafka_eos.kafka.producer.record_errors import unknown_partition, unknown_topic
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.spark.no_retries import check_spark_settings
 from airflow_kafka_eos.spark.options import WriteOptions, check_schema

@@ -22,9 +22,7 @@ from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
-from airflow_kafka_eos.sensors.base import PollingLoadSensor
-from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor, PollingLoadSensor
 from airflow_kafka_eos.spark.formats import settings as formats
 
 BOTH: dict[str, Any] = {"topics": ["orders"], "job": "jobs/orders.py"}

@@ -20,7 +20,7 @@ from airflow_kafka_eos.config import OPTIONS, deferrable, optional, provider_con
 from airflow_kafka_eos.doctor.finding import Asked
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.get_provider_info import LEDGER_CONNECTION, get_provider_info
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosLedgerHook
+from airflow_kafka_eos.hooks import KafkaEosLedgerHook
 from airflow_kafka_eos.ledger.location import BACKENDS, FILE_NAME, LEDGER_CONN_TYPE
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
@@ -28,8 +28,7 @@ from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.protocol.guards.id_caps import Caps
-from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 from airflow_kafka_eos.spark.options import WriteOptions
 
 SET = {

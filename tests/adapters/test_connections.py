@@ -9,12 +9,12 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook, ledger_url, registry_settings
+from airflow_kafka_eos.hooks import KafkaEosHook, ledger_url, registry_settings
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.operators.submitting import environment
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings
-from airflow_kafka_eos.triggers.polling import CleanupTrigger, LoadedTrigger
+from airflow_kafka_eos.triggers import CleanupTrigger, LoadedTrigger
 
 SECRET = "hunter2"
 NAMES = {

@@ -21,21 +21,12 @@ from airflow.sdk.execution_time.comms import (
 )
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_kafka_eos import lineage
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger
-from airflow_kafka_eos.lineage import assets
-from airflow_kafka_eos.lineage import assets as first_event
-from airflow_kafka_eos.lineage.assets import (
-    LEASE_TTL,
-    PATIENCE,
-    Told,
-    _look,
-    acquire_lease,
-    announce,
-    to_be_made,
-)
+from airflow_kafka_eos.lineage import LEASE_TTL, PATIENCE, Told, _look, acquire_lease, announce, to_be_made
 from airflow_kafka_eos.operators.base import Step
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import LoadedSensor
 
 LEASE_S = LEASE_TTL.total_seconds()
 URI = "kafka://events/t"
@@ -68,7 +59,7 @@ class Tasks:
         self.leases: dict[str, tuple[str, float]] = {}
         self.made: dict[str, float] = {}
         self.ledger_is_down = False
-        monkeypatch.setattr(first_event, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
+        monkeypatch.setattr(lineage, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -310,7 +301,7 @@ def test_the_ledger_keeps_the_leases_of_each_task(
     )
     resolved: list[str] = []
     monkeypatch.setattr(LoadedSensor, "_resolve", lambda self: resolved.append(self.task_id) or place)  # type: ignore[func-returns-value]
-    monkeypatch.setattr(first_event, "PATIENCE", timedelta(seconds=3))
+    monkeypatch.setattr(lineage, "PATIENCE", timedelta(seconds=3))
     for task, index in (("a", 0), ("a", 1), ("b", -1), ("a", 0)):
         with DAG("d"):
             loaded = LoadedSensor(task_id=task, load_name="days", load_key="k", topics=["t"])
@@ -334,8 +325,8 @@ def test_where_airflow_does_not_say_what_an_alias_has_leases_are_acquired(
         return NO_ANSWER
 
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
-    monkeypatch.setattr(assets, "_known", lambda accessors, uri: AssetUniqueKey("of a reader", uri))
-    monkeypatch.setattr(assets, "_was_told", lambda key, arrival: False)
+    monkeypatch.setattr(lineage, "_known", lambda accessors, uri: AssetUniqueKey("of a reader", uri))
+    monkeypatch.setattr(lineage, "_was_told", lambda key, arrival: False)
     assert _look({}, [], [URI], ALIAS, ARRIVAL).to_be_made == to_be_made(URI, "days", is_made=True)
     answer = AssetsByAliasResult(assets=[{"id": 1, "name": "of a reader", "uri": URI, "group": ""}])  # type: ignore[list-item]
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=lambda _: answer), raising=False)

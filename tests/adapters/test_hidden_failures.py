@@ -9,8 +9,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor, hidden_failure
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor, hidden_failure
 
 DONE = {"begin": "success", "prepare": "success", "decide": "success", "commit": "success", "loaded": None}
 MARKED = DONE | {"prepare": "failed", "decide": "skipped", "commit": "skipped", "loaded": "skipped"}

@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosLedgerHook, ledger_url
+from airflow_kafka_eos.hooks import KafkaEosLedgerHook, ledger_url
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
 from tests.postgresql import PostgreSQL

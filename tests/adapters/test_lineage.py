@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.lineage.assets import alias_of, server_of, topic_uri
+from airflow_kafka_eos.lineage import alias_of, server_of, topic_uri
 from airflow_kafka_eos.operators.base import Step
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import LoadedSensor
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_load_that_was_told_of_before_is_not_counted_again(monkeypatch: pytest
     """Whoever clears loaded of the run that has written the load."""
     counted: list[str] = []
     events: list[str] = []  # as Airflow has registered them
-    monkeypatch.setattr("airflow_kafka_eos.sensors.loaded.count_arrival", lambda load, *_: counted.append(str(load)))
-    monkeypatch.setattr("airflow_kafka_eos.lineage.assets._was_told", lambda key, _: key.uri in events)
+    monkeypatch.setattr("airflow_kafka_eos.sensors.count_arrival", lambda load, *_: counted.append(str(load)))
+    monkeypatch.setattr("airflow_kafka_eos.lineage._was_told", lambda key, _: key.uri in events)
     run = SimpleNamespace(dag_id="d", run_id="r", task_id="load.loaded", map_index=-1)
     by = {"by": "d/r#group=load", "attempt": 1, "decided_at": "2026-01-01T00:00:00+00:00", "records": 3}
     for uris in (["file:///report"], ["file:///report"], ["file:///report", "file:///added-since"]):

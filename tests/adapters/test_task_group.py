@@ -14,14 +14,13 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.hooks.kafka_eos import _check_one_host
+from airflow_kafka_eos.hooks import _check_one_host
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY, are_siblings, check_no_sibling, owner_of
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
-from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -41,8 +41,7 @@ def operator(step: str, key: str, **arguments: Any) -> Any:
     from airflow_kafka_eos.operators.commit import CommitLoadOperator
     from airflow_kafka_eos.operators.decide import DecideLoadOperator
     from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
-    from airflow_kafka_eos.sensors.cleanup import CleanupLoadSensor
-    from airflow_kafka_eos.sensors.loaded import LoadedSensor
+    from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 
     if step == "prepare":
         query = None if "job" in arguments else "select 'v' value"
@@ -83,7 +82,7 @@ def refused(step: str, key: str, **arguments: Any) -> str:
 
 
 def session(ledger_conn_id: str | None = None) -> Any:
-    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.hooks import KafkaEosHook
 
     return KafkaEosHook(ledger_conn_id=ledger_conn_id).resolve().session("airflow", timeout_s=20)
 
@@ -110,7 +109,7 @@ def a_prepared_load(
 
     :param second: another topic, and how many records go there.
     """
-    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.hooks import KafkaEosHook
     from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
     from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
     from airflow_kafka_eos.kafka.producer.writers import describe_once

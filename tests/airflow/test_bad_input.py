@@ -87,7 +87,7 @@ def test_a_broker_that_is_not_there_is_named_and_may_be_tried_again(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_kafka_eos.errors import BrokerUnavailableError
-    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.hooks import KafkaEosHook
 
     where = f"127.0.0.1:{free_port()}"
     connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": where})

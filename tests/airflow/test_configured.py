@@ -16,7 +16,7 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.triggers.callbacks import report_unfinished_loads
+from airflow_kafka_eos.triggers import report_unfinished_loads
 from tests.airflow.steps import connection
 from tests.airflow.test_maintenance import TaskInstance, state
 from tests.protocol.world import World
@@ -29,7 +29,7 @@ def configured(
     home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], World]]:
     """A factory of loads where the section has ledger, cluster and namespace; the default connection leads nowhere."""
-    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.hooks import KafkaEosHook
 
     name = topic(partitions=2)
     settings = {"bootstrap.servers": kafka.bootstrap_servers}

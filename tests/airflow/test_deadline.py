@@ -12,7 +12,7 @@ import pytest
 
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.triggers.callbacks import report_unfinished_loads
+from airflow_kafka_eos.triggers import report_unfinished_loads
 from tests.airflow.steps import LOAD, a_prepared_load, run, session
 
 

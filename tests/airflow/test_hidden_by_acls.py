@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+from airflow_kafka_eos.hooks import KafkaEosHook
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.plugin.dags import Access
 from airflow_kafka_eos.plugin.dags import Place as Where

@@ -18,7 +18,7 @@ from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, Whose
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.stages.decide import Checks, decide
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -59,7 +59,7 @@ def found_by(namespace: str, **arguments: Any) -> dict[str, Any]:
 @pytest.fixture
 def left(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> Iterator[Callable[[str], World]]:
     """A factory of loads in the embedded ledger, as runs would leave them; each test has a namespace of its own."""
-    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.hooks import KafkaEosHook
 
     settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
     name = topic(partitions=2)
@@ -116,7 +116,7 @@ def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_n
     left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it ends is tests/protocol/test_forgotten_edges.py's; here is that it looks, and where, and what it says."""
-    from airflow_kafka_eos.protocol.hanging import find
+    from airflow_kafka_eos.protocol import hanging
 
     world = left("hanging")
     name = world.prepare(["never"]).transactions[0].transactional_id
@@ -128,14 +128,14 @@ def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_n
         asked.append((sorted(partitions), longer_than_ms))
         return [ended]
 
-    monkeypatch.setattr(find, "end_ours", end)
+    monkeypatch.setattr(hanging, "end_ours", end)
     assert found_by(world.load.namespace)["hanging"] == [f"{name}: {ended}"]
     assert asked == [([TopicPartition(world.topic, 0), TopicPartition(world.topic, 1)], None)]
 
     def refused(*_: Any, **__: Any) -> None:
         raise AccessError("the broker refused ALTER on Cluster")
 
-    monkeypatch.setattr(find, "end_ours", refused)
+    monkeypatch.setattr(hanging, "end_ours", refused)
     found = found_by(world.load.namespace, fail_on_problems=False)
     assert (found["hanging"], found["problems"]) == ([], ["the broker refused ALTER on Cluster."])
 
@@ -221,7 +221,7 @@ def test_a_namespace_whose_brokers_do_not_answer_keeps_no_other_and_is_tried_aga
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
     from airflow_kafka_eos.errors import BrokerUnavailableError
-    from airflow_kafka_eos.hooks.kafka_eos import Resolved
+    from airflow_kafka_eos.hooks import Resolved
 
     world = left("decided")
     world.decide(world.prepare(["a"]))
@@ -284,7 +284,7 @@ def test_the_numbers_of_a_namespace_reach_a_statsd(
 def test_a_load_that_a_run_has_written_is_counted_by_that_run(
     left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_kafka_eos.sensors.loaded import LoadedSensor
+    from airflow_kafka_eos.sensors import LoadedSensor
 
     world = left("counted")
     manifest = world.prepare(["a", "b"], owner=OWNER)

@@ -16,8 +16,13 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import FILE_NAME
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.triggers.callbacks import report_unfinished_loads
-from airflow_kafka_eos.triggers.polling import OTHER_LEDGER, CleanupTrigger, LoadedTrigger, PollingTrigger
+from airflow_kafka_eos.triggers import (
+    OTHER_LEDGER,
+    CleanupTrigger,
+    LoadedTrigger,
+    PollingTrigger,
+    report_unfinished_loads,
+)
 from tests.airflow.conftest import Place
 from tests.airflow.held import Held, right, wait_gone
 from tests.airflow.processes import end_session, restart

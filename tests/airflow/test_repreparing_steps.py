@@ -64,7 +64,7 @@ def as_spark_would(home: Path, key: str, topic: str) -> Manifest:
     """What prepare makes of TWO, by the same writer in this process: starting Spark is what takes the time."""
     import pyarrow as pa
 
-    from airflow_kafka_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_kafka_eos.hooks import KafkaEosHook
 
     run("begin", key)
     with session() as opened:

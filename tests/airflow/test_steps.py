@@ -135,7 +135,7 @@ def test_loaded_says_at_its_timeout_who_holds_readers_back(
     from airflow.sdk.exceptions import AirflowSensorTimeout
 
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-    from airflow_kafka_eos.sensors.loaded import LoadedSensor
+    from airflow_kafka_eos.sensors import LoadedSensor
 
     name = topic()
     settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})

@@ -27,7 +27,7 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
-from airflow_kafka_eos.ledger.revision import current
+from airflow_kafka_eos.ledger.migrate import current
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 from airflow_kafka_eos.protocol.guards.id_caps import Caps
 from airflow_kafka_eos.sandbox.kafka import LocalKafka

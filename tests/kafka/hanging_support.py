@@ -17,7 +17,7 @@ from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_prod
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.protocol.hanging import find
+from airflow_kafka_eos.protocol import hanging
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.acls import Right, allow_exactly
 from tests.kafka.least_support import LEAST, NAMESPACE, PRINCIPAL
@@ -103,7 +103,7 @@ def lax(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def shared(lax: Secured, monkeypatch: pytest.MonkeyPatch) -> SharedTopic:
-    monkeypatch.setattr(find, "_APART_S", 0.2)
+    monkeypatch.setattr(hanging, "_APART_S", 0.2)
     topic = f"least-hanging-{next(_numbers)}-{time.time_ns()}"
     lax.plain.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
     return SharedTopic(lax, topic)

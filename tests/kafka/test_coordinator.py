@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.errors import BrokerTooOldError, ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, init_error
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, init_error, pattern_of, rows_on, state_of
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
-from airflow_kafka_eos.kafka.admin.list_transactions import pattern_of, rows_on, state_of
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import left_ms
 from airflow_kafka_eos.load import Verdict

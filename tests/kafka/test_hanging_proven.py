@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.errors import AccessError, NotFinishedError
-from airflow_kafka_eos.kafka.admin.list_transactions import Listed
+from airflow_kafka_eos.kafka.admin.coordinator import Listed
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.protocol.hanging import find
-from airflow_kafka_eos.protocol.hanging.find import HangingTransaction
+from airflow_kafka_eos.protocol import hanging
+from airflow_kafka_eos.protocol.hanging import HangingTransaction
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction
 from tests.acls import Right
@@ -113,7 +113,7 @@ def seeing(shared: SharedTopic, tmp_path: Path) -> Iterator[Session]:
 
 
 def find_one(session: Session, shared: SharedTopic) -> HangingTransaction:
-    (found,) = find.find(session, [shared.partition()], longer_than_ms=0)
+    (found,) = hanging.find(session, [shared.partition()], longer_than_ms=0)
     return found
 
 
@@ -156,7 +156,7 @@ def test_what_the_second_listing_has_does_not_hang(seeing: Session, shared: Shar
             return [row] if len(asked) > 1 else []
 
     late = replace(seeing, partitions=Late(seeing.partitions.wire))
-    assert find.find(late, [shared.partition()], longer_than_ms=0) == []
+    assert hanging.find(late, [shared.partition()], longer_than_ms=0) == []
     assert len(asked) == 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from airflow_kafka_eos.kafka.admin import list_transactions
+from airflow_kafka_eos.kafka.admin import coordinator
 from airflow_kafka_eos.transaction import CoordinatorState
 
 OURS = "airflow.0123456789.orders."
@@ -39,7 +39,7 @@ def listed(*names: str) -> Any:
 def test_of_a_listing_by_an_old_broker_ours_are_picked() -> None:
     """Before Kafka 4.1 it cannot filter by name, and shows what every application has."""
     wire: Any = Answers(listed(OURS + "k.1-0-1", "billing-7", "x" + OURS + "k.1-0-1"))
-    assert list_transactions.rows_on(wire, 1, OURS, ["Ongoing"], -1) == [(OURS + "k.1-0-1", CoordinatorState.ONGOING)]
+    assert coordinator.rows_on(wire, 1, OURS, ["Ongoing"], -1) == [(OURS + "k.1-0-1", CoordinatorState.ONGOING)]
 
 
 def partition(index: int, leader: int, error_code: int = 0) -> Any:
@@ -54,11 +54,11 @@ def metadata(*partitions: Any, error_code: int = 0) -> Any:
 def test_while_a_coordinator_is_away_there_are_no_places(away: Any) -> None:
     """A listing then hides the ids of its partition, and proves nothing."""
     wire: Any = Answers(metadata(partition(0, 1), away))
-    assert list_transactions.epochs(wire) is None
+    assert coordinator.epochs(wire) is None
     wire = Answers(metadata(partition(0, 1), partition(1, 2)))
-    assert list_transactions.epochs(wire) == frozenset({(0, 1, 3), (1, 2, 3)})
+    assert coordinator.epochs(wire) == frozenset({(0, 1, 3), (1, 2, 3)})
 
 
 def test_where_nobody_has_ever_written_a_transaction_there_are_none_to_miss() -> None:
     wire: Any = Answers(metadata(error_code=errors.UnknownTopicOrPartitionError.errno))
-    assert list_transactions.epochs(wire) == frozenset()
+    assert coordinator.epochs(wire) == frozenset()

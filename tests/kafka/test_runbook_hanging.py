@@ -16,7 +16,7 @@ from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.hanging.find import Whose, find
+from airflow_kafka_eos.protocol.hanging import Whose, find
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import reference
 from tests.kafka.hanging_support import SharedTopic

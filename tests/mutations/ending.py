@@ -137,7 +137,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "loaded-is-visible",
         "hidden-failure",
         "a run whose load was skipped by hand ends as failed, where Airflow would show it as successful",
-        "airflow_kafka_eos/sensors/cleanup.py",
+        "airflow_kafka_eos/sensors.py",
         "        if hidden is not None:",
         "        if hidden == summary:",
         (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 _PROTOCOL = "airflow_kafka_eos/protocol/"
-_FORGOTTEN = _PROTOCOL + "hanging/forgotten_markers.py"
+_FORGOTTEN = _PROTOCOL + "forgotten_markers.py"
 _OVER = _PROTOCOL + "guards/coordinator_watch.py"
-_HANGING = _PROTOCOL + "hanging/find.py"
+_HANGING = _PROTOCOL + "hanging.py"
 _POLLING = _PROTOCOL + "cleanup/poll.py"
 _EDGES = "tests/protocol/test_forgotten_edges.py::"
 _TESTS = "tests/protocol/test_forgotten.py::"
@@ -222,7 +222,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "forgotten-markers",
         "partitions-lost-by-deferring",
         "and handed over to the trigger",
-        "airflow_kafka_eos/triggers/polling.py",
+        "airflow_kafka_eos/triggers.py",
         "            partitions=self.partitions,\n",
         "",
         (_EDGES + "test_what_was_aborted_is_handed_over_to_the_trigger",),

@@ -58,7 +58,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         "key-names-the-data",
         "told-of-what-was-not-written",
         "assets follow what was written, not what topics= names",
-        "airflow_kafka_eos/sensors/loaded.py",
+        "airflow_kafka_eos/sensors.py",
         '        return sorted(arrival["topics"])',
         '        return sorted({*self.topics, *arrival["topics"]})',
         ("tests/adapters/test_lineage.py::"

@@ -18,7 +18,7 @@ OF_LEASES: tuple[Mutation, ...] = (
         "lease-for-the-first-event",
         "told-without-a-lease",
         "a task whose success would make what another one is making waits",
-        "airflow_kafka_eos/lineage/assets.py",
+        "airflow_kafka_eos/lineage.py",
         "            if other is None:\n                return\n",
         "            if other is None or left:\n                return\n",
         ("tests/adapters/test_first_event.py::test_one_goes_and_the_others_when_airflow_has_its_success",),

@@ -20,7 +20,7 @@ from airflow_kafka_eos.plugin import views
 from airflow_kafka_eos.plugin.dags import Access, load_named_by
 from airflow_kafka_eos.plugin.reads import visible
 from airflow_kafka_eos.plugin.views import ActionName, Standing
-from airflow_kafka_eos.protocol.hanging.find import HangingTransaction, Whose
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
 from airflow_kafka_eos.transaction import (
     TWO_PHASE_TIMEOUT_MS,
     CoordinatorState,

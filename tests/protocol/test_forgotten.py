@@ -14,10 +14,10 @@ from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, write_mar
 from airflow_kafka_eos.ledger.rows import TransactionRow
 from airflow_kafka_eos.load import LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.protocol import forgotten_markers as module
+from airflow_kafka_eos.protocol import hanging
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
-from airflow_kafka_eos.protocol.hanging import find
-from airflow_kafka_eos.protocol.hanging import forgotten_markers as module
-from airflow_kafka_eos.protocol.hanging.forgotten_markers import judge_forgotten
+from airflow_kafka_eos.protocol.forgotten_markers import judge_forgotten
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
@@ -110,7 +110,7 @@ class TestOnRealBrokers:
         manifest = prepare_forgotten(here, "ab", known=[2])
         transaction = end(here, manifest, Verdict.ABORT)
         with monkeypatch.context() as patched:
-            patched.setattr(find, "write_marker", refused)
+            patched.setattr(hanging, "write_marker", refused)
             problem = sweep_it(here)
         assert isinstance(problem, AccessError)
         for part in ("refused ALTER on Cluster", f"{here.topic}-0", "transactions hanging --abort"):

@@ -15,15 +15,15 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.admin.open_producers import write_marker
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.protocol import forgotten_markers, hanging
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.evidence import evidence
+from airflow_kafka_eos.protocol.forgotten_markers import end_forgotten
 from airflow_kafka_eos.protocol.guards.coordinator_watch import finished
-from airflow_kafka_eos.protocol.hanging import find, forgotten_markers
-from airflow_kafka_eos.protocol.hanging.forgotten_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.transaction import Marker, PreparedTransaction, TopicPartition, TransactionDescription
-from airflow_kafka_eos.triggers.polling import CleanupTrigger
+from airflow_kafka_eos.triggers import CleanupTrigger
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.forgetful import decide_anyway, end, prepare_forgotten, shown, sweep_it, write_forgotten
 from tests.protocol.late import produce_late
@@ -70,7 +70,7 @@ def test_one_broker_that_knows_no_such_id_is_not_believed(
     monkeypatch.setattr(forgotten_markers, "write_marker", lambda *_: pytest.fail("a marker past its coordinator"))
     with Wire(here.settings, timeout_s=30) as wire:
         assert end_forgotten(stale(here, wire), row, every) == []
-        assert find.find(stale(here, wire), [TopicPartition(here.topic, 0)], longer_than_ms=0) == []
+        assert hanging.find(stale(here, wire), [TopicPartition(here.topic, 0)], longer_than_ms=0) == []
     here.commit()
     assert here.visible() == ["a", "b"]
 
@@ -101,7 +101,7 @@ def test_a_cleanup_ends_nothing_of_another_load_that_was_given_up(here: World) -
     assert list(evidence(other.session, row).values()) == [Marker.COMMIT, Marker.MISSING]
     # nor does its own, nor maintenance: only a person does
     sweep_it(other)
-    find.end_ours(other.session, find.of_the_ledger(other.session))
+    hanging.end_ours(other.session, hanging.of_the_ledger(other.session))
     assert [p.partition.partition for p in shown(other, transaction)] == [1]
 
 
@@ -110,19 +110,19 @@ def test_nor_of_newer_attempts_of_its_own(here: World) -> None:
     transaction = end(here, manifest, Verdict.ABORT)
     here.session.ledger.decide_abort(manifest.attempt, decided_by=RUN, reason="refused")
     places = [TopicPartition(here.topic, n) for n in range(2)]
-    assert find.end_ours(here.session, places, here.load, up_to=0) == []
+    assert hanging.end_ours(here.session, places, here.load, up_to=0) == []
     assert len(shown(here, transaction)) == 2
-    assert len(find.end_ours(here.session, places, here.load, up_to=1)) == 2
+    assert len(hanging.end_ours(here.session, places, here.load, up_to=1)) == 2
 
 
 def test_maintenance_finds_what_no_cleanup_knows_of(here: World) -> None:
     manifest = prepare_forgotten(here, "ab", known=[2])
     transaction = end(here, manifest, Verdict.ABORT)
     here.session.ledger.decide_abort(manifest.attempt, decided_by=RUN, reason="refused")
-    everywhere = find.of_the_ledger(here.session)
-    assert find.end_ours(here.session, everywhere, longer_than_ms=None) == []  # a young one is its coordinator's
+    everywhere = hanging.of_the_ledger(here.session)
+    assert hanging.end_ours(here.session, everywhere, longer_than_ms=None) == []  # a young one is its coordinator's
     assert len(shown(here, transaction)) == 2
-    ended = [h for h in find.end_ours(here.session, everywhere) if h.attempt and h.attempt.load == here.load]
+    ended = [h for h in hanging.end_ours(here.session, everywhere) if h.attempt and h.attempt.load == here.load]
     assert (len(ended), shown(here, transaction)) == (2, [])
 
 
@@ -184,7 +184,7 @@ def test_records_dated_in_the_future_hang_too(here: World, monkeypatch: pytest.M
     manifest = prepare_forgotten(here, "ab", known=[0, 2])
     transaction = end(here, manifest, Verdict.ABORT)
     late = SimpleNamespace(time=lambda: time.time() - 60, monotonic=time.monotonic, sleep=time.sleep)
-    monkeypatch.setattr(find, "time", late)
+    monkeypatch.setattr(hanging, "time", late)
     assert sweep_it(here) is None
     assert (shown(here, transaction), is_closed(here)) == ([], True)
 

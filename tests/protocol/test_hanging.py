@@ -14,8 +14,7 @@ import pytest
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
-from airflow_kafka_eos.kafka.admin.list_transactions import Listed
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, Listed
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.wire import Wire
@@ -24,7 +23,7 @@ from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
-from airflow_kafka_eos.protocol.hanging.find import (
+from airflow_kafka_eos.protocol.hanging import (
     HangingTransaction,
     Whose,
     abort,

@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, CoordinatorEpochs
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
-from airflow_kafka_eos.kafka.admin.list_transactions import CoordinatorEpochs
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict

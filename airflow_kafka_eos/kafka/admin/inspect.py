@@ -12,8 +12,8 @@ from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeQuorumR
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer.transaction import EndTxnRequest
 
+from airflow_kafka_eos.kafka.admin.coordinator import everywhere
 from airflow_kafka_eos.kafka.admin.end_transactions import BEFORE_EPOCH_BUMP
-from airflow_kafka_eos.kafka.admin.list_transactions import everywhere
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.connections import finalized
 from airflow_kafka_eos.kafka.client.wire import Wire

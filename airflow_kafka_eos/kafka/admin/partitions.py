@@ -13,7 +13,7 @@ from kafka.protocol.admin.transactions import DescribeProducersRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from airflow_kafka_eos.errors import TopicError
-from airflow_kafka_eos.kafka.admin import list_transactions
+from airflow_kafka_eos.kafka.admin.coordinator import Listed, of_producers, transactional_ids_of
 from airflow_kafka_eos.kafka.admin.find_markers import METADATA_LAG_S, Evidence, find_markers, text_of
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.wire import Wire
@@ -44,7 +44,7 @@ class LsoBlocker(NamedTuple):
     """An open transaction, which holds back a partition's last stable offset.
 
     ``transactional_id`` is None when no coordinator shows it: another application's that may not be described here, or
-    a hanging one. Which of them only :func:`airflow_kafka_eos.protocol.hanging.find.find` tells.
+    a hanging one. Which of them only :func:`airflow_kafka_eos.protocol.hanging.find` tells.
     """
 
     producer_id: int
@@ -158,14 +158,14 @@ class Partitions:
         there = sorted(
             (p for p in self.producers([tp])[tp] if p.txn_start_offset >= 0), key=lambda p: p.txn_start_offset
         )
-        ids = list_transactions.transactional_ids_of(self.wire, (p.producer_id for p in there))
+        ids = transactional_ids_of(self.wire, (p.producer_id for p in there))
         return [
             LsoBlocker(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in there
         ]
 
-    def listed(self, producer_ids: Iterable[int]) -> list[list_transactions.Listed]:
+    def listed(self, producer_ids: Iterable[int]) -> list[Listed]:
         """What each broker lists of these producer ids; what may not be described is left out without a word."""
-        return list_transactions.of_producers(self.wire, producer_ids)
+        return of_producers(self.wire, producer_ids)
 
     # -- evidence --------------------------------------------------------------------------------------------------
 

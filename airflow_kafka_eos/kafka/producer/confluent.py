@@ -37,11 +37,15 @@ from airflow_kafka_eos.errors import (
     TopicError,
 )
 from airflow_kafka_eos.kafka.client.settings import CONNECTION_KEYS, KafkaSettings
-from airflow_kafka_eos.kafka.producer.interface import Tally, WriteTarget, check_unchanged, confirm, left_ms
-from airflow_kafka_eos.kafka.producer.record_errors import (
+from airflow_kafka_eos.kafka.producer.interface import (
+    Tally,
+    WriteTarget,
     already_prepared,
     bad_timestamp,
     beyond_librdkafka,
+    check_unchanged,
+    confirm,
+    left_ms,
     no_header_name,
     too_large,
     too_old,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from alembic import context
 
-from airflow_kafka_eos.ledger.migrations.resuming import make_resumable
 from airflow_kafka_eos.ledger.tables import VERSION_TABLE, metadata
 
 context.configure(
@@ -13,7 +12,5 @@ context.configure(
     version_table=VERSION_TABLE,
     transactional_ddl=True,
 )
-if context.get_context().dialect.name in ("mysql", "mariadb"):
-    make_resumable(context.get_context().impl, context.config.attributes["connection"])
 with context.begin_transaction():
     context.run_migrations()

@@ -10,7 +10,7 @@ from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP, SweepReport, finish, needs_quiet_period, sweep
-from airflow_kafka_eos.protocol.hanging.find import end_ours
+from airflow_kafka_eos.protocol.hanging import end_ours
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.visible import arrival_of, lags
 from airflow_kafka_eos.transaction import TopicPartition
@@ -43,8 +43,8 @@ class CleanPoll:
     What only a person can end is not waited for: ``problem`` says it.
 
     Coordinators' word is not the last one: they forget to end a transaction in some partitions
-    (:mod:`..hanging.forgotten_markers`). So where anything was aborted, the leaders of its partitions are asked as
-    well, and what hangs there is ended.
+    (:mod:`..forgotten_markers`). So where anything was aborted, the leaders of its partitions are asked as well, and
+    what hangs there is ended.
 
     :param partitions: of a poll that this one goes on with, see :attr:`partitions`.
     :param aborted: the ids that it has ended.

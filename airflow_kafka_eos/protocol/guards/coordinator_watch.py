@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
+from airflow_kafka_eos.kafka.admin.coordinator import are_seen
 from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
-from airflow_kafka_eos.kafka.admin.list_transactions import are_seen
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TransactionDescription
 

@@ -153,8 +153,8 @@ def check_cluster(session: Session, rows: Iterable[AttemptRow], *, closed_too: b
 def is_of_other_cluster(session: Session, row: AttemptRow) -> bool:
     """Whether an attempt was written to another cluster.
 
-    Where that is not known it passes for this one: attempts of before ledger revision 0005, those that no application
-    was submitted for, and brokers that tell no cluster id.
+    Where that is not known it passes for this one: attempts that no application was submitted for, and brokers
+    that tell no cluster id.
     """
     return row.cluster_id is not None and session.cluster_id not in (None, row.cluster_id)
 

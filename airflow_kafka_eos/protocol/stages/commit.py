@@ -30,9 +30,9 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, missing_for_good
+from airflow_kafka_eos.protocol.forgotten_markers import end_forgotten
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_repairs_known
-from airflow_kafka_eos.protocol.hanging.forgotten_markers import end_forgotten
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned, repair
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import FINAL, Marker, Outcome, TopicPartition, judge_decided
@@ -101,8 +101,8 @@ def commit(
         been repaired already, for the ledger was restored from a backup; terminal, a person decides.
     :raises UndecidableError: there is no commit decision, or the load was given up.
     :raises OtherClusterError: it was written to another cluster, and is not verified committed.
-    :raises AccessError: markers that a coordinator has forgotten cannot be written
-        (:mod:`..hanging.forgotten_markers`), ALTER on the Cluster is missing; all else of the load was asked for.
+    :raises AccessError: markers that a coordinator has forgotten cannot be written (:mod:`..forgotten_markers`),
+        ALTER on the Cluster is missing; everything else of the load was asked for.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
     row = decided_attempt(session, load)
@@ -195,7 +195,7 @@ def commit_pass(
     """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting, and no repair.
 
     :param ends_forgotten: see also whether coordinators have forgotten what is open, and end that
-        (:mod:`..hanging.forgotten_markers`).
+        (:mod:`..forgotten_markers`).
     :raises InDoubtError: see :func:`commit`.
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.

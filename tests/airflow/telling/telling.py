@@ -7,7 +7,7 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
-from airflow_kafka_eos.sensors.loaded import LoadedSensor
+from airflow_kafka_eos.sensors import LoadedSensor
 
 START = datetime(2026, 1, 1)
 TOPIC = os.environ.get("TEST_TOPIC", "topic")

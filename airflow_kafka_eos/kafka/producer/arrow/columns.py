@@ -9,12 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_eos.kafka.producer import record_errors
 from airflow_kafka_eos.kafka.producer.arrow import batcher
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Columns
 from airflow_kafka_eos.kafka.producer.arrow.binary import binary, from_parts, lengths_of, offsets_of
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import column
-from airflow_kafka_eos.kafka.producer.interface import WriteTarget
+from airflow_kafka_eos.kafka.producer.interface import WriteTarget, bad_timestamp, no_header_name
 
 #: Bytes of a batch that are looked at in one go: bounds the memory beside Arrow's own, and the 32-bit offsets.
 _PIECE_BYTES = 32 * 1024 * 1024
@@ -44,7 +43,7 @@ def read(batch: pa.RecordBatch, target: WriteTarget, now_ms: int) -> Columns:
     try:
         encoded, header_bytes = (None, None) if headers is None else sections(headers)
     except NamelessHeader:
-        raise record_errors.no_header_name(target) from None
+        raise no_header_name(target) from None
     timestamps = column(batch, "timestamp")
     if timestamps is not None:
         # numbers below a millisecond are cut off
@@ -57,7 +56,7 @@ def read(batch: pa.RecordBatch, target: WriteTarget, now_ms: int) -> Columns:
             topics = column(batch, "topic")
             topic = None if topics is None else topics[row].as_py()
             name = topic or target.default_topic or ""
-            raise record_errors.bad_timestamp(name, min(int(timestamps[row]), -1), target)
+            raise bad_timestamp(name, min(int(timestamps[row]), -1), target)
         timestamps = timestamps.astype(np.int64, copy=False)
     return Columns(
         batch.num_rows,

@@ -14,13 +14,22 @@ from airflow_kafka_eos.errors import ProducerFencedError
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import PipelinedWire
-from airflow_kafka_eos.kafka.producer import record_errors
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, Columns, TooLarge
 from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import UnplacedRow, place
 from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
 from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import ANSWER_S, SentTransaction
-from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget, check_unchanged, left_ms
+from airflow_kafka_eos.kafka.producer.interface import (
+    TopicLimits,
+    WriteTarget,
+    already_prepared,
+    check_unchanged,
+    left_ms,
+    too_large,
+    too_old,
+    unknown_partition,
+    unknown_topic,
+)
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.records.compression import compressor
 from airflow_kafka_eos.manifest import PartitionWrites
@@ -90,7 +99,7 @@ class ArrowWriter(SentTransaction):
         """See the interface. Waits while more than ``queue.buffering.max.kbytes`` are not acknowledged."""
         sender, batcher = self._opened()
         if self._prepared:
-            raise record_errors.already_prepared(self._target)
+            raise already_prepared(self._target)
         for piece in pieces(batch):
             columns = read(piece, self._target, self._now_ms())
             try:
@@ -103,12 +112,12 @@ class ArrowWriter(SentTransaction):
                     sender.put(sealed)
             except UnplacedRow as e:
                 if e.partition is None or e.topic is None:
-                    raise record_errors.unknown_topic(e.topic, self._target) from None
-                raise record_errors.unknown_partition(e.topic, e.partition, self._target) from None
+                    raise unknown_topic(e.topic, self._target) from None
+                raise unknown_partition(e.topic, e.partition, self._target) from None
             except TooLarge as e:
                 key = None if columns.key is None else columns.key[e.row].as_py()
                 topic, partition = e.partition.topic, e.partition.partition
-                raise record_errors.too_large(topic, partition, e.size, self._target, key) from None
+                raise too_large(topic, partition, e.size, self._target, key) from None
 
     def prepare(self) -> tuple[PreparedTransaction, tuple[PartitionWrites, ...]]:
         """See the interface."""
@@ -132,7 +141,7 @@ class ArrowWriter(SentTransaction):
         late = np.flatnonzero(columns.timestamps < self._oldest[topics])
         if len(late):
             row = int(late[0])
-            raise record_errors.too_old(sorted(self._topics)[topics[row]], int(columns.timestamps[row]), self._target)
+            raise too_old(sorted(self._topics)[topics[row]], int(columns.timestamps[row]), self._target)
 
     def _opened(self) -> tuple[Sender, Batcher]:
         if self._sender is None or self._batcher is None:

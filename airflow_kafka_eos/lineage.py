@@ -1,4 +1,6 @@
-"""Asset events of a load that readers see: one for each topic, once per load (docs/assets.md).
+"""What a load that readers see tells others: asset events, OpenLineage's facets, numbers for Airflow's Stats.
+
+Asset events: one for each topic, once per load (docs/assets.md).
 
 Airflow registers the events of a task together with its success, so what it has registered is what was told: before
 anything is told, Airflow is asked for it. A cleared or backfilled ``loaded`` of a committed load wakes nobody again.
@@ -26,14 +28,20 @@ from urllib.parse import quote
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
+from airflow.sdk.observability.stats import gauge, incr, normalize_name_for_stats, timing
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TerminalError
+from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+
 
 log = logging.getLogger(__name__)
 
+#: How the names of all numbers begin (docs/howto-on-call.md names them all).
+PREFIX = "kafka_eos"
 #: Airflow has the success of whoever acquired the lease by then, on a busy machine too.
 LEASE_TTL = timedelta(seconds=60)
 #: Nobody waits longer.
@@ -301,3 +309,71 @@ def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
         log.warning("events of %s cannot be read: this load sends its own, maybe for the second time: %s", key.uri, e)
         return False
     return any((event.extra or {}).get("load") == arrival["load"] for event in events)
+
+
+def lineage_of(
+    arrival: Mapping[str, Any] | None, *, topics: Iterable[str], server: str, wrote: bool
+) -> OperatorLineage[Any, Any]:
+    """The topics of a load as output datasets, ``kafka://<server>`` and ``<topic>`` (OpenLineage's naming).
+
+    :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load; None: no load, no datasets.
+    :param wrote: with rows and bytes. Not of a load that was loaded before: they would be counted twice.
+    """
+    # nobody needs it installed: it is OpenLineage that calls
+    from airflow.providers.common.compat.openlineage.facet import (
+        Dataset,
+        OutputDataset,
+        OutputStatisticsOutputDatasetFacet,
+    )
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    outputs: list[Dataset] = []
+    for topic in topics if arrival is not None else ():
+        found = arrival["topics"].get(topic, {"records": 0, "bytes": 0}) if arrival else {}
+        statistics = OutputStatisticsOutputDatasetFacet(rowCount=found["records"], size=found["bytes"])
+        outputs.append(
+            OutputDataset(
+                namespace=f"kafka://{server}",
+                name=topic,
+                outputFacets={"outputStatistics": statistics} if wrote else {},
+            )
+        )
+    return OperatorLineage(outputs=outputs)
+
+
+def send_gauges(namespace: str, numbers: Mapping[str, int]) -> None:
+    """What is now, by name."""
+    for number, value in numbers.items():
+        _send(gauge, namespace, number, value)
+
+
+def count(namespace: str, number: str, by: int) -> None:
+    """What happened so many times more."""
+    if by > 0:
+        _send(incr, namespace, number, by)
+
+
+def count_arrival(load: LoadIdentity, arrival: Mapping[str, Any], now: datetime) -> None:
+    """A load that readers see for the first time.
+
+    :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load.
+    """
+    for number, by in (
+        ("loads", 1),
+        ("records", arrival["records"] or 0),
+        ("attempts", arrival["attempt"]),
+        ("repaired_transactions", arrival["repaired"]),
+    ):
+        count(load.namespace, number, by)
+    passed = max(timedelta(0), now - datetime.fromisoformat(arrival["decided_at"]))
+    _send(timing, load.namespace, "decided_to_visible", passed)
+
+
+def _send(send: Callable[..., None], namespace: str, number: str, value: float | timedelta) -> None:
+    """Twice, as Airflow sends its own while it keeps their former names: ``kafka_eos.<number>`` with the namespace as a
+    tag, and ``kafka_eos.<namespace>.<number>`` for a StatsD without tags, where namespaces would overwrite each other.
+    """
+    send(f"{PREFIX}.{number}", value, tags={"namespace": namespace})
+    # a dot in the name would make a level of its own
+    level = normalize_name_for_stats(namespace, log_warning=False).replace(".", "_")
+    send(f"{PREFIX}.{level}.{number}", value)

@@ -1,1 +1,0 @@
-"""Airflow connections to what the protocol needs."""

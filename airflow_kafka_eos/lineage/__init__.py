@@ -1,1 +1,0 @@
-"""What a visible load tells others: asset events, OpenLineage datasets."""

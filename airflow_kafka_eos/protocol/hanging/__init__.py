@@ -1,1 +1,0 @@
-"""Open transactions that nobody will end: those of others, and markers that a coordinator forgot."""

@@ -1,0 +1,423 @@
+"""What waits: cleanup, the load's teardown, and loaded, its leaf.
+
+Each looks by itself, and is deferred only where it has to wait.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, assert_never
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
+
+from airflow_kafka_eos.arguments import Duration, check_bool, check_text, check_topics, duration
+from airflow_kafka_eos.config import deferrable as in_the_triggerer
+from airflow_kafka_eos.config import setting
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TransientError
+from airflow_kafka_eos.lineage import LEASE_TTL, alias_of, announce, check_server, count_arrival, server_of
+from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.naming import counted
+from airflow_kafka_eos.operators.base import (
+    FINAL_WHEN_DECIDED,
+    LoadOperator,
+    Step,
+    are_siblings,
+    no_retry_of_terminal_errors,
+    owner_index,
+    owner_of,
+    task_of,
+)
+from airflow_kafka_eos.triggers import OTHER_LEDGER, CleanupTrigger, LoadedTrigger
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context, XComArg
+
+    from airflow_kafka_eos.ledger.ledger import Ledger
+    from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll, Poll
+    from airflow_kafka_eos.triggers import PollingTrigger
+
+
+class PollingLoadSensor(LoadOperator, BaseSensorOperator):
+    """Base of cleanup and loaded: a look by the sensor itself, and deferral only where it has to wait.
+
+    :param poke_interval: a timedelta, or seconds, between two looks.
+    :param timeout: a timedelta, or seconds, after which it fails; a retry waits as long again.
+    """
+
+    template_fields: Sequence[str] = LoadOperator.template_fields
+    #: what it defers to
+    trigger_class: ClassVar[type[PollingTrigger]]
+
+    # poke_interval and timeout are named so that default_args reach them
+    def __init__(
+        self,
+        *,
+        deferrable: bool | None = None,
+        poke_interval: Duration = 2.0,
+        timeout: Duration = 3600.0,
+        **kwargs: Any,
+    ) -> None:
+        kwargs["poke_interval"] = duration("poke_interval", poke_interval).total_seconds()
+        kwargs["timeout"] = duration("timeout", timeout).total_seconds()
+        wanted = in_the_triggerer(deferrable)
+        # a skipped cleanup or loaded would show a failed load as a successful run, whatever default_args say
+        kwargs |= {"soft_fail": False, "never_fail": False, "silent_fail": False, "mode": "poke"}
+        super().__init__(**kwargs)
+        self.deferrable = wanted
+        self._ledger_id: str | None = None
+
+    def before_polling(self, owner: str) -> None:
+        """What has to be asked once, before the first poll. Nothing here."""
+
+    @abstractmethod
+    def new_poll(self, owner: str) -> Poll:
+        """The protocol's poll that this sensor repeats."""
+
+    @abstractmethod
+    def new_trigger(self, owner: str) -> PollingTrigger:
+        """The trigger that repeats the same poll in the triggerer."""
+
+    @abstractmethod
+    def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
+        """What the task returns, of what the poll found."""
+
+    def trigger_fields(self) -> dict[str, Any]:
+        """What every trigger of ours needs: rendered names, connection ids, and which ledger was looked into."""
+        names = ("namespace", "load_name", "load_key", "kafka_conn_id", "ledger_conn_id")
+        own = {"poll_s": float(self.poke_interval), "ledger_id": self._ledger_id}
+        return {name: getattr(self, name) for name in names} | own
+
+    def execute(self, context: Context) -> Any:
+        """Look once; done, or wait."""
+        owner = owner_of(context)
+        give_up = time.monotonic() + self.timeout
+        with self.as_step(context) as step:
+            while True:
+                try:
+                    self.before_polling(owner)
+                    break
+                except TransientError as e:  # not deferred: what the trigger is to be told is not known yet
+                    if time.monotonic() >= give_up:
+                        raise
+                    self.log.info("%s: %s", type(e).__name__, e)
+                    time.sleep(self.poke_interval)
+            poll = self.new_poll(owner)
+            if not self._wait(poll, give_up, may_defer=self.deferrable):
+                wait = timedelta(seconds=self.timeout)
+                self.defer(trigger=self.new_trigger(owner), method_name="execute_complete", timeout=wait)
+            return self.done(poll.summary(), context, step)
+
+    def _wait(self, poll: Poll, give_up: float, *, may_defer: bool) -> bool:
+        """True once there is nothing to wait for; False where the triggerer is to wait on.
+
+        :raises AirflowSensorTimeout: past ``give_up``, on the monotonic clock.
+        """
+        told = ""
+        while (waiting_for := self._look(poll)) is not None:
+            if waiting_for != told:  # once: it may stay so for an hour
+                self.log.info("%s waits: %s", self.step_name, waiting_for)
+                told = waiting_for
+            if may_defer and self._knows_its_ledger():
+                return False
+            if time.monotonic() >= give_up:
+                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}")
+            time.sleep(self.poke_interval)
+        return True
+
+    def _knows_its_ledger(self) -> bool:
+        """Whether the trigger can be told which ledger it is; it may be known while no broker answers."""
+        if self._ledger_id is None:
+            with suppress(TransientError), self._resolve().ledger() as ledger:
+                self._ledger_id = ledger.ledger_id
+        return self._ledger_id is not None
+
+    def _look(self, poll: Poll) -> str | None:
+        try:
+            with self.open_session(FINAL_WHEN_DECIDED) as session:
+                self._ledger_id = session.ledger.ledger_id
+                return poll(session)
+        except TransientError as e:
+            return f"{type(e).__name__}: {e}"  # a broker that is away is waited for like everything else
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """What the trigger found."""
+        found = event or {}
+        with self.as_step(context) as step:
+            if found.get("status") == "done":
+                return self.done(found["summary"], context, step)
+            if found.get("status") == OTHER_LEDGER:
+                self.log.warning("THE TRIGGERER CANNOT WAIT, this worker does: %s", found["error"])
+                poll = self.trigger_class(**found["fields"]).new_poll()
+                self._wait(poll, time.monotonic() + self.timeout, may_defer=False)
+                return self.done(poll.summary(), context, step)
+            error = str(found.get("error", "the trigger ended without an event"))
+            raise AirflowFailException(error) if found.get("final") else AirflowException(error)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """At the timeout, say what was waited for: the trigger's own log is elsewhere."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSensorTimeout as e:
+            with self.as_step(context) as step:
+                owner = owner_of(context)
+                try:
+                    self.before_polling(owner)
+                    poll = self.new_poll(owner)
+                    waiting_for = self._look(poll)
+                except (KafkaEosError, AirflowFailException) as look:
+                    raise AirflowSensorTimeout(f"after {self.timeout:g} s: {look}") from e
+                if waiting_for is None:
+                    return self.done(poll.summary(), context, step)
+                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e
+
+
+class LoadedSensor(PollingLoadSensor):
+    """loaded: the leaf of a load. Carries the asset outlets.
+
+    Waits until the last stable offset has passed the load's last record; names whoever holds it back.
+
+    Then it tells of the load, once: an asset event for each topic and each outlet (docs/assets.md).
+    """
+
+    template_fields: Sequence[str] = (*LoadOperator.template_fields, "topics")
+    trigger_class = LoadedTrigger
+    step_name = "loaded"
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] | XComArg = (),
+        asset_events: bool = True,
+        asset_server: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_text("asset_server", asset_server)
+        check_server(asset_server)
+        check_topics(topics, some=False)  # and again when rendered: they may come from another task
+        check_bool("asset_events", asset_events)
+        super().__init__(**kwargs)
+        self.topics: Any = topics  # rendered when it is read
+        self.asset_server = asset_server
+        self._alias = alias_of(self._known_name()) if asset_events and topics else None
+        if self._alias is not None:
+            self.outlets = [*self.outlets, self._alias]
+        self._arrival: dict[str, Any] | None = None
+        self._wrote = False
+
+    def _known_name(self) -> str:
+        """The load's, but for a template: it is rendered too late for an outlet."""
+        is_template = "{{" in self.load_name or "{%" in self.load_name
+        return f"{self.dag_id}.{self.task_id}" if is_template else self.load_name
+
+    def before_polling(self, owner: str) -> None:
+        """
+        :raises AirflowFailException: the rendered ``topics`` are no list of names.
+        """
+        with no_retry_of_terminal_errors():
+            check_topics(self.topics, rendered=True, some=False)
+
+    def new_poll(self, owner: str) -> Poll:
+        from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll
+
+        return VisiblePoll(self.load_identity)
+
+    def new_trigger(self, owner: str) -> LoadedTrigger:
+        return LoadedTrigger(**self.trigger_fields())
+
+    def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
+        self._arrival = summary
+        self._wrote = summary["by"] == owner_of(context)
+        before: list[str] = []
+        news = ""
+        if self.outlets:
+            place, by = cache(self._resolve), task_of(context)
+
+            def acquire(what: Collection[str]) -> str | None:
+                with place().ledger() as ledger:  # opened for each question: one that is away may come back
+                    return ledger.acquire_lease(what, by=by, ttl=LEASE_TTL)
+
+            told = announce(
+                context,
+                self.outlets,
+                summary,
+                alias=self._alias,
+                topics=self._topics(summary),
+                server=self._server(),
+                acquire=acquire,
+            )
+            self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
+            before = told.before
+            news = f"; asset events: {', '.join(told.events) or 'none, they were sent before'}"
+        if self._wrote and not before:  # a cleared loaded counts no load twice
+            count_arrival(self.load_identity, summary, datetime.now(UTC))
+        step.attempt = summary["attempt"]
+        topics = ", ".join(self._topics(summary)) or "no topic"
+        step.done(summary["load"], f"readers see {summary['records'] or 0:,} records in {topics}{news}")
+        return summary
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """OpenLineage's hook: the topics with their rows."""
+        from airflow_kafka_eos.lineage import lineage_of
+
+        topics = self._topics(self._arrival) if self._arrival else ()
+        return lineage_of(self._arrival, topics=topics, server=self._server(), wrote=self._wrote)
+
+    def _topics(self, arrival: dict[str, Any]) -> list[str]:
+        """Those that were written to: what is in ``topics`` says what may be written, by the DAG as it is now."""
+        return sorted(arrival["topics"])
+
+    def _server(self) -> str:
+        return self.asset_server or server_of(self._resolve().settings.bootstrap_servers)
+
+
+class CleanupLoadSensor(PollingLoadSensor):
+    """cleanup: lists what the run's attempts left open, and ends it.
+
+    Reads the decision first: a decided load is rolled forward, an undecided one made undecidable and aborted.
+
+    ::
+
+        cleanup = CleanupLoadSensor(task_id="cleanup", load_name="orders", quiet_period=timedelta(seconds=30))
+        cleanup.as_teardown(setups=begin, on_failure_fail_dagrun=True)
+
+    What only commit or a person can end (a decided transaction was lost, its load given up, or one hangs and ALTER on
+    the Cluster is missing) is not waited for. It is a warning in the log and ``problem`` in the result, no failure:
+    loaded, which has waited for commit, fails the run.
+    """
+
+    trigger_class = CleanupTrigger
+    step_name = "cleanup"
+
+    def __init__(self, *, quiet_period: Duration | None = None, **kwargs: Any) -> None:
+        wanted = duration("quiet_period", setting("quiet_period", quiet_period), zero=True)
+        super().__init__(**kwargs)
+        self.quiet_period = wanted
+        self._up_to = 0
+        self._poll: CleanPoll | None = None
+
+    def before_polling(self, owner: str) -> None:
+        """See :meth:`look_up`."""
+        with no_retry_of_terminal_errors(), self._resolve().ledger() as ledger:
+            self.look_up(ledger, owner)
+
+    def look_up(self, ledger: Ledger, owner: str) -> None:
+        """Which attempts are this run's own, once: a poll that outlives its task must not touch a later one.
+
+        Rule: up-to-its-own-attempt.
+
+        :raises ConfigurationError: the ledger does not know the load that begin has opened: it is another ledger.
+        """
+        from airflow_kafka_eos.protocol.cleanup.poll import own_number
+
+        if ledger.load(self.load_identity) is None:
+            raise ConfigurationError(
+                f"the ledger {ledger!r} does not know this load, although begin has opened it",
+                remedy="Let all workers use one ledger: set ledger_conn_id to a database that they share",
+                load=str(self.load_identity),
+            )
+        rows = ledger.attempts(self.load_identity)
+        self._up_to = own_number(rows, owner)
+        if self._up_to == 0 and any(are_siblings(owner, r.responsible) for r in rows):
+            raise ConfigurationError(
+                f"this run's attempts are of {rows[-1].responsible}, cleanup is of {owner}",
+                remedy="Put begin, prepare, decide, commit and cleanup of a load into one task group",
+                load=str(self.load_identity),
+            )
+
+    def new_poll(self, owner: str) -> Poll:
+        from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+
+        self._poll = CleanPoll(
+            self.load_identity, up_to=self._up_to, by=owner, quiet_s=self.quiet_period.total_seconds()
+        )
+        return self._poll
+
+    def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
+        """
+        :raises AirflowFailException: see :func:`hidden_failure`.
+        """
+        problem = summary.get("problem")
+        hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
+        if hidden is not None:
+            if problem:  # what is raised says something else
+                self.log.warning("NOT CLEAN, and cleanup alone cannot change that: %s", problem)
+            raise AirflowFailException(f"load {summary['load']}, cleaned up: {hidden}")
+        step.attempt = self._up_to or None
+        if problem:
+            step.done(summary["load"], f"NOT CLEAN, and cleanup alone cannot change that: {problem}", warns=True)
+        else:
+            step.done(summary["load"], swept_text(summary["aborted"], summary.get("state")))
+        return summary
+
+    def new_trigger(self, owner: str) -> CleanupTrigger:
+        return CleanupTrigger(
+            **self.trigger_fields(),
+            owner=owner,
+            up_to=self._up_to,
+            quiet_s=self.quiet_period.total_seconds(),
+            partitions=() if self._poll is None else self._poll.partitions,
+            aborted=() if self._poll is None else self._poll.aborted,
+        )
+
+
+def swept_text(aborted: Sequence[str], state: str | None) -> str:
+    """What a sweep did, for people. No I/O."""
+    what = f"aborted {counted(aborted)}" if aborted else "nothing was open"
+    return f"clean: {what}" + ("" if state is None else f"; the load is {state}")
+
+
+def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Collection[str]) -> str | None:
+    """Why Airflow would show the run as successful although it is not, or None. No I/O.
+
+    Marking a run (Airflow 3.3.2) skips all of its tasks that have not begun, but for teardowns; when those are
+    through, it judges the run by its leaves, for which skipped is as good as success. So a load's leaf must not be
+    skipped behind a begin that has succeeded, whoever skips it: a person, or a check that raises AirflowSkipException.
+    Not of a committed load either: nobody has waited until readers see it (rule: loaded-is-visible), nor told them of
+    it.
+
+    :param load: the load's state in the ledger.
+    :param tasks: task id -> state, the tasks of the load's group.
+    :param leaves: which of them are its ``loaded``.
+    """
+    skipped = sorted(task for task, state in tasks.items() if state == "skipped")
+    failed = sorted(task for task, state in tasks.items() if state == "failed")
+    untold = not set(skipped).isdisjoint(leaves)
+    state = None if load is None else LoadState(load)
+    if not skipped or (state is LoadState.COMMITTED and not failed and not untold):
+        return None
+    match state:
+        case LoadState.COMMITTED:
+            remedy = "Clear what was skipped, and cleanup, so that those who wait for the load are told"
+        case None | LoadState.ABORTED:
+            remedy = "Nothing of it is visible. To load it after all, clear prepare with what is downstream of it"
+        case (
+            LoadState.COMMITTING | LoadState.REPAIRING | LoadState.IN_DOUBT | LoadState.GIVEN_UP
+            # cleanup has made these ABORTED by now
+            | LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING
+        ):
+            remedy = "It is decided. Clear commit with what is downstream of it, and cleanup, to finish it"
+        case _:
+            assert_never(state)
+    return (
+        f"it is {load or 'not begun'}, {', '.join(skipped)} skipped and {', '.join(failed) or 'none'} failed. Airflow "
+        f"would show the run as successful. {remedy}"
+    )
+
+
+def _states_of_group(context: Any) -> tuple[dict[str, str | None], set[str]]:
+    """Of the tasks of this cleanup's group and map index, but for itself; and which of them are ``loaded``."""
+    ti, dag = context["ti"], context["dag"]
+    group = ti.task_id.rpartition(".")[0]
+    wanted = [t for t in dag.task_ids if t.rpartition(".")[0] == group and t != ti.task_id]
+    index = owner_index(context)
+    found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=wanted, map_index=index)
+    suffix = "" if index is None else f"_{index}"  # as Airflow names a mapped task there
+    states = {task: None if state is None else str(state) for task, state in found.get(ti.run_id, {}).items()}
+    return states, {task + suffix for task in wanted if isinstance(dag.get_task(task), LoadedSensor)}

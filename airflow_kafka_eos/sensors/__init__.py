@@ -1,1 +1,0 @@
-"""cleanup and loaded: what waits, deferrable."""

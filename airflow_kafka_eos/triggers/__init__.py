@@ -1,1 +1,0 @@
-"""What the sensors wait with, in the triggerer."""
