@@ -29,7 +29,7 @@ Transactions(scope="loads")  # wrong: arg-type
 Transactions(quiet_period="60")  # wrong: arg-type
 Transactions(hold_tim=60)  # wrong: call-arg
 QUICK.hold_time = 60  # wrong: misc
-Checks(1)  # wrong: misc
+Checks(1)  # wrong: call-arg
 Checks(check=True)  # wrong: arg-type
 ExactlyOnceLoad("a", job="j.py", topics=["t"], transactions=QUICK, checks=Checks(min_records=None), tooltip="all")
 ExactlyOnceLoad("a", job="j.py", topics=["t"], value_format={"format": "json", "registration": "lookup"})
