@@ -126,7 +126,7 @@ def check_topics(topics: Any, *, argument: str = "topics", rendered: bool = Fals
             continue
         if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
             raise ConfigurationError(
-                f"{argument}={_shown(list(topics))}: {_shown(name)} cannot be the name of a topic",
+                f"{argument}={shown(list(topics))}: {shown(name)} cannot be the name of a topic",
                 remedy="Kafka takes letters, digits, '.', '_' and '-', at most 249 of them",
             )
 
@@ -145,7 +145,7 @@ def check_job_or_sql(job: Any, sql: Any) -> None:
     """Exactly one of them."""
     if (job is None) == (sql is None):
         raise ConfigurationError(
-            f"job={_shown(job)} and sql={_shown(sql)}: one of them must be set",
+            f"job={shown(job)} and sql={shown(sql)}: one of them must be set",
             remedy="Set either job=… or sql=…",
         )
     forms = "'file.py', 'file.py:function' or 'package.module:function'"
@@ -169,7 +169,7 @@ def check_json(value: Any, *, argument: str = "job_args") -> None:
     check_mapping(argument, value)
     for place, found in _no_json(value, argument):
         raise ConfigurationError(
-            f"{place} is {_shown(found)} of type {type(found).__name__}, which cannot be written as JSON",
+            f"{place} is {shown(found)} of type {type(found).__name__}, which cannot be written as JSON",
             remedy="Use texts, numbers, True, False, None, lists and dicts; a date as a text, such as '{{ ds }}'",
         )
 
@@ -211,7 +211,7 @@ def _check_list(argument: str, value: Any, problem: str, remedy: str) -> None:
     """
     if isinstance(value, str):
         raise ConfigurationError(
-            f"{argument}={_shown(value)} is a text", remedy=f"Pass a list: {argument}=[{value!r}]"
+            f"{argument}={shown(value)} is a text", remedy=f"Pass a list: {argument}=[{value!r}]"
         )
     is_sequence = hasattr(value, "__len__") and hasattr(value, "__getitem__")
     if not is_sequence or isinstance(value, (bytes, Mapping)):
@@ -221,13 +221,14 @@ def _check_list(argument: str, value: Any, problem: str, remedy: str) -> None:
 def _wrong(argument: str, value: object, problem: str, remedy: str) -> ConfigurationError:
     if is_filled_in_later(value):
         return ConfigurationError(
-            f"{argument}={_shown(value)} is filled in when the task runs, and {argument} has to be known when the DAG "
+            f"{argument}={shown(value)} is filled in when the task runs, and {argument} has to be known when the DAG "
             "is parsed",
             remedy=f"{remedy}. Templates and what earlier tasks return go into the arguments that are templated",
         )
-    return ConfigurationError(f"{argument}={_shown(value)} is {problem}", remedy=remedy)
+    return ConfigurationError(f"{argument}={shown(value)} is {problem}", remedy=remedy)
 
 
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
+def shown(value: object) -> str:
+    """A value for an error, cut off where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

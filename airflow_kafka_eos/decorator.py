@@ -63,7 +63,11 @@ class DecoratedLoad:
         return group
 
     def override(self, **arguments: Unpack[OverridingArguments]) -> DecoratedLoad:
-        """The same function with other arguments of ExactlyOnceLoad: another ``group_id`` for a second call, say."""
+        """The same function with other arguments of ExactlyOnceLoad: another ``group_id`` for a second call, say.
+
+        What is given takes the place of what was there, ``checks`` and ``transactions`` whole: for one field more of
+        theirs, :func:`dataclasses.replace` makes a copy.
+        """
         return DecoratedLoad(self.function, self._arguments | arguments)
 
 

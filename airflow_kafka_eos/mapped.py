@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, get_args
 
 from airflow.sdk import TaskGroup, task_group
 
+from airflow_kafka_eos.argument_groups import PLACES
 from airflow_kafka_eos.arguments import check_job_or_sql, check_json, check_topics
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.operators.begin import name_of_item
@@ -103,7 +104,7 @@ class MappedLoads:
                 raise ConfigurationError(
                     f"{name} cannot be mapped",
                     remedy=(f"Did you mean {near}? " if near else "")
-                    + f"These can: {', '.join(MAPPABLE)}; give all else to partial()",
+                    + f"These can: {', '.join(MAPPABLE)}; give {PLACES.get(name, 'all else')} to partial()",
                 )
             if name in self._shared or (name in ("topic", "topics") and "topics" in self._shared):
                 raise ConfigurationError(

@@ -1,8 +1,8 @@
 """The keyword arguments of a load by name and type; and where an argument belongs that a load does not take.
 
 Type checkers and editors know them by these classes where Python itself sees only ``**``. What each means is in the
-docstring of :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`; its default is in the signature of the step that
-has it.
+docstring of :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad`, or of the group that it stands in
+(:mod:`airflow_kafka_eos.argument_groups`); its default is in the signature of the step that has it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, BaseOperator, BaseSensorOperator
 
-from airflow_kafka_eos.arguments import Duration
+from airflow_kafka_eos.argument_groups import PLACES
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.load import NamingText, OnCommittedText, ScopeText, TwoPhaseCommitText, WriterText
+from airflow_kafka_eos.load import OnCommittedText
 from airflow_kafka_eos.operators.base import LoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
@@ -25,6 +25,8 @@ from airflow_kafka_eos.spark.formats.settings import FormatText, ValueFormatArgu
 
 if TYPE_CHECKING:
     from airflow.sdk import TaskGroup, XComArg
+
+    from airflow_kafka_eos.argument_groups import Checks, Transactions
 
 
 class GroupArguments(TypedDict, total=False):
@@ -52,21 +54,11 @@ class SharedArguments(GroupArguments, total=False):
     kafka_conn_id: str | None
     ledger_conn_id: str | None
     spark_conn_id: str
-    min_records: int | None
-    max_records: int | None
-    check: Callable[..., Any] | None
+    transactions: Transactions
+    checks: Checks
     dual_write_sql: Any
     dual_write: Callable[[Any, Any], object] | None
     decide_at_once: bool
-    hold_time: Duration | None
-    margin: Duration | None
-    quiet_period: Duration | None
-    scope: ScopeText
-    two_phase_commit: TwoPhaseCommitText | None
-    writer: WriterText
-    transaction_naming: NamingText | None
-    max_transactional_ids: int | None
-    max_transactional_ids_of_namespace: int | None
     value_format: FormatText | ValueFormatArguments
     registry_conn_id: str | None
     manifest_dir: str | None
@@ -158,8 +150,11 @@ def arguments_of(step: type[LoadOperator], given: Mapping[str, Any]) -> dict[str
     """What a step gets of its load's arguments: each that it has, at the step's own default where it is not given.
 
     Defaults are named too, for else ``default_args`` would reach them.
+
+    :param given: the groups' fields one by one.
     """
-    return {name: given.get(name, default) for name, default in _defaults(step).items() if name in _KNOWN}
+    known = _KNOWN | PLACES.keys()
+    return {name: given.get(name, default) for name, default in _defaults(step).items() if name in known}
 
 
 def check_names(given: Iterable[str], where: str) -> None:
@@ -178,12 +173,14 @@ def check_spark_args(given: Mapping[str, Any]) -> None:
 
     :raises ConfigurationError: the first of them.
     """
-    own = {"task_id", "conn_id", "trigger_rule"} | _KNOWN - set(GroupArguments.__annotations__)
+    own = {"task_id", "conn_id", "trigger_rule", *PLACES} | _KNOWN - set(GroupArguments.__annotations__)
     taken = sorted(given.keys() & own)
     if taken:
+        places = [PLACES[name] for name in taken if name in PLACES]
         raise ConfigurationError(
             f"spark_args has {', '.join(taken)}, which prepare gets from the group",
-            remedy="Give it to ExactlyOnceLoad itself; the Spark connection is spark_conn_id",
+            remedy="Give it to ExactlyOnceLoad itself"
+            + (f": {', '.join(places)}" if places else "; the Spark connection is spark_conn_id"),
         )
     known = _spark() | _defaults(BaseOperator).keys() | _defaults(LoadOperator).keys()
     for name in given:
@@ -197,6 +194,8 @@ def check_spark_args(given: Mapping[str, Any]) -> None:
 
 def _where_it_belongs(name: str) -> str:
     value = f"{{{name!r}: …}}"
+    if name in PLACES:
+        return f"It is {PLACES[name]}"
     if name in _KNOWN_AS:
         return f"Use {_KNOWN_AS[name]}"
     if name in _OURS:
@@ -212,8 +211,8 @@ def _where_it_belongs(name: str) -> str:
     ):
         if name in names:
             return remedy
-    near = nearest(name, _KNOWN)
-    return f"Did you mean {near}" if near else "Its docstring has all of them: help(ExactlyOnceLoad)"
+    near = nearest(name, _KNOWN | PLACES.keys())
+    return f"Did you mean {PLACES.get(near, near)}" if near else "Its docstring has all of them: help(ExactlyOnceLoad)"
 
 
 def _spark() -> set[str]:

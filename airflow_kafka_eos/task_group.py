@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import TaskGroup
 
+from airflow_kafka_eos.argument_groups import spread
 from airflow_kafka_eos.arguments import check_assets, check_mapping, check_text
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import OnCommitted
@@ -53,9 +54,9 @@ class ExactlyOnceLoad(TaskGroup):
     clearing any task brings it along; ``loaded`` is the leaf, so that a failed load never shows a successful run.
     ``default_args`` reach every task, but for what the wiring stands on.
 
-    All of it is checked when the DAG is parsed; what is templated, again when it is rendered. A duration is a
-    timedelta, or seconds. What is marked (section) is None by default: then the option of that name in Airflow's
-    section ``[kafka_eos]`` says it (:mod:`airflow_kafka_eos.config`).
+    All of it is checked when the DAG is parsed; what is templated, again when it is rendered. What is marked (section)
+    is None by default: then the option of that name in Airflow's section ``[kafka_eos]`` says it
+    (:mod:`airflow_kafka_eos.config`).
 
     :param group_id: the group's id; part of the default load name.
     :param topics: the topics it may write to; with one, the DataFrame needs no ``topic`` column. A load that was
@@ -80,39 +81,18 @@ class ExactlyOnceLoad(TaskGroup):
     :param ledger_conn_id: connection of the ledger's database; without, the embedded SQLite file beside Airflow's home.
         (section, templated)
     :param spark_conn_id: Spark connection; default ``spark_default``.
-    :param min_records: refuse a load with fewer records. Default 1; 0 or None: one without any is committed, too, and
-        takes its key.
-    :param max_records: refuse a load with more records.
-    :param check: gets the :class:`~airflow_kafka_eos.manifest.Manifest`; False or a text refuses the load.
+    :param transactions: how its Kafka transactions are written, and how long they may stay open:
+        :class:`~airflow_kafka_eos.argument_groups.Transactions`.
+    :param checks: what must be true of what prepare wrote: :class:`~airflow_kafka_eos.argument_groups.Checks`.
     :param dual_write_sql: SQL that runs in the database transaction that records the decision, so that its rows and the
         Kafka records become true together (docs/dual-write.md): a statement, or a list of statements and of pairs
         (statement, parameters). Needs ``ledger_conn_id``, the database with the author's tables; wants
-        ``two_phase_commit="required"``. (templated)
+        ``Transactions(two_phase_commit="required")``. (templated)
     :param dual_write: a callable for the same; gets the SQLAlchemy connection and the manifest, runs behind
         ``dual_write_sql``.
     :param decide_at_once: prepare decides the load as soon as all is prepared, in its own task: a DAG that is paused
         meanwhile then holds no reader back. Left out by itself where a task of yours stands before decide, such as a
         person's approval. False: only the task decide decides.
-    :param hold_time: the time from a Spark task's first record until the load is decided (``transaction.timeout.ms``),
-        at most the broker's ``transaction.max.timeout.ms``; a task that writes longer than this fails. Two-phase commit
-        has no such limit. (section)
-    :param margin: time that decide wants left of it, before the broker may end a transaction by itself. (section)
-    :param quiet_period: how long nothing may have been open before cleanup ends, after an application that never
-        reported: a zombie of it may open one more transaction after a sweep. (section)
-    :param scope: ``task``, the default: one Kafka transaction per Spark task; ``load``: one for the whole load, so that
-        one request decides all of it. Then each Kafka partition is written by one Spark task, and a task that fails
-        fails prepare.
-    :param two_phase_commit: ``auto``: where the broker grants it (Kafka 4.1 or newer with
-        ``transaction.two.phase.commit.enable``), no transaction ever times out, and ``hold_time`` does not count;
-        ``required``: prepare fails where it is not granted; ``off``: never asked for. (section)
-    :param writer: ``arrow``, ``confluent`` (every authentication that librdkafka has, row by row), or ``auto``, the
-        default.
-    :param transaction_naming: ``incrementing``: transactional ids are never used again, and brokers keep each for
-        ``transactional.id.expiration.ms``; ``pooling``: ids of a slot that later loads of the name use again.
-        (section)
-    :param max_transactional_ids: prepare warns near so many ids of the load's name at the brokers, and fails where it
-        would add to them. Default 10,000; None: no cap.
-    :param max_transactional_ids_of_namespace: the same for all names of the namespace; default 100,000.
     :param value_format: how values are made of the DataFrame's columns: ``raw`` (the default), ``string``, ``json``,
         ``confluent-avro`` or ``confluent-json``, or a mapping of the parameters of
         :class:`~airflow_kafka_eos.spark.formats.settings.ValueFormat`.
@@ -134,7 +114,7 @@ class ExactlyOnceLoad(TaskGroup):
         self, group_id: str, *, topics: Sequence[str] | XComArg, **arguments: Unpack[LoadArguments]
     ) -> None:
         check_names(arguments, "ExactlyOnceLoad")
-        given: dict[str, Any] = {"topics": topics, **arguments}
+        given = spread({"topics": topics, **arguments})
         spark_args = given.get("spark_args")
         if spark_args is not None:
             check_mapping("spark_args", spark_args)

@@ -13,7 +13,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 
 USUAL = 50  # records
 
@@ -47,7 +47,8 @@ with DAG(
         "load_orders",
         sql="SELECT concat('order ', id, ' of {{ run_id }}') AS value FROM range({{ params.count }})",
         topics=["approved_orders"],
-        two_phase_commit="required",  # people take their time: without it, less than hold_time
+        # people take their time: without it, less than hold_time
+        transactions=Transactions(two_phase_commit="required"),
     ) as load:
         approve = ApproveOutsized(
             task_id="approve",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pendulum
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 
 DAY = "{{ data_interval_start | ds }}"
 
@@ -27,7 +27,7 @@ with DAG(
         load_key=DAY,
         topics=["orders"],
         ledger_conn_id="warehouse",
-        two_phase_commit="required",
+        transactions=Transactions(two_phase_commit="required"),
         dual_write_sql=[
             "CREATE TABLE IF NOT EXISTS loaded_days (day DATE PRIMARY KEY, records BIGINT NOT NULL)",
             ("INSERT INTO loaded_days VALUES (:day, :records)", {"day": DAY}),

@@ -42,7 +42,7 @@ ALLOWED = {
 HEAVY = {"alembic", "confluent_kafka", "kafka", "numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 PARSED = (
     *("airflow_kafka_eos", "get_provider_info", "task_group", "mapped", "decorator", "config", "generation"),
-    *("arguments", "misplaced", "signatures"),
+    *("arguments", "argument_groups", "misplaced", "signatures"),
     *("operators", "sensors", "triggers", "hooks", "lineage"),
 )
 

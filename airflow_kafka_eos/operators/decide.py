@@ -133,9 +133,9 @@ class DecideLoadOperator(LoadOperator):
 
         :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.decide.decide`.
         """
-        from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+        from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 
-        checks = Checks(self.min_records, self.max_records, self.check)
+        checks = Conditions(self.min_records, self.max_records, self.check)
         dual_write = DualWrite.of(self.dual_write_sql, self.dual_write)
         try:
             return decide(

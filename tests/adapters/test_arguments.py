@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ import pytest
 from airflow.sdk import DAG, Asset, TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load, load, signatures
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions, exactly_once_load, load, signatures
+from airflow_kafka_eos.argument_groups import GROUPS, PLACES
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.operators.base import LoadOperator
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
@@ -24,6 +26,7 @@ from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor, PollingLoadSensor
 from airflow_kafka_eos.spark.formats import settings as formats
+from tests.adapters.grouping import grouped
 
 BOTH: dict[str, Any] = {"topics": ["orders"], "job": "jobs/orders.py"}
 
@@ -105,7 +108,7 @@ SAID_OTHERWISE = [
 
 def refused(**wrong: Any) -> str:
     with dag(), pytest.raises(ConfigurationError) as caught:
-        ExactlyOnceLoad("load", **(BOTH | wrong))
+        ExactlyOnceLoad("load", **(BOTH | grouped(wrong)))
     assert caught.value.remedy
     return str(caught.value)
 
@@ -152,7 +155,8 @@ def test_seconds_or_a_timedelta_are_one_duration_everywhere(minutes: float) -> N
     seconds, delta = minutes * 60, timedelta(minutes=minutes)
     for given in (seconds, int(seconds), delta):
         with dag():
-            group = ExactlyOnceLoad("load", hold_time=given, margin=1, quiet_period=given, **BOTH)
+            durations = Transactions(hold_time=given, margin=1, quiet_period=given)
+            group = ExactlyOnceLoad("load", transactions=durations, **BOTH)
             hand = (
                 CommitLoadOperator(task_id="c", load_name="l", commit_timeout=given).commit_timeout,
                 PrepareLoadOperator(task_id="p", load_name="l", writer_deadline=given, **BOTH).writer_deadline,
@@ -225,7 +229,8 @@ MISPLACED = [
     ("soft_fail", "Leave it out"),
     ("conn_id", "Use spark_conn_id"),
     ("application", "Use job"),
-    ("min_record", "Did you mean min_records"),
+    ("min_record", "Did you mean checks=Checks(min_records=…)"),
+    ("transaction", "Did you mean transactions"),
     ("tool_tip", "Did you mean tooltip"),
     ("xyzzy", "help(ExactlyOnceLoad)"),
 ]
@@ -285,6 +290,9 @@ def test_type_checkers_know_the_arguments_that_there_are() -> None:
     parameters = [p for step in STEPS for p in inspect.signature(step).parameters.values() if p.name not in OF_A_STEP]
     known: dict[str, Any] = {n: h.__forward_arg__ for form in FORMS for n, h in form.__annotations__.items()}
     known["topics"] = "Sequence[str] | XComArg"  # required by the decorator
+    assert {name: known.pop(name) for name in GROUPS} == {name: kind.__name__ for name, kind in GROUPS.items()}
+    assert known.keys().isdisjoint(PLACES)
+    known |= {field.name: field.type for kind in GROUPS.values() for field in fields(kind)}
     group = set(inspect.signature(TaskGroup).parameters)
     assert {p.name for p in parameters} == known.keys() - OF_THE_LOAD - group
     optional = {"load_name": "str | None"}  # which the load has a default for
@@ -303,6 +311,8 @@ def test_every_argument_is_explained_once() -> None:
 
     given = {n for form in FORMS for n in form.__annotations__} - signatures.GroupArguments.__annotations__.keys()
     assert explained(ExactlyOnceLoad) == sorted({*given, "arguments"})
+    for kind in GROUPS.values():
+        assert explained(kind) == sorted(field.name for field in fields(kind))
     assert explained(*STEPS) == sorted(OF_A_STEP - {"kwargs"})
 
 
@@ -324,7 +334,5 @@ def test_literals_say_what_is_read(literal: Any, values: set[str]) -> None:
 
 
 def test_a_value_format_has_the_keys_that_type_checkers_know() -> None:
-    from dataclasses import fields
-
     known = set(formats.ValueFormatArguments.__annotations__)
     assert known - {"format"} == {f.name for f in fields(formats.ValueFormat)}

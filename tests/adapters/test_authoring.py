@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG, ExceptionRetryPolicy, RetryAction, RetryRule, TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, exactly_once_load
 from airflow_kafka_eos.errors import ConfigurationError, TransientError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
@@ -148,7 +148,8 @@ def test_an_item_stands_behind_the_key_and_is_a_key_of_its_own() -> None:
         ({"topics": [["a", "b"], ["b", "a"]]}, "two mapped loads have the name 'a,b'"),
         ({"topic": ["a", "a"]}, "two mapped loads have the name 'a'"),
         ({"topik": ["a"]}, "topik cannot be mapped. Did you mean topic"),
-        ({"min_records": [1, 2]}, "min_records cannot be mapped"),
+        ({"checks": [Checks(), Checks()]}, "checks cannot be mapped.*give all else to partial"),
+        ({"min_records": [1, 2]}, r"min_records cannot be mapped.*give checks=Checks\(min_records=…\) to partial"),
         ({"topic": []}, r"topic=\[\]: no list of loads"),
         ({"topic": "orders"}, "topic='orders': no list of loads"),
         ({"topic": ["a b"]}, r"topic=\['a b'\]: 'a b' cannot be the name of a topic"),
@@ -189,7 +190,7 @@ def test_mapped_tasks_keep_setup_teardown_and_leaf() -> None:
 
 
 def test_the_call_makes_a_group_whose_job_is_the_function() -> None:
-    @exactly_once_load(topics=["t"], min_records=2)
+    @exactly_once_load(topics=["t"], checks=Checks(min_records=2))
     def load_numbers(spark: Any, count: int, day: str) -> Any:
         """Numbers."""
         return (spark, count, day)
@@ -200,7 +201,7 @@ def test_the_call_makes_a_group_whose_job_is_the_function() -> None:
 
     with dag() as made, TaskGroup("outer"):
         load = load_numbers(count=how_many(), day="{{ ds }}")
-        other = load_numbers.override(group_id="more", min_records=5)(count=1, day="x")
+        other = load_numbers.override(group_id="more", checks=Checks(min_records=5))(count=1, day="x")
     assert (load.group_id, other.group_id) == ("outer.load_numbers", "outer.more")
     assert (load.decide.min_records, other.decide.min_records) == (2, 5)
     arguments = load.prepare.job_args

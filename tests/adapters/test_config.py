@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions, exactly_once_load
 from airflow_kafka_eos.cli import parser
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE, url_of
 from airflow_kafka_eos.cli.target import settings_of
@@ -30,6 +30,7 @@ from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.protocol.guards.id_caps import Caps
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 from airflow_kafka_eos.spark.options import WriteOptions
+from tests.adapters.grouping import grouped
 
 SET = {
     "namespace": "payments",
@@ -56,7 +57,7 @@ def configure(monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
 
 def group(**arguments: Any) -> ExactlyOnceLoad:
     with DAG("configured", schedule=None):
-        return ExactlyOnceLoad("load", job="j.py", topics=["t"], **arguments)
+        return ExactlyOnceLoad("load", job="j.py", topics=["t"], **grouped(arguments))
 
 
 def of_maintenance(*names: str) -> dict[str, Any]:
@@ -216,6 +217,7 @@ def test_whoever_reads_the_section_reads_the_same(
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(leads_to))
     monkeypatch.setenv("AIRFLOW_CONN_THE_LEDGER", '{"conn_type": "sqlite", "host": "/the_ledger"}')
     loads = seen(group())
+    assert seen(group(transactions=Transactions(scope="load"), checks=Checks(max_records=9))) == loads
     assert seen(a_mapped_group()) == seen(a_decorated_function()) == seen(steps_by_hand()) == loads
     assert loads.keys() == OPTIONS.keys()
     for reader in (maintenance, cleanup_command, doctor, page):

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks import _check_one_host
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -83,7 +83,7 @@ def test_what_prepare_sets_itself_is_refused(taken: str) -> None:
 )
 def test_a_word_that_is_none_is_refused_at_parse_with_the_nearest_one(wrong: dict[str, Any], says: str) -> None:
     with DAG("wrong", schedule=None), pytest.raises(ConfigurationError, match=says):
-        ExactlyOnceLoad("load", job="j.py", topics=["t"], **wrong)
+        ExactlyOnceLoad("load", job="j.py", topics=["t"], transactions=Transactions(**wrong))
 
 
 def test_how_it_is_written_reaches_the_application() -> None:
@@ -92,10 +92,10 @@ def test_how_it_is_written_reaches_the_application() -> None:
     from airflow_kafka_eos.spark.spec import ApplicationSpec
 
     with DAG("whole", schedule=None):
-        load = ExactlyOnceLoad(
-            "load", sql="SELECT 1", topics=["t"], scope="load", two_phase_commit="required", writer="arrow",
-            transaction_naming="pooling",
-        )  # fmt: skip
+        how = Transactions(
+            scope="load", two_phase_commit="required", writer="arrow", transaction_naming="pooling"
+        )
+        load = ExactlyOnceLoad("load", sql="SELECT 1", topics=["t"], transactions=how)
     assert load.prepare.transaction_naming == "pooling"
     ref = AttemptRef(LoadIdentity("a", "b", "c"), "0" * 10, 1, slot=3)
     spec = ApplicationSpec.from_json(load.prepare._spec(ManifestStore("/m"), 77)(ref))
@@ -189,8 +189,8 @@ def test_a_load_that_another_load_of_the_run_committed_does_not_pass_for_ours() 
         ({"topics": "orders"}, "topics"),
         ({"job": None}, "job"),
         ({"sql": "SELECT 1"}, "sql"),
-        ({"margin": timedelta(minutes=15)}, "margin"),
-        ({"margin": timedelta(0)}, "margin"),
+        ({"transactions": Transactions(margin=timedelta(minutes=15))}, "margin"),
+        ({"transactions": Transactions(margin=timedelta(0))}, "margin"),
         ({"dual_write_sql": "DELETE FROM marts"}, "ledger_conn_id"),
         ({"dual_write_sql": "COMMIT", "ledger_conn_id": "marts"}, "dual_write_sql"),
     ],

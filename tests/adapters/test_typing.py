@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow.sdk import XComArg
 
-from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions, exactly_once_load
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 
 
@@ -24,21 +24,28 @@ def job(spark: Any) -> Any: ...
 def tables() -> XComArg: raise NotImplementedError
 
 
-ExactlyOnceLoad("a", job="j.py", topics=["t"], quiet_period=60, hold_time=timedelta(hours=1), tooltip="all of it")
+QUICK = Transactions(quiet_period=60, hold_time=timedelta(hours=1), max_transactional_ids=None)
+Transactions(scope="loads")  # wrong: arg-type
+Transactions(quiet_period="60")  # wrong: arg-type
+Transactions(hold_tim=60)  # wrong: call-arg
+QUICK.hold_time = 60  # wrong: misc
+Checks(1)  # wrong: call-arg
+Checks(check=True)  # wrong: arg-type
+ExactlyOnceLoad("a", job="j.py", topics=["t"], transactions=QUICK, checks=Checks(min_records=None), tooltip="all")
 ExactlyOnceLoad("a", job="j.py", topics=["t"], value_format={"format": "json", "registration": "lookup"})
 ExactlyOnceLoad("a", job="j.py", topics=["t"], on_committed="{{ params.mode }}")
 ExactlyOnceLoad("a", sql=tables(), topics=tables(), job_args=tables(), item=tables(), dual_write_sql=tables())
-ExactlyOnceLoad("a", job="j.py", topics=["t"], min_recods=1)  # wrong: call-arg
+ExactlyOnceLoad("a", job="j.py", topics=["t"], min_records=1)  # wrong: call-arg
 ExactlyOnceLoad("a", job="j.py", topics=["t"], retries=1)  # wrong: call-arg
-ExactlyOnceLoad("a", job="j.py", topics=["t"], scope="loads")  # wrong: arg-type
-ExactlyOnceLoad("a", job="j.py", topics=["t"], quiet_period="60")  # wrong: arg-type
+ExactlyOnceLoad("a", job="j.py", topics=["t"], checks=QUICK)  # wrong: arg-type
+ExactlyOnceLoad("a", job="j.py", topics=["t"], checks={"min_records": 1})  # wrong: arg-type
 ExactlyOnceLoad("a", job="j.py", topics=["t"], value_format="avro")  # wrong: arg-type
 ExactlyOnceLoad("a", job="j.py", topics=["t"], value_format={"format": "avro"})  # wrong: arg-type
 ExactlyOnceLoad("a", job=job, topics=["t"])  # wrong: arg-type
 
-mapped = ExactlyOnceLoad.partial("b", job="j.py", job_args={"day": "{{ ds }}"}, scope="load")
+mapped = ExactlyOnceLoad.partial("b", job="j.py", job_args={"day": "{{ ds }}"}, transactions=QUICK)
 ExactlyOnceLoad.partial("b", jobb="j.py")  # wrong: call-arg
-ExactlyOnceLoad.partial("b", writer="arow")  # wrong: arg-type
+ExactlyOnceLoad.partial("b", transactions="arrow")  # wrong: arg-type
 mapped.expand(topic=["t"])
 mapped.expand(topic=tables())
 mapped.expand(topik=["t"])  # wrong: call-arg
@@ -47,12 +54,12 @@ mapped.expand_kwargs(tables(), names=["item", "topics"])
 mapped.expand_kwargs([{"itm": "a"}])  # wrong: typeddict-unknown-key
 mapped.expand_kwargs(tables(), names=["itm"])  # wrong: list-item
 
-decorated = exactly_once_load(topics=["t"], min_records=1, group_id="x")(job)
-exactly_once_load(topics=["t"], min_recods=1)  # wrong: call-arg
-exactly_once_load(min_records=1)  # wrong: call-arg
-exactly_once_load(topics=["t"], two_phase_commit="requred")  # wrong: arg-type
+decorated = exactly_once_load(topics=["t"], checks=Checks(min_records=1), group_id="x")(job)
+exactly_once_load(topics=["t"], chekcs=Checks())  # wrong: call-arg
+exactly_once_load(checks=Checks())  # wrong: call-arg
+exactly_once_load(topics=["t"], transactions=Checks())  # wrong: arg-type
 exactly_once_load(job, topics=["t"])  # wrong: arg-type
-decorated.override(group_id="again", topics=["u"])(day="{{ ds }}")
+decorated.override(group_id="again", topics=["u"], transactions=Transactions(writer="arrow"))(day="{{ ds }}")
 decorated.override(group="again")  # wrong: call-arg
 
 SweepLeftoversOperator(task_id="s", abandoned_after=3600)

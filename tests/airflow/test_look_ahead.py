@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
@@ -112,7 +112,8 @@ LACKING: dict[str, tuple[dict[str, Any], str]] = {
         "hold_time=900000 ms",
     ),
     "a long hold time": (
-        {"hold_time": timedelta(days=1), "two_phase_commit": "off"}, "a transaction timeout of 86400000 ms, broker 1"
+        {"transactions": Transactions(hold_time=timedelta(days=1), two_phase_commit="off")},
+        "a transaction timeout of 86400000 ms, broker 1",
     ),
 }  # fmt: skip
 
@@ -149,10 +150,10 @@ def test_two_phase_commit_that_is_required_and_switched_off_is_named(
     with LocalKafka(broker_settings={"transaction.two.phase.commit.enable": "false"}) as without:
         connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": without.bootstrap_servers})
         without.create_topic("orders", partitions=1)
-        group = load(topics=["orders"], two_phase_commit="required")
+        group = load(topics=["orders"], transactions=Transactions(two_phase_commit="required"))
         assert "two-phase commit is switched off on broker 1 (transaction.two.phase" in refused(group, key)
         # where it is only wanted, hold_time counts
-        group = load(topics=["orders"], load_key="auto", hold_time=timedelta(days=1))
+        group = load(topics=["orders"], load_key="auto", transactions=Transactions(hold_time=timedelta(days=1)))
         assert "a transaction timeout of 86400000 ms" in refused(group, "auto")
 
 

@@ -20,7 +20,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
 from airflow_kafka_eos.protocol.repair.recover import recover
-from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.airflow.steps import CONTEXT, OWNER
@@ -288,7 +288,7 @@ def test_a_load_that_a_run_has_written_is_counted_by_that_run(
 
     world = left("counted")
     manifest = world.prepare(["a", "b"], owner=OWNER)
-    decide(world.session, manifest, Checks(), owner=OWNER, margin_s=20)
+    decide(world.session, manifest, Conditions(), owner=OWNER, margin_s=20)
     world.commit()
     load = world.load
     sensor = LoadedSensor(

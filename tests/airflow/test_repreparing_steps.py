@@ -27,7 +27,7 @@ from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol.stages.begin import record_prepared as mark_prepared
 from airflow_kafka_eos.protocol.stages.begin import reference, submit
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
-from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.transaction import Outcome
@@ -92,7 +92,7 @@ def as_spark_would(home: Path, key: str, topic: str) -> Manifest:
 def lose(kafka: LocalKafka, key: str, manifest: Manifest, *lost: int) -> None:
     """Decided, and some Spark partitions' transactions aborted before Kafka is told; then DeleteRecords takes them."""
     with session() as opened:
-        decide(opened, manifest, Checks(), owner=OWNER, margin_s=20)
+        decide(opened, manifest, Conditions(), owner=OWNER, margin_s=20)
         for n in lost:
             opened.coordinator.end(manifest.transactions[n], Verdict.ABORT)
         wait_until(lambda: not commit_pass(opened, identity(key), 1).open, "the commit of the others")

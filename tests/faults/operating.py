@@ -127,7 +127,7 @@ def _is_final(spark: Ended) -> bool:
 def decide(plan: Plan, order: Order, timeline: Timeline) -> Any:
     load = plan.identity(order.load)
     refuses = plan.scenario.loads[order.load].fate is Wish.REFUSE
-    checks = deciding.Checks(check=(lambda manifest: "nobody wants it") if refuses else None)
+    checks = deciding.Conditions(check=(lambda manifest: "nobody wants it") if refuses else None)
     with session(plan) as s:
         row = deciding.undecided_attempt(s, load, owner=order.owner)
         if row.verdict is not Verdict.COMMIT:

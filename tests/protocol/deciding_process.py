@@ -11,7 +11,7 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.commit import commit
-from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from tests.protocol.world import RUN
 
 
@@ -21,7 +21,7 @@ def main(servers: str, ledger_url: str, path: str, name: str) -> None:
     document = manifest.load(Path(path).read_text(), AttemptRef(parsed.load, parsed.ledger_id, parsed.attempt))
     settings = KafkaSettings.from_mapping({"bootstrap.servers": servers})
     with connect(settings, ledger_url, parsed.load.namespace) as session:
-        decide(session, document, Checks(), owner=RUN, margin_s=4)
+        decide(session, document, Conditions(), owner=RUN, margin_s=4)
         commit(session, parsed.load, deadline_s=30)
 
 

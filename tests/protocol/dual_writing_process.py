@@ -26,7 +26,7 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.commit import commit
-from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.protocol.world import RUN
 
@@ -71,7 +71,7 @@ def main(servers: str, ledger_url: str, path: str, name: str, step: str = "") ->
     document = manifest.load(Path(path).read_text(), AttemptRef(parsed.load, parsed.ledger_id, parsed.attempt))
     settings = KafkaSettings.from_mapping({"bootstrap.servers": servers})
     with connect(settings, ledger_url, parsed.load.namespace) as session:
-        decide(session, document, Checks(), owner=RUN, margin_s=20, dual_write=beside(step))
+        decide(session, document, Conditions(), owner=RUN, margin_s=20, dual_write=beside(step))
         commit(_dying(session, step), parsed.load, deadline_s=30)
 
 

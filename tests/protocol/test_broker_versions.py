@@ -22,7 +22,7 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import reference
-from airflow_kafka_eos.protocol.stages.decide import Checks
+from airflow_kafka_eos.protocol.stages.decide import Conditions
 from airflow_kafka_eos.sandbox.jars import VERSIONS
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import Outcome
@@ -84,7 +84,7 @@ def test_what_is_decided_is_committed_and_what_is_not_is_aborted(world: World) -
     again = refused.prepare(["x"], ["y"])
     world.commit()
     with pytest.raises(Exception, match="too few"):
-        refused.decide(again, Checks(check=lambda manifest: "too few"))
+        refused.decide(again, Conditions(check=lambda manifest: "too few"))
     assert len(swept(refused)) == 2
     assert (state(world), outcomes(world)) == (LoadState.COMMITTED, [Outcome.COMMITTED] * 2)
     assert len(read(world, "read_committed")) == before + manifest.records

@@ -24,7 +24,7 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, dump, load
 from airflow_kafka_eos.protocol.stages.begin import begin, submit
-from airflow_kafka_eos.protocol.stages.decide import Checks, undecided_attempt
+from airflow_kafka_eos.protocol.stages.decide import Conditions, undecided_attempt
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
 from tests.protocol.world import RUN, World
 
@@ -52,15 +52,15 @@ def test_a_manifest_survives_its_text(world: World) -> None:
 @pytest.mark.parametrize(
     "checks",
     [
-        Checks(min_records=3),
-        Checks(max_records=1),
-        Checks(check=lambda manifest: False),
-        Checks(check=lambda manifest: "no good"),
-        Checks(check=lambda manifest: ""),
-        Checks(check=lambda manifest: np.bool_(False)),
+        Conditions(min_records=3),
+        Conditions(max_records=1),
+        Conditions(check=lambda manifest: False),
+        Conditions(check=lambda manifest: "no good"),
+        Conditions(check=lambda manifest: ""),
+        Conditions(check=lambda manifest: np.bool_(False)),
     ],
 )
-def test_a_refused_load_is_aborted_and_the_next_attempt_goes_through(world: World, checks: Checks) -> None:
+def test_a_refused_load_is_aborted_and_the_next_attempt_goes_through(world: World, checks: Conditions) -> None:
     with pytest.raises(CheckFailedError) as caught:
         world.decide(world.prepare(["a", "b"]), checks)
     assert (caught.value.load, caught.value.attempt) == (str(world.load), 1)
@@ -71,14 +71,14 @@ def test_a_refused_load_is_aborted_and_the_next_attempt_goes_through(world: Worl
 
 @pytest.mark.parametrize("answer", [None, True, np.bool_(True)])
 def test_none_and_true_accept(world: World, answer: object) -> None:
-    world.decide(world.prepare(["a"]), Checks(check=lambda manifest: answer))
+    world.decide(world.prepare(["a"]), Conditions(check=lambda manifest: answer))
 
 
-@pytest.mark.parametrize("answer", [0, 1, [], ["a problem"], Checks])
+@pytest.mark.parametrize("answer", [0, 1, [], ["a problem"], Conditions])
 def test_an_answer_that_could_mean_anything_decides_nothing(world: World, answer: object) -> None:
     manifest = world.prepare(["a"])
     with pytest.raises(ConfigurationError, match="returned"):
-        world.decide(manifest, Checks(check=lambda manifest: answer))
+        world.decide(manifest, Conditions(check=lambda manifest: answer))
     assert _verdict(world, 1) is None
 
 
@@ -88,7 +88,7 @@ def test_a_check_that_raises_decides_nothing(world: World) -> None:
 
     manifest = world.prepare(["a"])
     with pytest.raises(RuntimeError):
-        world.decide(manifest, Checks(check=broken))
+        world.decide(manifest, Conditions(check=broken))
     assert _verdict(world, 1) is None
     world.decide(manifest)
 
@@ -100,7 +100,7 @@ def test_an_empty_load_is_decided_and_committed(world: World) -> None:
 
 def test_an_empty_load_below_the_minimum_is_refused(world: World) -> None:
     with pytest.raises(CheckFailedError):
-        world.decide(world.prepare(), Checks(min_records=1))
+        world.decide(world.prepare(), Conditions(min_records=1))
 
 
 def _wrong_state(m: Manifest) -> Manifest:

@@ -21,7 +21,7 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.stages.decide import Checks, decide, undecided_attempt
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide, undecided_attempt
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.postgresql import PostgreSQL
 from tests.protocol.dual_writing_process import INSERT
@@ -97,7 +97,7 @@ def test_killed_at_each_step_rows_and_records_are_both_there_or_both_not(
     else:
         row = undecided_attempt(world.session, world.load, owner=RUN)
         if row.verdict is not Verdict.COMMIT:
-            decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
+            decide(world.session, manifest, Conditions(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
         world.commit()
     together = is_decided or not by_cleanup
     assert rows(world, ledger_url) == ([3] if together else [])
@@ -109,9 +109,9 @@ def test_a_statement_that_fails_leaves_the_attempt_prepared(world: World, ledger
     manifest = world.prepare(["a"])
     with pytest.raises(DualWriteError, match="statement 2 failed"):
         wrong = DualWrite.of([INSERT, "DELETE FROM no"], None)
-        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=wrong)
+        decide(world.session, manifest, Conditions(), owner=RUN, margin_s=20, dual_write=wrong)
     assert rows(world, ledger_url) == []
-    decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
+    decide(world.session, manifest, Conditions(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
     world.commit()
     assert (rows(world, ledger_url), world.visible()) == ([1], ["a"])
 
@@ -120,7 +120,7 @@ def test_a_refused_load_writes_no_row(world: World, ledger_url: str) -> None:
     manifest = world.prepare(["a"])
     world.session.coordinator.end(manifest.transactions[0], Verdict.ABORT)
     with pytest.raises(UndecidableError):
-        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
+        decide(world.session, manifest, Conditions(), owner=RUN, margin_s=20, dual_write=DualWrite.of(INSERT, None))
     assert rows(world, ledger_url) == []
 
 
@@ -133,6 +133,6 @@ def test_a_callable_that_commits_by_itself_is_rolled_forward_all_the_same(world:
 
     manifest = world.prepare(["a"])
     with pytest.raises(InDoubtError, match="the decision to commit stands"):
-        decide(world.session, manifest, Checks(), owner=RUN, margin_s=20, dual_write=DualWrite(call=dual_write))
+        decide(world.session, manifest, Conditions(), owner=RUN, margin_s=20, dual_write=DualWrite(call=dual_write))
     world.commit()
     assert (rows(world, ledger_url), world.visible()) == ([1], ["a"])

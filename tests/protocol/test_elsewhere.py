@@ -30,7 +30,7 @@ from airflow_kafka_eos.protocol.repair.reprepare import adopt_all, open_reprepar
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, submit
 from airflow_kafka_eos.protocol.stages.commit import commit, commit_pass
-from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from airflow_kafka_eos.protocol.stages.visible import lags
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
@@ -128,7 +128,7 @@ def test_no_step_touches_what_is_prepared_in_another_cluster(here: World, there:
     for act in UNDECIDED.values():
         refused(url, here, there, lambda act=act: act(there, here, transaction))  # type: ignore[misc]
     # not aborted by what the author's check says, either
-    nothing = Checks(min_records=10**6)
+    nothing = Conditions(min_records=10**6)
     refused(url, here, there, lambda: decide(there, manifest, nothing, owner=RUN, margin_s=5))
     assert here.open_ids() == [transaction.transactional_id]
     here.decide(manifest)

@@ -21,7 +21,7 @@ from airflow_kafka_eos.naming import AnyId, IdRole, TransactionalId
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.protocol.stages.commit import commit
-from airflow_kafka_eos.protocol.stages.decide import Checks, decide
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
 from tests.reading import committed_values
 
@@ -151,11 +151,11 @@ class World:
         return manifest
 
     def decide(
-        self, manifest: Manifest, checks: Checks | None = None, margin_s: float | None = None
+        self, manifest: Manifest, checks: Conditions | None = None, margin_s: float | None = None
     ) -> AttemptRow:
         if margin_s is None:  # half of it may pass until the ledger's lock is ours, and the machine may be busy
             margin_s = max(1.0, min(20.0, self.timeout_ms / 4000))
-        return decide(self.session, manifest, checks or Checks(), owner=RUN, margin_s=margin_s)
+        return decide(self.session, manifest, checks or Conditions(), owner=RUN, margin_s=margin_s)
 
     def commit(self, deadline_s: float = 30) -> AttemptRow:
         return commit(self.session, self.load, deadline_s=deadline_s)

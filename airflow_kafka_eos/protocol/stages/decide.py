@@ -39,7 +39,7 @@ _NO_RECORDS = "0 records, fewer than min_records="
 
 
 @dataclass(frozen=True)
-class Checks:
+class Conditions:
     """The author's conditions on what prepare wrote.
 
     ``check`` gets the :class:`~airflow_kafka_eos.manifest.Manifest`. None or True accepts, False or a text (the
@@ -114,7 +114,7 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
 def decide(
     session: Session,
     manifest: Manifest,
-    checks: Checks,
+    checks: Conditions,
     *,
     owner: str,
     margin_s: float,

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, dag, task
 
-from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions, exactly_once_load
 
 FACTOR = 3
-COMMON = {"quiet_period": timedelta(seconds=1), "max_transactional_ids": None}
+COMMON = {"transactions": Transactions(quiet_period=timedelta(seconds=1), max_transactional_ids=None)}
 DAGS = {"schedule": None, "start_date": datetime(2026, 1, 1), "catchup": False}
 TABLES = {"one": 1, "two": 2, "three": 3}
 
@@ -40,7 +40,7 @@ with DAG("mapped_xcom", **DAGS):
     ).expand_kwargs(tables(), names=["item", "topics", "job_args"])
 
 
-@exactly_once_load(topics=["decorated"], min_records=1, **COMMON)
+@exactly_once_load(topics=["decorated"], checks=Checks(min_records=1), **COMMON)
 def load_numbers(spark, count, day, rows=None):
     """A function of the DAG file, with a helper and a constant of it, in a UDF too."""
     from pyspark.sql.functions import udf

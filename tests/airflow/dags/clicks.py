@@ -17,7 +17,7 @@ from pathlib import Path
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions
 
 HERE = Path(__file__).parent
 SWITCHES = os.environ.get("TEST_SWITCHES", "/nonexistent")
@@ -56,7 +56,7 @@ def check(manifest):
     return "the switch is set" if (switch / "refuse").exists() else None
 
 
-def load_dag(name, topic="{{ run_id }}", prefix="{{ run_id }}", schedule=None, hooks=True, **arguments):
+def load_dag(name, topic="{{ run_id }}", prefix="{{ run_id }}", schedule=None, hooks=True, scope="task", **arguments):
     default_args = {"retries": 4, "retry_delay": timedelta(seconds=1)}
     if hooks:
         default_args |= {"pre_execute": before, "post_execute": after}
@@ -74,8 +74,8 @@ def load_dag(name, topic="{{ run_id }}", prefix="{{ run_id }}", schedule=None, h
             job=f"{HERE}/jobs/held.py",
             job_args={"prefix": prefix, "count": RECORDS, "switches": f"{SWITCHES}/{{{{ run_id }}}}"},
             topics=[topic],
-            check=check,
-            quiet_period=timedelta(seconds=2),
+            checks=Checks(check=check),
+            transactions=Transactions(scope=scope, quiet_period=timedelta(seconds=2)),
             **{"decide_at_once": False} | arguments,
         )
     return dag

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 
 HERE = Path(__file__).parent
 
@@ -22,6 +22,6 @@ with DAG(
         "load",
         job=f"{HERE}/jobs/fails.py",
         topics=["failing"],
-        quiet_period=timedelta(seconds=8),
+        transactions=Transactions(quiet_period=timedelta(seconds=8)),
         deferrable=False,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions
 
 HERE = Path(__file__).parent
 SWITCHES = Path(os.environ.get("TEST_SWITCHES", "/nonexistent"))
@@ -31,13 +31,13 @@ def load_dag(name: str, **arguments):
             job=f"{HERE}/jobs/rows.py",
             job_args={"prefix": f"{name} {{{{ run_id }}}}", "count": 200},
             topics=[name],
-            quiet_period=timedelta(seconds=2),
+            transactions=Transactions(quiet_period=timedelta(seconds=2)),
             **arguments,
         )
     return dag
 
 
 plain = load_dag("plain")
-refused = load_dag("refused", check=not_refused)
-in_worker = load_dag("in_worker", deferrable=False, min_records=200, max_records=200)
+refused = load_dag("refused", checks=Checks(check=not_refused))
+in_worker = load_dag("in_worker", deferrable=False, checks=Checks(min_records=200, max_records=200))
 reloaded = load_dag("reloaded", on_committed="reload")

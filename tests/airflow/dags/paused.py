@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 
 RECORDS = 200
@@ -23,7 +23,7 @@ with DAG(
         sql="SELECT CAST(id AS STRING) AS key, concat('{{ run_id }} ', id) AS value "
         f"FROM range(0, {RECORDS}, 1, 2)",
         topics=["{{ run_id }}"],
-        quiet_period=timedelta(seconds=2),
+        transactions=Transactions(quiet_period=timedelta(seconds=2)),
     ) as load:
         approve = ApprovalOperator(task_id="approve", subject="Commit it?", fail_on_reject=True)
     load.prepare >> approve >> load.decide

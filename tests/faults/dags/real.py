@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 
 HERE = Path(__file__).parent
 
@@ -40,6 +40,5 @@ for scope in ("task", "load"):
             topics=["{{ params.topic }}"],
             load_name=f"real_{scope}",
             load_key="{{ params.key }}",
-            scope=scope,
-            quiet_period=timedelta(seconds=2),
+            transactions=Transactions(scope=scope, quiet_period=timedelta(seconds=2)),
         )

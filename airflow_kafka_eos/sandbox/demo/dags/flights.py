@@ -9,7 +9,7 @@ from pathlib import Path
 import pendulum
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
-from airflow_kafka_eos import ExactlyOnceLoad
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions
 
 # what the job reads and what names the load: one template, so that neither can be finer than the other
 DAY = "{{ data_interval_start | ds }}"
@@ -40,6 +40,6 @@ with DAG(
         job_args={"source": SOURCE, "day": DAY},
         load_key=DAY,
         topics=["flights"],
-        check=arrived_completely,
-        quiet_period=timedelta(seconds=3),
+        checks=Checks(check=arrived_completely),
+        transactions=Transactions(quiet_period=timedelta(seconds=3)),
     )

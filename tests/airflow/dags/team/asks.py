@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, Variable
 
-from airflow_kafka_eos import exactly_once_load
+from airflow_kafka_eos import Transactions, exactly_once_load
 
 FACTOR = int(Variable.get("forms_factor", default="1"))
 
 
-@exactly_once_load(topics=["forms_asks"], quiet_period=1)
+@exactly_once_load(topics=["forms_asks"], transactions=Transactions(quiet_period=1))
 def load_numbers(spark):
     return spark.range(FACTOR).selectExpr("CAST(id AS STRING) AS value")
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, TaskGroup, dag, task, timezone
 from team.shared import worded
 
-from airflow_kafka_eos import ExactlyOnceLoad, exactly_once_load
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions, exactly_once_load
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
@@ -25,6 +25,7 @@ DAGS = {
 }
 SQL = f"SELECT concat(:word, ' ', id) AS value FROM range(0, {ROWS}, 1, 2)"
 RUN = {"word": "{{ run_id }}"}
+QUICK = Transactions(quiet_period=1)
 
 
 def in_utc(number):
@@ -32,10 +33,10 @@ def in_utc(number):
 
 
 with DAG("forms_class", **DAGS):
-    ExactlyOnceLoad("load", sql=SQL, job_args=RUN, topics=["forms_class"], quiet_period=1)
+    ExactlyOnceLoad("load", sql=SQL, job_args=RUN, topics=["forms_class"], transactions=QUICK)
 
 
-@exactly_once_load(topics=["forms_decorated"], min_records=1, quiet_period=1)
+@exactly_once_load(topics=["forms_decorated"], checks=Checks(min_records=1), transactions=QUICK)
 def load_numbers(spark, word, count):
     """With a module of the bundle in the driver, and on executors a helper that needs Airflow."""
     from pyspark.sql.functions import udf
@@ -67,7 +68,7 @@ def overridden():
 overridden()
 
 with DAG("forms_expand", **DAGS):
-    ExactlyOnceLoad.partial("tables", sql=SQL, job_args=RUN, quiet_period=1).expand(
+    ExactlyOnceLoad.partial("tables", sql=SQL, job_args=RUN, transactions=QUICK).expand(
         topic=["forms_expand_one", "forms_expand_two"]
     )
 
@@ -80,7 +81,7 @@ with DAG("forms_expand_kwargs", **DAGS):
             for name in ("one", "two")
         ]
 
-    ExactlyOnceLoad.partial("tables", sql=SQL, quiet_period=1).expand_kwargs(
+    ExactlyOnceLoad.partial("tables", sql=SQL, transactions=QUICK).expand_kwargs(
         tables(), names=["item", "topics", "job_args"]
     )
 
