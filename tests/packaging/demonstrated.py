@@ -50,6 +50,8 @@ def demo(installed: Path, folder: Path, *options: str) -> Iterator[Running]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
+            # a shell has what it runs in the background ignore Ctrl-C, and that is inherited: from such a test run, too
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     try:
         yield Running(process, log)
