@@ -232,7 +232,6 @@ class Marker(str, Enum):
         assert_never(self)
 
 
-
 class Outcome(str, Enum):
     """What happened to a transaction as a whole."""
 

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.cli.shell import SCRIPT
+from tests.ctrl_c import heed_ctrl_c
 
 pytestmark = pytest.mark.broker
 
@@ -32,8 +33,7 @@ def run(folder: Path, port: int, *topics: str) -> tuple[set[str], int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # a shell's background job, as these tests may be, ignores it, and so do its children
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
     )
     try:
         assert started.stdout is not None

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_kafka_eos.ledger.ledger import Ledger
 from tests.cli.shell import SCRIPT, environment, shell
+from tests.ctrl_c import heed_ctrl_c
 
 NOBODY = ("--bootstrap-server", "127.0.0.1:1")
 
@@ -71,7 +72,7 @@ def test_ctrl_c_while_brokers_are_waited_for_ends_with_130_and_no_traceback(home
         waiting = subprocess.Popen(
             [SCRIPT, "transactions", "list", "--bootstrap-server", address, "--timeout", "200"],
             env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+            preexec_fn=heed_ctrl_c,
         )  # fmt: skip
         try:
             accepted, _ = silent.accept()

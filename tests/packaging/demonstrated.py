@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.ctrl_c import heed_ctrl_c
+
 #: what decides where Python and the command line look; the installed package must do without
 OURS = ("PYTHONPATH", "VIRTUAL_ENV", "AIRFLOW", "PYSPARK", "SPARK")
 PATIENCE_SECONDS = 300.0
@@ -50,8 +52,7 @@ def demo(installed: Path, folder: Path, *options: str) -> Iterator[Running]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            # a shell has what it runs in the background ignore Ctrl-C, and that is inherited: from such a test run, too
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heed_ctrl_c,
         )
     try:
         yield Running(process, log)
