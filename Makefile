@@ -42,7 +42,12 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install --quiet --no-compile --no-build-isolation -c constraints.txt -e '.[spark,demo,dev]'
 	@touch $@
 
-setup: $(READY)
+# the kernel is compiled with the installation, and again when its source has changed
+KERNEL := airflow_kafka_eos/kafka/producer/arrow
+$(KERNEL)/libkernel.so: $(KERNEL)/kernel.c scripts/build_kernel.py | $(READY)
+	@$(BIN)/python scripts/build_kernel.py
+
+setup: $(READY) $(KERNEL)/libkernel.so
 
 demo: tools $(READY)
 	@$(BIN)/airflow-kafka-eos demo
@@ -56,13 +61,13 @@ STARTS_AIRFLOW_OFTEN := tests/adapters/test_airflow_cli.py
 CHECKED := $(wildcard tests/test_*.py) tests/mutations tests/kafka/test_end_txn.py tests/protocol/test_deciding.py \
 	tests/protocol/test_committing.py $(filter-out $(STARTS_AIRFLOW_OFTEN),$(wildcard tests/adapters/test_*.py))
 
-check: tools lint
+check: tools lint setup
 	$(PYTEST) -m "not long and not spark" $(CHECKED)
 
-test: tools lint
+test: tools lint setup
 	$(PYTEST) -m "not long"
 
-test-long: tools $(READY)
+test-long: tools setup
 	$(PYTEST) -m long
 
 lint: $(READY)

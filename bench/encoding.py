@@ -48,8 +48,10 @@ def encoding(records: Dataset, partitions: int, say: Callable[[str], None]) -> E
 
 def _works(partitions: int) -> dict[str, Callable[[pa.RecordBatch], object]]:
     try:
-        from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, encode, measure
+        from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher
         from airflow_kafka_eos.kafka.producer.arrow.columns import read
+        from airflow_kafka_eos.kafka.producer.arrow.encoding import encode, measure
+        from airflow_kafka_eos.kafka.producer.arrow.kernel import Kernel, kernel
         from airflow_kafka_eos.kafka.producer.arrow.partitioner import place
         from airflow_kafka_eos.kafka.producer.interface import Tally, TopicLimits, WriteTarget
         from airflow_kafka_eos.kafka.records.compression import compressor
@@ -70,11 +72,12 @@ def _works(partitions: int) -> dict[str, Callable[[pa.RecordBatch], object]]:
         columns = read(batch, target, now)
         return encode(columns, measure(columns), deltas[: batch.num_rows])
 
-    def whole(codec: str) -> Callable[[pa.RecordBatch], object]:
+    def whole(codec: str, by: Kernel | None) -> Callable[[pa.RecordBatch], object]:
         level = None if codec == "none" else LEVEL
         batcher = Batcher(
-            PreparedTxnState(1, 0), {topic: 1_048_588}, BATCH_BYTES, compressor(codec, level), Tally(), lambda: now
-        )
+            PreparedTxnState(1, 0), {topic: 1_048_588}, BATCH_BYTES, compressor(codec, level), Tally(), lambda: now,
+            by,
+        )  # fmt: skip
 
         def work(batch: pa.RecordBatch) -> object:
             columns = read(batch, target, now)
@@ -83,11 +86,12 @@ def _works(partitions: int) -> dict[str, Callable[[pa.RecordBatch], object]]:
 
         return work
 
-    return {
-        "records section": records_only,
-        "placed, sorted, encoded, digested, sealed": whole("none"),
-        f"the same with zstd level {LEVEL}": whole("zstd"),
-    }
+    works: dict[str, Callable[[pa.RecordBatch], object]] = {"records section, by numpy and Arrow": records_only}
+    for by, name in ((None, "by numpy and Arrow"), (kernel(), "by the kernel")):
+        if by is not None or name == "by numpy and Arrow":
+            works[f"placed, sorted, encoded, digested, sealed {name}"] = whole("none", by)
+            works[f"the same with zstd level {LEVEL} {name}"] = whole("zstd", by)
+    return works
 
 
 def _bytes(batches: list[pa.RecordBatch]) -> int:

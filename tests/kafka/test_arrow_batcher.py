@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from airflow_kafka_eos.errors import RecordError
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, TooLarge
 from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
+from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
 from airflow_kafka_eos.kafka.producer.interface import Tally, TopicLimits, WriteTarget
 from airflow_kafka_eos.kafka.records.batch import OpenBatch, SealedBatch, seal
 from airflow_kafka_eos.kafka.records.compression import CODES, compressor
@@ -49,14 +50,15 @@ def target_of(limits: Mapping[str, int], default: str = "t") -> WriteTarget:
 
 
 class Batches:
-    """A batcher, and everything that it sealed."""
+    """A batcher, and everything that it sealed: by numpy and Arrow, and the same bytes by the kernel if it is built."""
 
     def __init__(self, limit: int = 1_048_588, batch_bytes: int = 1_000_000, codec: str = "none") -> None:
         self.limit = limit
         self.tally = Tally()
-        self.batcher = Batcher(
-            STATE, {"t": limit}, batch_bytes, compressor(codec), self.tally, lambda: NOW
-        )
+        self.batchers = [
+            Batcher(STATE, {"t": limit}, batch_bytes, compressor(codec), tally, lambda: NOW, by)
+            for tally, by in ((self.tally, None), (Tally(), kernel()))
+        ]
         self.sealed: list[SealedBatch] = []
         self.target = target_of({"t": limit})
 
@@ -66,11 +68,31 @@ class Batches:
             columns = read(piece, self.target, NOW)
             places = np.zeros(piece.num_rows, np.int32) if partitions is None else np.array(partitions, np.int32)
             every = [TopicPartition("t", p) for p in range(int(places.max()) + 1)]
-            self.sealed += self.batcher.add(columns, places, every)
+            self.sealed += self._both(lambda one: one.add(columns, places, every))  # noqa: B023
+
+    def rest(self) -> list[SealedBatch]:
+        """The batches that are still open, sealed."""
+        return self._both(lambda one: one.finish())
+
+    def _both(self, work: Callable[[Batcher], Iterator[SealedBatch]]) -> list[SealedBatch]:
+        found: list[list[SealedBatch] | TooLarge] = []
+        for one in self.batchers:
+            try:
+                found.append(list(work(one)))
+            except TooLarge as e:
+                found.append(e)
+        plain, native = (
+            of.args if isinstance(of, TooLarge) else [(b.partition, b.order, b.sequence, b.records, raw(b)) for b in of]
+            for of in found
+        )
+        assert plain == native
+        if isinstance(found[1], TooLarge):
+            raise found[1]
+        return found[1]
 
     def finish(self) -> dict[int, list[Read]]:
         """Seal the rest, check what holds for all batches, and return the records by partition."""
-        self.sealed += self.batcher.finish()
+        self.sealed += self.rest()
         records: dict[TopicPartition, list[Read]] = defaultdict(list)
         sequence: dict[TopicPartition, int] = defaultdict(int)
         order: dict[TopicPartition, int] = defaultdict(int)
@@ -141,7 +163,7 @@ def test_offset_deltas_at_the_edges_of_their_varints(count: int, keyed: bool) ->
     values = pa.array(np.arange(count)).cast(pa.string()).cast(pa.binary())
     columns = {"value": values} | ({"key": values} if keyed else {})
     batches.add(pa.RecordBatch.from_pydict(columns))
-    sealed = [*batches.batcher.finish()]
+    sealed = batches.rest()
     assert [s.records for s in sealed] == [count]
     _, records = parse(sealed[0])
     assert [r.value for r in records] == values.to_pylist()
@@ -298,7 +320,7 @@ def test_open_batches_of_many_partitions_are_sealed_before_they_are_too_many() -
     for _ in range(300):
         batches.add(batch_of_many, range(200))
     assert 60_000_000 - sum(s.bytes for s in batches.sealed) < 33 * 1024 * 1024
-    assert sum(s.records for s in [*batches.sealed, *batches.batcher.finish()]) == 60_000
+    assert sum(s.records for s in [*batches.sealed, *batches.rest()]) == 60_000
 
 
 def test_a_partition_with_few_rows_does_not_hold_on_to_the_rows_of_the_others() -> None:
@@ -321,10 +343,11 @@ def test_sequences_begin_again_at_zero_as_the_broker_counts_them(start: int, cou
     # DefaultRecordBatch.incrementSequence
     batches = Batches()
     tp = TopicPartition("t", 0)
-    batches.batcher._next[tp] = (start, 0)
+    for one in batches.batchers:
+        one._next[tp] = (start, 0)
     for n in range(2):
         batches.add(batch(value=[b"%d" % n] * count))
-        batches.sealed += batches.batcher.finish()
+        batches.sealed += batches.rest()
     limit = 2**31 - 1
     after = start + count if start <= limit - count else count - (limit - start) - 1
     assert [s.sequence for s in batches.sealed] == [start, after]

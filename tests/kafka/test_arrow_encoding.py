@@ -15,9 +15,10 @@ from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 from kafka.record.util import encode_varint
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.producer.arrow import batcher, columns
-from airflow_kafka_eos.kafka.producer.arrow.batcher import FRAME_MOST, cut, upper_bounds
+from airflow_kafka_eos.kafka.producer.arrow import columns, encoding
+from airflow_kafka_eos.kafka.producer.arrow.batcher import cut, upper_bounds
 from airflow_kafka_eos.kafka.producer.arrow.binary import binary, data_of, lengths_of
+from airflow_kafka_eos.kafka.producer.arrow.encoding import FRAME_MOST
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import assign, crc32, evenly, murmur2
 from airflow_kafka_eos.kafka.producer.options import PARTITIONERS
 from airflow_kafka_eos.kafka.records.compression import CODES, compressor
@@ -39,7 +40,7 @@ def plain_varint(number: int) -> bytes:
 
 @given(st.lists(_INTS, min_size=1, max_size=40))
 def test_varints_of_a_column_are_those_of_its_numbers(numbers: list[int]) -> None:
-    data, offsets = batcher.rows([batcher.field(np.array(numbers))], len(numbers))
+    data, offsets = encoding.rows([encoding.field(np.array(numbers))], len(numbers))
     found = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
     assert found == [plain_varint(n) for n in numbers] == [zig_zag(n) for n in numbers]
 
@@ -47,8 +48,8 @@ def test_varints_of_a_column_are_those_of_its_numbers(numbers: list[int]) -> Non
 @given(st.lists(st.tuples(_INTS, st.integers(-(2**30), 2**30 - 1)), min_size=1, max_size=20), st.integers(0, 255))
 def test_fields_stand_side_by_side_row_after_row(rows: list[tuple[int, int]], literal: int) -> None:
     wide, narrow = (np.array(c) for c in zip(*rows, strict=True))
-    fields: list[batcher.Field] = [literal, batcher.field(wide), 7, batcher.field(narrow)]
-    data, offsets = batcher.rows(fields, len(rows))
+    fields: list[encoding.Field] = [literal, encoding.field(wide), 7, encoding.field(narrow)]
+    data, offsets = encoding.rows(fields, len(rows))
     found = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
     byte = bytes([literal])
     assert found == [byte + plain_varint(a) + b"\x07" + plain_varint(b) for a, b in rows]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.kafka.producer.arrow import batcher, binary
+from airflow_kafka_eos.kafka.producer.arrow import binary, encoding
 from airflow_kafka_eos.kafka.producer.arrow.binary import single
 
 
@@ -50,7 +50,7 @@ def test_single(content: bytes) -> None:
 
 
 def test_nothing_is_an_empty_text() -> None:
-    assert batcher._NOTHING.as_py() == b""
+    assert encoding._NOTHING.as_py() == b""
 
 
 # what a Spark task does with a plain batch, with all that has to do with brokers left out
@@ -71,19 +71,21 @@ import airflow_kafka_eos.kafka.producer.arrow.writer
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher
 from airflow_kafka_eos.kafka.producer.arrow.binary import from_parts, single
 from airflow_kafka_eos.kafka.producer.arrow.columns import read
+from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
 from airflow_kafka_eos.kafka.records.compression import compressor
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import place
 from airflow_kafka_eos.kafka.producer.interface import Tally
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
 codec, nulls = sys.argv[1], sys.argv[2] == "nulls"
+by = kernel() if sys.argv[3] == "kernel" else None
 numbers = np.arange(101, dtype=np.int32)
 keys = from_parts(np.arange(100, dtype=np.uint8), numbers)
 if nulls:
     there = pa.py_buffer(np.full(13, 0b10110110, np.uint8))
     keys = pa.Array.from_buffers(pa.binary(), 100, [there, *keys.buffers()[1:]])
 batch = pa.RecordBatch.from_arrays([keys, from_parts(np.zeros(100, np.uint8), numbers)], ["key", "value"])
-batcher = Batcher(PreparedTxnState(1, 0), {"t": 10**6}, 500, compressor(codec, None), Tally(), lambda: 5)
+batcher = Batcher(PreparedTxnState(1, 0), {"t": 10**6}, 500, compressor(codec, None), Tally(), lambda: 5, by)
 columns = read(batch, types.SimpleNamespace(default_topic="t"), 5)
 topics, partitions = place(batch, {"t": 4}, "t", "murmur2_random")
 sealed = list(batcher.add(columns, topics + partitions, [TopicPartition("t", n) for n in range(4)]))
@@ -93,9 +95,10 @@ print(sum(one.records for one in sealed), "pandas" in sys.modules)
 """
 
 
+@pytest.mark.parametrize("by", ["kernel", "numpy"])
 @pytest.mark.parametrize("nulls", ["nulls", "whole"])
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_task_imports_no_pandas(codec: str, nulls: str) -> None:
-    task = [sys.executable, "-c", TASK, codec, nulls]
+def test_a_task_imports_no_pandas(codec: str, nulls: str, by: str) -> None:
+    task = [sys.executable, "-c", TASK, codec, nulls, by]
     run = subprocess.run(task, capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout.strip() == "100 False", run.stderr

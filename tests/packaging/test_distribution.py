@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
 import pytest
 
+from airflow_kafka_eos.kafka.producer.arrow.kernel import LIBRARY
 from tests.packaging.demonstrated import OURS, demo, of_demo, processes_of
 from tests.packaging.smoke import RECORDS
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command: object, cwd: Path, timeout: float = 250) -> str:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+def run(*command: object, cwd: Path, timeout: float = 250, env: Mapping[str, str] | None = None) -> str:
+    own = {k: v for k, v in os.environ.items() if not k.startswith(OURS)} | dict(env or {})
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=env | {"AIRFLOW_HOME": str(cwd)}, timeout=timeout,
+        [str(part) for part in command], cwd=cwd, env=own | {"AIRFLOW_HOME": str(cwd)}, timeout=timeout,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout[-6000:]}"
@@ -53,7 +56,21 @@ def tracked(folder: str) -> set[str]:
 def test_the_wheel_holds_the_package_and_nothing_else(built: dict[str, Path]) -> None:
     with zipfile.ZipFile(built["wheel"]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert names == tracked("airflow_kafka_eos")
+    # compiled where there is a C compiler, and then the wheel says for which platform it is
+    kernel = {str(LIBRARY.relative_to(ROOT))} if shutil.which("cc") else set()
+    assert names == tracked("airflow_kafka_eos") | kernel
+    assert built["wheel"].name.endswith("-py3-none-any.whl") == (not kernel)
+
+
+def test_without_a_c_compiler_the_wheel_is_for_all_machines(built: dict[str, Path], tmp_path: Path) -> None:
+    no_compiler = {"CC": "there-is-no-such-compiler"}
+    said = run(
+        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=built["source"], env=no_compiler
+    )
+    assert "the kernel is left out" in said
+    (wheel,) = tmp_path.glob("*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as found:
+        assert not [name for name in found.namelist() if name.endswith(".so")]
 
 
 def test_the_sdist_holds_what_its_tests_and_the_demo_need(built: dict[str, Path]) -> None:

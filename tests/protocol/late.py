@@ -10,7 +10,7 @@ from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.kafka.producer.arrow.batcher import Columns, encode, measure
+from airflow_kafka_eos.kafka.producer.arrow.encoding import Columns, encode, measure
 from airflow_kafka_eos.kafka.producer.produce_request import produce_request
 from airflow_kafka_eos.kafka.records.batch import OpenBatch, seal
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition

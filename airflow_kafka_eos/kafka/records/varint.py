@@ -1,6 +1,6 @@
 """One varint at a time, as Kafka's protocol and record format have them.
 
-Whole columns of them: :mod:`airflow_kafka_eos.kafka.producer.arrow.batcher`.
+Whole columns of them: :mod:`airflow_kafka_eos.kafka.producer.arrow.encoding`.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
 from airflow_kafka_eos.errors import ConfigurationError, RecordError, SchemaRefusedError
-from airflow_kafka_eos.kafka.producer.arrow.batcher import sizes, zigzag
 from airflow_kafka_eos.kafka.producer.arrow.binary import binary, data_of, from_parts, offsets_of
+from airflow_kafka_eos.kafka.producer.arrow.encoding import sizes, zigzag
 from airflow_kafka_eos.spark.formats.registry import RegisteredSchema
 from airflow_kafka_eos.spark.formats.settings import is_name
 

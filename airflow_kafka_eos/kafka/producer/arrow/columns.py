@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_eos.kafka.producer.arrow import batcher
-from airflow_kafka_eos.kafka.producer.arrow.batcher import Columns
+from airflow_kafka_eos.kafka.producer.arrow import encoding
 from airflow_kafka_eos.kafka.producer.arrow.binary import binary, from_parts, lengths_of, offsets_of
+from airflow_kafka_eos.kafka.producer.arrow.encoding import Columns
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import column
 from airflow_kafka_eos.kafka.producer.interface import WriteTarget, bad_timestamp, no_header_name
 
@@ -84,9 +84,9 @@ def sections(column: pa.Array) -> tuple[pa.BinaryArray, npt.NDArray[np.int64]] |
     names, values = (binary(part) for part in flat.flatten())
     name_lengths, value_lengths = lengths_of(names), lengths_of(values)
     each = pc.binary_join_element_wise(
-        from_parts(*batcher.rows([batcher.field(name_lengths)], len(flat))),
+        from_parts(*encoding.rows([encoding.field(name_lengths)], len(flat))),
         names,
-        from_parts(*batcher.rows([batcher.field(value_lengths)], len(flat))),
+        from_parts(*encoding.rows([encoding.field(value_lengths)], len(flat))),
         values,
         b"",
         null_handling="replace",
@@ -97,5 +97,5 @@ def sections(column: pa.Array) -> tuple[pa.BinaryArray, npt.NDArray[np.int64]] |
     # a row's headers lie side by side in `each`: only the offsets change
     starts = offsets_of(each)[ends].astype(np.int32)
     rows = pa.BinaryArray.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(starts), each.buffers()[2]])
-    count_bytes = from_parts(*batcher.rows([batcher.field(counts)], len(column)))
+    count_bytes = from_parts(*encoding.rows([encoding.field(counts)], len(column)))
     return pc.binary_join_element_wise(count_bytes, rows, b""), content[ends[1:]] - content[ends[:-1]]

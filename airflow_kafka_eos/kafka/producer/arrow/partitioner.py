@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_eos.kafka.producer.arrow.binary import binary, lengths_of, numbers, offsets_of, truths
+from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
 
 #: name -> (hash, what is spread evenly instead of hashed)
 _KNOWN = {
@@ -129,7 +130,11 @@ def assign(keys: pa.BinaryArray | None, rows: int, partitions: int, partitioner:
         return evenly(rows, partitions, start)
     if keys is None:
         keys = pa.nulls(rows, pa.binary())
-    hashes = murmur2(keys) & np.uint32(0x7FFFFFFF) if kind == "murmur2" else crc32(keys)
+    if kind == "murmur2":
+        native = kernel()
+        hashes = (murmur2(keys) if native is None else native.murmur2(keys)) & np.uint32(0x7FFFFFFF)
+    else:
+        hashes = crc32(keys)
     found = (hashes % np.uint32(partitions)).astype(np.int32)
     lengths = lengths_of(keys)
     if spread == "null" and keys.null_count:

@@ -14,8 +14,10 @@ from airflow_kafka_eos.errors import ProducerFencedError
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import PipelinedWire
-from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, Columns, TooLarge
+from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, TooLarge
 from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
+from airflow_kafka_eos.kafka.producer.arrow.encoding import Columns
+from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import UnplacedRow, place
 from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
 from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import ANSWER_S, SentTransaction
@@ -92,6 +94,7 @@ class ArrowWriter(SentTransaction):
             self._codec,
             self._tally,
             self._now_ms,
+            kernel(),
         )
         return self._state
 
