@@ -263,6 +263,10 @@ def nearest(given: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(given.lower(), list(known), n=1)), None)
 
 
+#: The problem of a setting that guards the connection, and is refused for that.
+NOT_FOLLOWED = "cannot be followed by kafka-python, which sends the coordinator requests"
+
+
 def setting_error(key: str, problem: str, remedy: str) -> ConfigurationError:
     """The error for one of Kafka's settings. ``problem`` never shows a value that may be a secret."""
     return ConfigurationError(f"the Kafka setting {key} {problem}", remedy=remedy)

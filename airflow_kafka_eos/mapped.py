@@ -13,7 +13,6 @@ from airflow_kafka_eos.arguments import check_job_or_sql, check_json, check_topi
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.operators.begin import name_of_item
 from airflow_kafka_eos.signatures import ItemArguments, Mappable, MappedArguments, check_names
-from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 if TYPE_CHECKING:
     from airflow.sdk import XComArg
@@ -36,9 +35,11 @@ class MappedLoads:
     makes the mapped group ``tables`` with the group ``load`` in it: its tasks are ``tables.load.begin`` and so on. The
     load name is ``<dag id>.tables.load`` for all of them; the item's name goes behind the key. Items may be added,
     taken away and put into another order from run to run.
+
+    :param make: the class that ``partial`` was called on; it makes each load.
     """
 
-    def __init__(self, group_id: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, group_id: str, arguments: Mapping[str, Any], make: Callable[..., TaskGroup]) -> None:
         check_names(arguments, "partial()")
         if "item" in arguments:
             raise ConfigurationError(
@@ -47,6 +48,7 @@ class MappedLoads:
             )
         self.group_id = group_id
         self._shared = dict(arguments)
+        self._make = make
 
     def expand(self, **mapped: Unpack[MappedArguments]) -> TaskGroup:
         """One load for each value of the one argument that is given.
@@ -121,7 +123,7 @@ class MappedLoads:
             arguments = {k: v for k, v in mapped.items() if k not in ("item", "topic")}
             if "topic" in mapped:
                 arguments["topics"] = [mapped["topic"]]
-            ExactlyOnceLoad("load", item=mapped[named_by], **self._shared | arguments)
+            self._make("load", item=mapped[named_by], **self._shared | arguments)
 
         return task_group(group_id=self.group_id)(_with_parameters(one_load, names))
 

@@ -13,6 +13,7 @@ from airflow_kafka_eos.argument_groups import spread
 from airflow_kafka_eos.arguments import check_assets, check_mapping, check_text
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import OnCommitted
+from airflow_kafka_eos.mapped import MappedLoads
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
@@ -30,8 +31,6 @@ from airflow_kafka_eos.signatures import (
 
 if TYPE_CHECKING:
     from airflow.sdk import XComArg
-
-    from airflow_kafka_eos.mapped import MappedLoads
 
 
 class ExactlyOnceLoad(TaskGroup):
@@ -179,6 +178,4 @@ class ExactlyOnceLoad(TaskGroup):
 
         See :class:`~airflow_kafka_eos.mapped.MappedLoads`.
         """
-        from airflow_kafka_eos.mapped import MappedLoads
-
-        return MappedLoads(group_id, arguments)
+        return MappedLoads(group_id, arguments, cls)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "airflow_kafka_eos"
@@ -133,6 +136,19 @@ def test_libraries_are_imported_in_their_own_rooms_only() -> None:
                 if library in ALLOWED and not {_room(path), _name(path)} & ALLOWED[library]:
                     wrong.append(f"{_name(path)} line {node.lineno}: {name}")
     assert wrong == []
+
+
+def test_no_import_leads_back_to_where_it_began() -> None:
+    """Not in a function, and not for a type either: of two modules one can be read without the other."""
+    graph = grimp.build_graph(PACKAGE.name, cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert "airflow_kafka_eos.operators.base" in imported["airflow_kafka_eos.operators.decide"]
+    circle: list[str] = []
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as e:
+        circle = e.args[1][::-1]
+    assert " imports ".join(circle) == ""
 
 
 def test_the_rooms_of_the_design_are_there() -> None:

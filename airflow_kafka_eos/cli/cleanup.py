@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.airflow_options import default_of, in_ms, or_setting
 from airflow_kafka_eos.cli.durations import milliseconds, seconds, text_of
-from airflow_kafka_eos.cli.target import add_session, known_load, load_of, open_session, person, say_where
-from airflow_kafka_eos.cli.terminal import FOUND, add_yes, as_table, code_of, confirm, say_hidden, show, worst
+from airflow_kafka_eos.cli.target import add_session, known_load, load_of, open_session, say_where
+from airflow_kafka_eos.cli.terminal import (
+    FOUND,
+    add_yes,
+    as_table,
+    code_of,
+    confirm,
+    person,
+    say_hidden,
+    show,
+    worst,
+)
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
 

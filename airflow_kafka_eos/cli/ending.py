@@ -18,7 +18,6 @@ from airflow_kafka_eos.cli.target import (
     id_or_partition,
     needed_id,
     open_session,
-    person,
 )
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
@@ -27,6 +26,7 @@ from airflow_kafka_eos.cli.terminal import (
     add_yes,
     code_of,
     confirm,
+    person,
     say,
     show,
     worst,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.airflow_options import setting
 from airflow_kafka_eos.cli.connections import airflow_connection
-from airflow_kafka_eos.cli.terminal import FOUND, OK, add_yes, confirm
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_yes, confirm, person
 from airflow_kafka_eos.errors import ConfigurationError, LedgerNotReadyError
 
 if TYPE_CHECKING:
@@ -165,8 +165,6 @@ def _new_id(arguments: argparse.Namespace) -> int:
 
 
 def _forget_cluster(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.cli.target import person
-
     with open_ledger(arguments) as ledger:
         if not arguments.yes:
             print(f"{_FORGET_CLUSTER}\n")

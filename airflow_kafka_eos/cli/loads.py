@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.durations import text_of
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
-from airflow_kafka_eos.cli.target import add_cluster, add_namespace, known_load, load_of, open_session, person
+from airflow_kafka_eos.cli.target import add_cluster, add_namespace, known_load, load_of, open_session
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
     OK,
@@ -18,6 +18,7 @@ from airflow_kafka_eos.cli.terminal import (
     add_yes,
     as_table,
     confirm,
+    person,
     say,
     show,
     words_of,

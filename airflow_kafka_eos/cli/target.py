@@ -149,18 +149,6 @@ def say_where(session: Session) -> None:
     )
 
 
-def person() -> str:
-    """Who runs the command, for the ledger."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "somebody"
-    return f"{user}@{socket.gethostname()} (airflow-kafka-eos)"
-
-
 def load_of(arguments: argparse.Namespace) -> LoadIdentity:
     """The load that NAME, KEY and --namespace name."""
     return LoadIdentity(arguments.namespace, arguments.name, arguments.key)

@@ -1,4 +1,4 @@
-"""What commands share at a terminal: output, exit codes, questions, log lines on stderr, Ctrl-C."""
+"""What commands share at a terminal: output, exit codes, who is there, questions, log lines on stderr, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -124,6 +124,18 @@ def utc(ms: int) -> str | None:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return str(ms)
+
+
+def person() -> str:
+    """Who runs the command, for the ledger."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()} (airflow-kafka-eos)"
 
 
 def add_yes(command: argparse.ArgumentParser) -> None:

@@ -116,8 +116,7 @@ class BeginLoadOperator(LoadOperator):
     def _tell_superseded(self, session: Session, row: AttemptRow) -> None:
         """As prepare does, and before it: by then a zombie may have written for a while, and held back readers."""
         from airflow_kafka_eos.operators.look_ahead import prepare_behind
-        from airflow_kafka_eos.operators.prepare import manifest_store
-        from airflow_kafka_eos.operators.submitting import tell_superseded
+        from airflow_kafka_eos.operators.submitting import manifest_store, tell_superseded
 
         prepare = prepare_behind(self)
         # of a template only prepare knows what becomes of it

@@ -27,14 +27,8 @@ from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import (
-    FINAL_WHEN_DECIDED,
-    LoadOperator,
-    check_no_sibling,
-    overridden,
-    owner_of,
-)
-from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
+from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, check_no_sibling, owner_of
+from airflow_kafka_eos.operators.submitting import manifest_store
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -189,18 +183,21 @@ def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:
 
 
 def decide_at_once(
-    prepare: PrepareLoadOperator, context: Any, session: Session, manifest: Manifest, result: dict[str, Any]
+    found: DecideLoadOperator,
+    prepare: LoadOperator,
+    context: Any,
+    session: Session,
+    manifest: Manifest,
+    result: dict[str, Any],
 ) -> Verdict | None:
     """Decide what was just prepared; None where that is left to the task decide, with the reason in the log.
 
     Templates are rendered in prepare's task: ``ti`` is its own.
 
-    :param result: what prepare returns; decide's templates may ask XCom for it.
+    :param found: the task decide, as :func:`.prepare.decide_behind` finds it.
+    :param prepare: the task that this runs in.
+    :param result: what it returns; decide's templates may ask XCom for it.
     """
-    found = decide_behind(prepare)
-    if isinstance(found, str):
-        log.info("%s is decided in a task of its own: %s", manifest.attempt, found)
-        return None
     try:
         context["ti"].xcom_push("return_value", result)
         decide = found.prepare_for_execution()  # a copy, as Airflow's task runner makes one
@@ -218,39 +215,6 @@ def decide_at_once(
         log.warning("not decided here, but by the task %s: %s: %s", found.task_id, type(e).__name__, e)
         return None
     return row.verdict
-
-
-def decide_behind(prepare: PrepareLoadOperator) -> DecideLoadOperator | str:
-    """The task that decides what this one prepares; a text says why it has to wait for its turn. No I/O.
-
-    Asked when it runs, not when the DAG is parsed: what an author puts between is wired behind the group.
-    """
-    if not prepare.decide_at_once:
-        return "decide_at_once=False"
-    if not prepare.has_dag():  # type: ignore[no-untyped-call]
-        return "prepare is in no DAG"
-    behind = [task for task in prepare.downstream_list if isinstance(task, DecideLoadOperator)]
-    if len(behind) != 1:
-        return f"{len(behind)} tasks behind {prepare.task_id} decide"
-    (decide,) = behind
-    return _what_decide_waits_for(prepare, decide) or decide
-
-
-def _what_decide_waits_for(prepare: PrepareLoadOperator, decide: DecideLoadOperator) -> str:
-    """What of the author's stands between the two, and may keep the load from being decided; else an empty text."""
-    others = sorted(decide.upstream_task_ids - {prepare.task_id})
-    if others:
-        return f"it waits for {', '.join(others)}"
-    if decide.trigger_rule != "all_success":
-        return f"its trigger rule is {decide.trigger_rule.value}"
-    if decide.depends_on_past or decide.wait_for_downstream:
-        return "it waits for the run before"
-    if decide._pre_execute_hook is not None or prepare._post_execute_hook is not None:
-        return "a pre_execute or post_execute stands before it"
-    return (
-        overridden(prepare, PrepareLoadOperator, "execute", "post_execute")
-        or overridden(decide, DecideLoadOperator, "pre_execute", "execute", "decide")
-    )
 
 
 def _aim(task: LoadOperator) -> tuple[Any, ...]:

@@ -23,8 +23,8 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicErr
 from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import LoadOperator, overridden, owner_of
-from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, manifest_store
-from airflow_kafka_eos.operators.submitting import Deployment
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.operators.submitting import Deployment, manifest_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

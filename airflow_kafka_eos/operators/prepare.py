@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,11 +54,14 @@ from airflow_kafka_eos.operators.base import (
     Step,
     check_no_sibling,
     no_retry_of_terminal_errors,
+    overridden,
     owner_of,
 )
+from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_at_once
 from airflow_kafka_eos.operators.submitting import (
     Deployment,
     environment,
+    manifest_store,
     own_error_first,
     private_files,
     tell_superseded,
@@ -82,7 +84,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.hooks import Resolved
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.ledger.rows import AttemptRow
-    from airflow_kafka_eos.naming import AttemptRef
+    from airflow_kafka_eos.manifest import AttemptRef, Manifest
     from airflow_kafka_eos.protocol.repair.reprepare import Repreparation
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -91,8 +93,6 @@ if TYPE_CHECKING:
 LONGEST_HOLD_TIME = timedelta(milliseconds=TWO_PHASE_TIMEOUT_MS)
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
-#: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
-CONNECTION_SCHEMES = ("s3", "s3a", "gs", "gcs")
 
 
 class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
@@ -203,7 +203,6 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
 
     def _execute(self, context: Context, step: Step) -> dict[str, Any]:
         from airflow_kafka_eos.manifest import AttemptRef
-        from airflow_kafka_eos.operators.decide import decide_at_once
         from airflow_kafka_eos.protocol.guards.id_caps import Caps
         from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
         from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference, submit
@@ -272,10 +271,19 @@ class PrepareLoadOperator(LoadOperator, SparkSubmitOperator):
             }
             with resolved.session(self.namespace) as session:
                 record_prepared(session, manifest, writers_left=store.writers_left(manifest))
-                verdict = decide_at_once(self, context, session, manifest, result | warned)
+                verdict = self._decide_at_once(context, session, manifest, result | warned)
             made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"
             step.done(ref.load, f"prepared {made}; {_told(verdict)}", warns=verdict is Verdict.ABORT)
         return result | warned | ({} if verdict is None else {"verdict": verdict.value})
+
+    def _decide_at_once(
+        self, context: Context, session: Session, manifest: Manifest, result: dict[str, Any]
+    ) -> Verdict | None:
+        found = decide_behind(self)
+        if isinstance(found, DecideLoadOperator):
+            return decide_at_once(found, self, context, session, manifest, result)
+        self.log.info("%s is decided in a task of its own: %s", manifest.attempt, found)
+        return None
 
     def _prepare_again(
         self,
@@ -423,6 +431,39 @@ def _told(verdict: Verdict | None) -> str:
     assert_never(verdict)
 
 
+def decide_behind(prepare: PrepareLoadOperator) -> DecideLoadOperator | str:
+    """The task that decides what this one prepares; a text says why it has to wait for its turn. No I/O.
+
+    Asked when it runs, not when the DAG is parsed: what an author puts between is wired behind the group.
+    """
+    if not prepare.decide_at_once:
+        return "decide_at_once=False"
+    if not prepare.has_dag():  # type: ignore[no-untyped-call]
+        return "prepare is in no DAG"
+    behind = [task for task in prepare.downstream_list if isinstance(task, DecideLoadOperator)]
+    if len(behind) != 1:
+        return f"{len(behind)} tasks behind {prepare.task_id} decide"
+    (decide,) = behind
+    return _what_decide_waits_for(prepare, decide) or decide
+
+
+def _what_decide_waits_for(prepare: PrepareLoadOperator, decide: DecideLoadOperator) -> str:
+    """What of the author's stands between the two, and may keep the load from being decided; else an empty text."""
+    others = sorted(decide.upstream_task_ids - {prepare.task_id})
+    if others:
+        return f"it waits for {', '.join(others)}"
+    if decide.trigger_rule != "all_success":
+        return f"its trigger rule is {decide.trigger_rule.value}"
+    if decide.depends_on_past or decide.wait_for_downstream:
+        return "it waits for the run before"
+    if decide._pre_execute_hook is not None or prepare._post_execute_hook is not None:
+        return "a pre_execute or post_execute stands before it"
+    return (
+        overridden(prepare, PrepareLoadOperator, "execute", "post_execute")
+        or overridden(decide, DecideLoadOperator, "pre_execute", "execute", "decide")
+    )
+
+
 def check_writer(scope: TransactionScope, two_phase_commit: TwoPhaseCommit, writer: WriterName) -> None:
     """
     :raises ConfigurationError: the confluent writer was asked for, and what it does not have.
@@ -435,26 +476,6 @@ def check_writer(scope: TransactionScope, two_phase_commit: TwoPhaseCommit, writ
             f'writer="confluent" cannot do {needs}: librdkafka has no way to it',
             remedy=f'Leave writer at "auto", or {needs.partition("=")[0]} at its default',
         )
-
-
-def manifest_store(manifest_dir: str | None) -> ManifestStore:
-    """The store in ``manifest_dir``, or in Airflow's home.
-
-    ``s3://conn_id@bucket/folder``: as in an ObjectStoragePath, with that connection's login here; its ``base``, which
-    the Spark driver gets, has none.
-    """
-    from airflow_kafka_eos.spark.manifest_store import ManifestStore
-
-    if not manifest_dir:
-        home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
-        return ManifestStore(os.path.join(home, "kafka_eos_manifests"))
-    scheme, _, rest = manifest_dir.partition("://")
-    conn_id, at, place = rest.partition("@")
-    if at and scheme in CONNECTION_SCHEMES and not {":", "/"} & set(conn_id):  # else it may be a login
-        from airflow.sdk.io import attach
-
-        return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)
-    return ManifestStore(manifest_dir)
 
 
 #: What of a run tells its data from another run's; what is in no template of these, the job finds out by itself.

@@ -1,8 +1,8 @@
 """What stands around a spark-submit.
 
 Where the Spark driver will run, and whether a load can be prepared from there; settings and their secrets, handed over
-to it; the application's own error, before spark-submit's; and a note to the drivers of older attempts, that they may
-stop.
+to it; where its manifests are; the application's own error, before spark-submit's; and a note to the drivers of older
+attempts, that they may stop.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _YARN_ENV = "spark.yarn.appMasterEnv."
 _KUBERNETES_ENV = "spark.kubernetes.driverEnv."
 _KUBERNETES_SECRET = "spark.kubernetes.driver.secretKeyRef."
 _KUBERNETES_TEMPLATE = "spark.kubernetes.driver.podTemplateFile"
+#: Locations that may name an Airflow connection before ``@``; in ``abfs://container@account`` it is a container.
+CONNECTION_SCHEMES = ("s3", "s3a", "gs", "gcs")
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,26 @@ def _asked(word: Callable[[], str | None]) -> str | None:
     except Exception as e:  # a store that is away must not hide the error
         log.debug("it is not known whether the application has said why: %s", e)
         return None
+
+
+def manifest_store(manifest_dir: str | None) -> ManifestStore:
+    """The store in ``manifest_dir``, or in Airflow's home.
+
+    ``s3://conn_id@bucket/folder``: as in an ObjectStoragePath, with that connection's login here; its ``base``, which
+    the Spark driver gets, has none.
+    """
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+    if not manifest_dir:
+        home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
+        return ManifestStore(os.path.join(home, "kafka_eos_manifests"))
+    scheme, _, rest = manifest_dir.partition("://")
+    conn_id, at, place = rest.partition("@")
+    if at and scheme in CONNECTION_SCHEMES and not {":", "/"} & set(conn_id):  # else it may be a login
+        from airflow.sdk.io import attach
+
+        return ManifestStore(f"{scheme}://{place}", attach(scheme, conn_id).fs)
+    return ManifestStore(manifest_dir)
 
 
 def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> None:

@@ -11,8 +11,8 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from airflow_kafka_eos import ExactlyOnceLoad
-from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_behind
-from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.operators.decide import DecideLoadOperator
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, decide_behind
 
 
 def group(**arguments: Any) -> ExactlyOnceLoad:

@@ -186,6 +186,20 @@ def test_mapped_tasks_keep_setup_teardown_and_leaf() -> None:
     assert [t.task_id for t in made.task_group.get_leaves()] == ["tables.load.loaded"]
 
 
+class Smaller(ExactlyOnceLoad):
+    """An author's own, with what all of their loads have in common."""
+
+    def __init__(self, group_id: str, **arguments: Any) -> None:
+        super().__init__(group_id, **arguments, load_name="smaller")
+
+
+def test_mapped_loads_are_of_the_class_that_partial_was_called_on() -> None:
+    with dag() as made:
+        Smaller.partial("tables", job="j.py").expand(topic=["a", "b"])
+    begin: Any = made.get_task("tables.load.begin")
+    assert begin.load_name == "smaller"
+
+
 # the decorator
 
 

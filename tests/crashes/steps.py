@@ -73,7 +73,7 @@ _COORDINATOR = "airflow_kafka_eos.kafka.admin.coordinator:Coordinator."
 _PARTITIONS = "airflow_kafka_eos.kafka.admin.partitions:Partitions."
 _LOOKED = "airflow_kafka_eos.protocol.stages.commit:judge_decided"
 #: just before an EndTxn is handed to the connection, and when its answer is there and nobody has read it
-_SENDING = "airflow_kafka_eos.kafka.admin.end_transactions:EndTxn.message"
+_SENDING = "kafka.protocol.producer.transaction:EndTxnRequest.with_header"
 _ANSWERED = "airflow_kafka_eos.kafka.admin.end_transactions:meaning_of"
 _TASK = (TransactionScope.TASK,)
 _LOAD = (TransactionScope.LOAD,)

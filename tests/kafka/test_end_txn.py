@@ -1,14 +1,16 @@
-"""EndTxn's bytes against kafka-python's own, and what its codes mean."""
+"""What EndTxn asks for, in which version, and what its codes mean."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.producer.transaction import EndTxnRequest, EndTxnResponse
+from kafka.errors import IncompatibleBrokerVersion
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.producer.transaction import EndTxnRequest
 
 from airflow_kafka_eos.errors import AccessError, TerminalError
-from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer, EndTxn, highest_for, meaning_of
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer, end_txn, highest_for, meaning_of
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
@@ -19,34 +21,31 @@ texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_siz
 @given(
     version=st.integers(3, 5),
     name=texts,
-    client=texts,
     producer_id=st.integers(0, 2**63 - 1),
     epoch=st.integers(0, 2**15 - 1),
     verdict=st.sampled_from(Verdict),
-    correlation_id=st.integers(0, 2**31 - 1),
 )
-def test_the_frame_is_byte_for_byte_kafka_pythons(
-    version: int, name: str, client: str, producer_id: int, epoch: int, verdict: Verdict, correlation_id: int
+def test_it_names_the_recorded_identity_and_the_verdict(
+    version: int, name: str, producer_id: int, epoch: int, verdict: Verdict
 ) -> None:
-    request = EndTxn(PreparedTransaction(name, PreparedTxnState(producer_id, epoch)), verdict)
-    theirs = request.message()
-    assert isinstance(theirs, EndTxnRequest)
-    theirs.API_VERSION = version
-    theirs.with_header(correlation_id=correlation_id, client_id=client)
-    assert request.frame(version, correlation_id, client) == bytes(theirs.encode(header=True, framed=False))
+    request = end_txn(PreparedTransaction(name, PreparedTxnState(producer_id, epoch)), verdict)
+    read = EndTxnRequest.decode(request.encode(version=version), version=version)
+    assert (read.transactional_id, read.producer_id, read.producer_epoch) == (name, producer_id, epoch)
+    assert read.committed is (verdict is Verdict.COMMIT)
 
 
-@pytest.mark.parametrize("version", [3, 4, 5])
-@pytest.mark.parametrize("code", [0, -1, 16, 48, 90])
-def test_the_answer_is_read_as_kafka_python_writes_it(version: int, code: int) -> None:
-    fields = {"producer_id": 12, "producer_epoch": 3} if version == 5 else {}
-    answer = EndTxnResponse(throttle_time_ms=7, error_code=code, version=version, **fields)
-    body = bytes(answer.encode(header=False, framed=False))
-    request = EndTxn(PreparedTransaction("x", PreparedTxnState(1, 1)), Verdict.COMMIT)
-    assert request.read(version, memoryview(b"\x00" + body)).error_code == code
-    # a header with two tagged fields, one of them long enough for a size of two bytes
-    tags = b"\x02\x01\x03abc\x05\x80\x01" + b"z" * 128
-    assert request.read(version, memoryview(tags + body)).error_code == code
+@pytest.mark.parametrize(
+    ("highest", "offered", "sent"),
+    [(5, (0, 5), 5), (5, (0, 4), 4), (4, (0, 5), 4), (5, (0, 6), 5), (5, (0, 2), None)],
+)
+def test_the_version_is_the_highest_of_both_sides(highest: int, offered: tuple[int, int], sent: int | None) -> None:
+    request = end_txn(PreparedTransaction("x", PreparedTxnState(1, 1)), Verdict.COMMIT, highest)
+    broker = BrokerVersionData(api_versions={EndTxnRequest.API_KEY: offered})
+    if sent is not None:
+        assert broker.api_version(request) == sent
+        return
+    with pytest.raises(IncompatibleBrokerVersion):
+        broker.api_version(request)
 
 
 def test_a_cluster_without_transaction_version_gets_no_v5() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
-from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer, EndTxn, end_all, patience_s
+from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer, end_all, end_txn, patience_s
 from airflow_kafka_eos.kafka.client import pool, retry
 from airflow_kafka_eos.kafka.client.connections import Manager
 from airflow_kafka_eos.kafka.client.pool import Reply
@@ -26,7 +28,7 @@ from airflow_kafka_eos.transaction import (
     TopicPartition,
 )
 from tests.kafka.open_transactions import an_id, coordinator_of, open_one, settings_of, wait_until
-from tests.secured import Secured
+from tests.secured import Secured, secured_broker
 
 pytestmark = pytest.mark.broker
 
@@ -149,6 +151,38 @@ def test_a_missing_permission_is_that_transactions_alone(secured: Secured) -> No
             coordinator_of(wire).end_many(transactions[1:], Verdict.ABORT)
     assert endings.answers == {}
     assert [(e.transactional_id, type(e)) for e in endings.errors.values()] == [(i, AccessError) for i in ids]
+
+
+#: so long a login is good for there, s
+SESSION_S = 2
+
+
+def test_further_connections_log_in_again_when_a_session_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-368. What is sent in the middle of a login would wait on that one connection, however much it is."""
+    real, at_login = pool.ConnectionPool._send, []
+
+    def noted(self: object, broker: object, connection: object, request: object) -> None:
+        at_login.append(connection._reauth.is_reauthenticating)  # type: ignore[attr-defined]
+        real(self, broker, connection, request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pool.ConnectionPool, "_send", noted)
+    transaction = PreparedTransaction(an_id("again"), PreparedTxnState(1, 0))
+    with (
+        secured_broker(tmp_path, more={"connections.max.reauth.ms": str(SESSION_S * 1000)}) as secured,
+        Wire(secured.login()) as wire,
+        counting(monkeypatch) as seen,
+        closing(wire.pool()) as open_pool,
+    ):
+        (node,) = wire.broker_ids()
+        for number in range(40):
+            open_pool.submit(node, end_txn(transaction, Verdict.ABORT), number, timeout_s=20)
+        until = time.monotonic() + 3 * SESSION_S
+        while time.monotonic() < until:
+            for reply in open_pool.wait(20):
+                assert reply.error is None
+                open_pool.submit(node, end_txn(transaction, Verdict.ABORT), reply.tag, timeout_s=20)
+        assert [c.closed for c in seen.living] == [False, False]  # type: ignore[attr-defined]
+    assert len(at_login) > 40 and not any(at_login)
 
 
 def test_no_broker_at_all_is_named_for_each(topic: Callable[..., str]) -> None:
@@ -286,7 +320,7 @@ def test_an_answer_that_is_overdue_on_a_further_connection_is_given_up(three: Lo
 
             def replies(timeout_s: float) -> list[Reply[int]]:
                 for number, transaction in enumerate(ended):
-                    open_pool.submit(node, EndTxn(transaction, Verdict.ABORT), number, timeout_s=timeout_s)
+                    open_pool.submit(node, end_txn(transaction, Verdict.ABORT), number, timeout_s=timeout_s)
                 came: list[Reply[int]] = []
                 wait_until(lambda: bool(came.extend(open_pool.wait(1))) or len(came) == 40, "40 replies")  # type: ignore[func-returns-value]
                 return came

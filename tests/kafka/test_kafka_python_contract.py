@@ -51,13 +51,10 @@ CALLED = {
     f"{_CONNECTION}._send_request": ("request", "sends ApiVersions too: its answer has the cluster's features"),
     f"{_CONNECTION}.send_request": ("request request_timeout_ms", "sends a request; a future"),
     f"{_CONNECTION}.connection_made": ("transport", "makes the connection's parser"),
-    f"{_CONNECTION}.connection_lost": ("exc", "ends the connection"),
     f"{_CONNECTION}.close": ("error", "closes it; what is under way fails with the error"),
-    "kafka.net.connection:SaslReauthenticator.cancel": ("", "no login again on a connection that we took over"),
     f"{_TRANSPORT}._sock_recv": ("", "reads what is there: bytes, and the error that ended the stream"),
     f"{_TRANSPORT}.write": ("data", "sends bytes"),
     f"{_TRANSPORT}.writelines": ("list_of_data", "sends pieces one after the other, without joining them"),
-    f"{_TRANSPORT}.set_protocol": ("protocol", "hands what is read to an object of ours"),
     f"{_PARSER}.send_request": ("request", "calls with_header, encode, expect_response and header of any request"),
     f"{_PARSER}.send_bytes": ("", "gives all that is to be sent"),
     **{f"{_FUTURE}.{name}": ("f", "calls back") for name in ("add_callback", "add_errback", "add_both")},
@@ -114,9 +111,9 @@ def test_objects_have_the_attributes_that_we_read(manager: Any) -> None:
         _MANAGER: (manager, "_net config cluster broker_version_data bootstrapped"),
         _CONNECTION: (
             connection,
-            "init_future connected closed paused in_flight_requests transport parser broker_version_data config "
-            "_reauth",
+            "init_future connected closed paused in_flight_requests parser _reauth",
         ),
+        "kafka.net.connection:SaslReauthenticator": (connection._reauth, "is_reauthenticating"),
         _PARSER: (found(_PARSER)(client_id="contract"), "bytes_to_send"),
         _FUTURE: (found(_FUTURE)(), "is_done exception value succeeded failed"),
         "kafka.cluster:ClusterMetadata": (manager.cluster, "cluster_id"),
@@ -124,7 +121,6 @@ def test_objects_have_the_attributes_that_we_read(manager: Any) -> None:
     for name, (thing, attributes) in objects.items():
         for attribute in attributes.split():
             assert hasattr(thing, attribute), said(f"{name}.{attribute}", "that it is there")
-    assert isinstance(connection._reauth, found("kafka.net.connection:SaslReauthenticator"))
     assert {"max_in_flight_requests_per_connection", "reconnect_backoff_max_ms", "receive_message_max_bytes"} <= set(
         manager.config
     ), said(f"{_MANAGER}.DEFAULT_CONFIG", "settings of these names")
@@ -144,13 +140,6 @@ def test_what_is_read_together_with_the_end_comes_together() -> None:
         theirs.close()
         data, error = found(_TRANSPORT)(None, ours)._sock_recv()
     assert (data, error is not None) == (b"wrong password", True), said(f"{_TRANSPORT}._sock_recv", "both at once")
-
-
-def test_the_transport_reads_these_of_its_protocol() -> None:
-    """:class:`~airflow_kafka_eos.kafka.client.pool.RawConnection` is one."""
-    source = inspect.getsource(importlib.import_module("kafka.net.transport"))
-    for used in ("_protocol._sensors", "_protocol.data_received(", "proto.connection_lost("):
-        assert used in source, said(_TRANSPORT, f"that it uses {used.rstrip('(')}")
 
 
 def test_a_request_that_is_joined_must_be_bytes() -> None:

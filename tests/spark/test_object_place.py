@@ -157,7 +157,7 @@ def test_a_container_of_an_account_is_no_login() -> None:
 @pytest.mark.parametrize("login", [f"key:{SECRET}", f"key:/{SECRET}", f"{SECRET}/{SECRET}"])
 def test_prepare_takes_no_login_for_an_airflow_connection(login: str) -> None:
     """The error would name the connection; and the driver gets what stands behind the @ only."""
-    from airflow_kafka_eos.operators.prepare import manifest_store
+    from airflow_kafka_eos.operators.submitting import manifest_store
 
     with pytest.raises(ConfigurationError, match="names a login") as caught:
         manifest_store(f"s3://{login}@bucket/folder")
@@ -202,7 +202,7 @@ def test_prepare_and_decide_read_with_the_login_of_an_airflow_connection(server:
     """The Spark driver is told the location without it: it has no Airflow to ask."""
     from airflow.sdk.io import attach
 
-    from airflow_kafka_eos.operators.prepare import manifest_store
+    from airflow_kafka_eos.operators.submitting import manifest_store
 
     folder = server.folder()
     ManifestStore(folder, server.filesystem()).write(REF, manifest.dump(EMPTY))

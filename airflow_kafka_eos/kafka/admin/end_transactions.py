@@ -1,6 +1,6 @@
 """End prepared transactions by EndTxn, one or thousands, as fast as their coordinators can.
 
-EndTxn's bytes, and what its answer means, are pure functions; :class:`_Ending` sends, repeats and keeps the time. All
+EndTxn's request, and what its answer means, are pure functions; :class:`_Ending` sends, repeats and keeps the time. All
 of it is safe to send twice, because a transaction is named by its recorded identity (rule: recorded-identity). Whose
 transactions may be ended is the caller's to guard (rule: only-our-ids).
 """
@@ -8,13 +8,12 @@ transactions may be ended is the caller's to guard (rule: only-our-ids).
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kafka import errors
 from kafka.protocol.producer.transaction import EndTxnRequest
@@ -23,7 +22,6 @@ from airflow_kafka_eos.errors import BrokerUnavailableError, KafkaEosError
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.pool import Reply
 from airflow_kafka_eos.kafka.client.wire import Wire, find_coordinators
-from airflow_kafka_eos.kafka.records import varint
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.transaction import PreparedTransaction
 
@@ -36,16 +34,12 @@ FIRST_TRY_S = 2.0
 #: Ids in one request: bounded whatever the size of the load.
 BATCH = 1000
 
-_API_KEY = 26
 _OLDEST, HIGHEST = 3, 5
 #: The last version that does not ask for a raised epoch (KIP-890).
 BEFORE_EPOCH_BUMP = 4
 _FENCED = retry.codes(
     errors.InvalidProducerEpochError, errors.InvalidProducerIdMappingError, errors.ProducerFencedError
 )
-_HEADER = struct.Struct(">hhih")
-_IDENTITY = struct.Struct(">qh?")
-_ANSWER = struct.Struct(">ih")
 
 
 class EndAnswer(str, Enum):
@@ -80,66 +74,21 @@ def meaning_of(code: int, transactional_id: str) -> EndAnswer | Exception:
     return retry.error_of_id(code, "WRITE", transactional_id) or EndAnswer.DONE
 
 
-class EndTxnAnswer(NamedTuple):
-    """What is read of an EndTxn answer. v5 also shows the next transaction's identity, which is of no use here."""
-
-    error_code: int
-
-
-@dataclass(frozen=True)
-class EndTxn:
+def end_txn(transaction: PreparedTransaction, verdict: Verdict, highest: int = HIGHEST) -> EndTxnRequest:
     """EndTxn by the recorded identity, in the highest version that both sides speak (KIP-890).
 
     Rule: recorded-identity.
 
     :param highest: see :func:`highest_for`.
     """
-
-    transaction: PreparedTransaction
-    verdict: Verdict
-    highest: int = HIGHEST
-    API: ClassVar[Any] = EndTxnRequest
-
-    def message(self) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=self.transaction.transactional_id,
-            producer_id=self.transaction.state.producer_id,
-            producer_epoch=self.transaction.state.producer_epoch,
-            committed=self.verdict.is_commit,
-            min_version=_OLDEST,
-            max_version=self.highest,
-        )
-
-    def frame(self, version: int, correlation_id: int, client_id: str) -> bytes:
-        """v3 to v5 have the same request: header v2, a compact string, int64, int16, bool, no tagged fields."""
-        client = client_id.encode()
-        name = self.transaction.transactional_id.encode()
-        state = self.transaction.state
-        return b"".join(
-            (
-                _HEADER.pack(_API_KEY, version, correlation_id, len(client)),
-                client,
-                b"\x00",
-                varint.unsigned(len(name) + 1),
-                name,
-                _IDENTITY.pack(state.producer_id, state.producer_epoch, self.verdict.is_commit),
-                b"\x00",
-            )
-        )
-
-    def read(self, version: int, frame: memoryview) -> EndTxnAnswer:
-        """Header v1's tagged fields, then throttle time in ms and the error code."""
-        at = _skip_tags(frame)
-        return EndTxnAnswer(_ANSWER.unpack_from(frame, at)[1])
-
-
-def _skip_tags(frame: memoryview) -> int:
-    count, at = varint.read_unsigned(frame, 0)
-    for _ in range(count):
-        _, at = varint.read_unsigned(frame, at)
-        size, at = varint.read_unsigned(frame, at)
-        at += size
-    return at
+    return EndTxnRequest(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.state.producer_id,
+        producer_epoch=transaction.state.producer_epoch,
+        committed=verdict.is_commit,
+        min_version=_OLDEST,
+        max_version=highest,
+    )
 
 
 @dataclass(frozen=True)
@@ -242,7 +191,7 @@ class _Ending:
 
     def _send_end(self, job: _Job, node_id: int) -> None:
         timeout_s = patience_s(job.tries, self._wire.request_timeout_s)
-        message = EndTxn(job.transaction, self._verdict, self._highest)
+        message = end_txn(job.transaction, self._verdict, self._highest)
         self._pool.submit(node_id, message, job, timeout_s=timeout_s)
 
     def _send_find(self, jobs: Sequence[_Job]) -> None:

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from kafka import errors
 from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeQuorumRequest
 from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.producer.transaction import EndTxnRequest
 
 from airflow_kafka_eos.kafka.admin.coordinator import everywhere
-from airflow_kafka_eos.kafka.admin.end_transactions import BEFORE_EPOCH_BUMP
+from airflow_kafka_eos.kafka.admin.end_transactions import BEFORE_EPOCH_BUMP, end_txn
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.connections import finalized
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.transaction import OPEN_STATES
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.transaction import OPEN_STATES, PreparedTransaction, PreparedTxnState
 
 #: KIP-430's numbers of operations, as AclOperation has them.
 _OPERATIONS = {3: "READ", 4: "WRITE", 7: "ALTER", 8: "DESCRIBE", 9: "CLUSTER_ACTION", 10: "DESCRIBE_CONFIGS"}
@@ -139,16 +139,10 @@ def check_may_end(wire: Wire, unused_id: str) -> None:
 
     :raises AccessError: WRITE on the id is missing.
     """
+    never = PreparedTransaction(unused_id, PreparedTxnState(0, 0))
 
     def attempt() -> None:
-        request = EndTxnRequest(
-            transactional_id=unused_id,
-            producer_id=0,
-            producer_epoch=0,
-            committed=False,
-            min_version=3,
-            max_version=BEFORE_EPOCH_BUMP,
-        )
+        request = end_txn(never, Verdict.ABORT, BEFORE_EPOCH_BUMP)
         code = wire.send_to_coordinator(unused_id, request).error_code
         if code != errors.InvalidProducerIdMappingError.errno:
             wire.check_id(code, "WRITE", unused_id)

@@ -20,8 +20,13 @@ from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, KafkaEosError, setting_error
-from airflow_kafka_eos.kafka.client.settings import NOT_FOLLOWED
+from airflow_kafka_eos.errors import (
+    NOT_FOLLOWED,
+    AccessError,
+    BrokerUnavailableError,
+    KafkaEosError,
+    setting_error,
+)
 
 #: Part of a token's life after which a new one is fetched; librdkafka's own.
 _REFRESH_AT = 0.8

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_kafka_eos.errors import ConfigurationError, setting_error
+from airflow_kafka_eos.errors import NOT_FOLLOWED, ConfigurationError, setting_error
 from airflow_kafka_eos.kafka.client.certificates import IN_CONTEXT, context_of
 
 #: Keys whose values may be shown. Everything else is masked: a new secret key must not need a new line here.
@@ -56,8 +56,6 @@ _CONSUMER_ONLY = frozenset({
 #: How the settings begin that say how to connect, to whom, and as whom: a client that gets none of them stays offline.
 CONNECTION_KEYS = ("bootstrap.", "sasl.", "ssl.", "security.", "https.", "enable.s", "plugin.")
 
-#: why a setting that guards the connection is refused
-NOT_FOLLOWED = "cannot be followed by kafka-python, which sends the coordinator requests"
 _VERIFICATION = "enable.ssl.certificate.verification"
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 

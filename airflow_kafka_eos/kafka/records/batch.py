@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crc32c import crc32c
 
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
-
-if TYPE_CHECKING:
-    # which imports this module
-    from airflow_kafka_eos.kafka.records.compression import Compressor
 
 # baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp,
 # maxTimestamp, producerId, producerEpoch, baseSequence, recordCount
@@ -30,6 +26,9 @@ CRC_AT, CRC_FROM = 17, 21
 CODEC, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
 #: Kafka's codecs, by their numbers in a batch's attributes.
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+#: From a batch's records to fewer bytes.
+Compressor = Callable[[Any], bytes]
 
 
 @dataclass

@@ -19,7 +19,7 @@ import lz4.frame
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.producer.options import LIBRDKAFKA_NUMBERS, only_librdkafka
 from airflow_kafka_eos.kafka.records import varint
-from airflow_kafka_eos.kafka.records.batch import COMPRESSIONS
+from airflow_kafka_eos.kafka.records.batch import COMPRESSIONS, Compressor
 
 #: Name (the setting ``compression.type``) -> the code in a batch's attributes.
 CODES = {name: code for code, name in enumerate(COMPRESSIONS)}
@@ -29,8 +29,6 @@ LEVELS = {"gzip": (1, 9, 6), "lz4": (0, 12, 0), "zstd": (1, 22, 3)}
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
-
-Compressor = Callable[[Any], bytes]
 
 
 def compressor(name: str, level: int | None = None) -> tuple[int, Compressor | None]:

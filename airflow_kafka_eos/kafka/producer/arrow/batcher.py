@@ -23,8 +23,7 @@ from airflow_kafka_eos.kafka.producer.arrow.encoding import (
 )
 from airflow_kafka_eos.kafka.producer.arrow.kernel import Kernel
 from airflow_kafka_eos.kafka.producer.interface import Tally
-from airflow_kafka_eos.kafka.records.batch import HEADER_BYTES, OpenBatch, SealedBatch, seal
-from airflow_kafka_eos.kafka.records.compression import Compressor
+from airflow_kafka_eos.kafka.records.batch import HEADER_BYTES, Compressor, OpenBatch, SealedBatch, seal
 from airflow_kafka_eos.kafka.records.varint import zig_zag
 from airflow_kafka_eos.transaction import SEQUENCE_MODULUS, PreparedTxnState, TopicPartition
 
