@@ -31,7 +31,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -112,7 +112,7 @@ def make_writer(schema: StructType, options: WriteOptions) -> KafkaEosWriter:
     if options.scope is TransactionScope.LOAD:
         from airflow_kafka_eos.spark.scope import check_arrangement
 
-        check_arrangement(schema, checked.partitions, options)
+        options = replace(options, tasks=check_arrangement(schema, checked.partitions, options) or options.tasks)
         # behind the claim: initialising ends whatever another application has open under that id
         shared = _shared_transaction(options, settings, checked)
     # behind the claim, for the slot is this application's alone from there on; before any task

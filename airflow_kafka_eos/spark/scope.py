@@ -7,6 +7,9 @@ tell apart, what its first run has written. ``df.write`` needs a DataFrame that 
     own_partitions(df, options).write.format("kafka_eos").options(**options).mode("append").save()
 
 The packaged application does this by itself. Each task checks that it gets no other's rows.
+
+Rows with a key must go where their key says, through a shuffle. Rows without one may stay in their task, which gives them
+partitions that it owns: that is done where the number of tasks is known before they run.
 """
 
 from __future__ import annotations
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
 
 FUNCTION = "airflow_kafka_eos.spark.scope.own_partitions"
 _PLACE = "kafka_eos place"
-#: In the metadata of the column ``partition``: the topics' partitions that the rows were arranged for.
-_ARRANGED = "kafka_eos.partitions"
+#: In the metadata of the column ``partition``: the topics' partitions that the rows were arranged for, and the tasks.
+_ARRANGED, _TASKS = "kafka_eos.partitions", "kafka_eos.tasks"
+#: The lower bits of ``monotonically_increasing_id()``: which row of its task it is.
+_ROW_BITS = 33
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
 
     :param frame: what is to be written.
     :param options: those of ``df.write.format("kafka_eos")``.
-    :returns: the same rows, in ``transaction.tasks`` Spark partitions. Rows of one Spark partition keep their order.
+    :returns: the same rows, in ``transaction.tasks`` Spark partitions, or fewer. Rows of one Spark partition keep their
+        order.
     :raises ConfigurationError: options or columns are wrong, a topic is missing, or Spark may run a stage twice.
     """
     from pyspark.sql import functions as F
@@ -87,6 +93,11 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
     settings = parsed.settings(os.environ)
     counts = partitions_of(settings, parsed)
     owners = Owners.of(counts, parsed.tasks)
+    if len(counts) == 1 and not {"topic", "key", "partition"} & set(frame.columns):
+        tasks = _tasks_as_they_are(frame)
+        # fewer tasks than the rest of the plan could use would cost more than the shuffle that is saved
+        if tasks and (tasks <= owners.tasks or owners.tasks >= session.sparkContext.defaultParallelism):
+            return _left_in_place(frame, tasks, owners)
     names = [n for n in frame.columns if n in ("topic", "key", "partition")]
     # a column there must be, to tell how many rows there are
     columns = [F.col(n) for n in names] or [F.monotonically_increasing_id()]
@@ -94,7 +105,7 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
         _placing(names, owners, parsed, ProducerOptions.from_settings(settings).partitioner),
         "struct<partition:int,owner:int>",
     ).asNondeterministic()
-    partition = F.col(f"`{_PLACE}`.partition").alias("partition", metadata={_ARRANGED: counts})
+    partition = F.col(f"`{_PLACE}`.partition").alias("partition", metadata=_arrangement(owners))
     others = [F.col(n) for n in frame.columns if n != "partition"]
     return (
         frame.withColumn(_PLACE, place(*columns))
@@ -102,6 +113,38 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
         .repartitionById(owners.tasks, F.col(f"`{_PLACE}`"))
         .drop(_PLACE)
     )
+
+
+def _tasks_as_they_are(frame: DataFrame) -> int | None:
+    """How many tasks a DataFrame has whose plan has one stage; None where that is not known before it runs."""
+    try:
+        execution = frame._jdf.queryExecution()
+        # behind an exchange the number is adaptive execution's, and asking for it would run what is before
+        plan = str(execution.executedPlan().toString())
+        if any(word in plan for word in ("Exchange", "AdaptiveSparkPlan", "Subquery", "InMemoryTableScan")):
+            return None
+        return int(execution.toRdd().getNumPartitions())
+    except Exception:
+        return None
+
+
+def _left_in_place(frame: DataFrame, tasks: int, owners: Owners) -> DataFrame:
+    """Rows without a key, in turn to the partitions that their task owns."""
+    from pyspark.sql import functions as F
+
+    if tasks > owners.tasks:
+        frame = frame.coalesce(owners.tasks)
+    owners = Owners.of(owners.partitions, min(tasks, owners.tasks))
+    (every,) = owners.partitions.values()
+    task = F.spark_partition_id()
+    owned = F.floor((F.lit(every - 1) - task) / owners.tasks) + 1
+    turn = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) % owned
+    partition = (task + turn * owners.tasks).cast("int")
+    return frame.select("*", partition.alias("partition", metadata=_arrangement(owners)))
+
+
+def _arrangement(owners: Owners) -> dict[str, Any]:
+    return {_ARRANGED: dict(owners.partitions), _TASKS: owners.tasks}
 
 
 def _placing(
@@ -146,20 +189,23 @@ def placed(
         raise unknown_partition(e.topic or "", e.partition, target) from None
 
 
-def check_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> None:
+def check_arrangement(schema: StructType, partitions: Mapping[str, int], options: WriteOptions) -> int | None:
     """Refuse rows that were arranged while a topic had fewer partitions: their keys would be in the wrong ones.
 
     :param schema: of the DataFrame that is written; nothing is known of one that has lost the metadata of its columns.
     :param partitions: by topic, as they are now.
+    :returns: for how many tasks they were arranged; None: not known.
     :raises TopicError: naming both.
     """
-    arranged = next((f.metadata.get(_ARRANGED) for f in schema.fields if f.name == "partition"), None)
+    metadata = next((f.metadata for f in schema.fields if f.name == "partition"), {})
+    arranged = metadata.get(_ARRANGED)
     if arranged is not None and arranged != dict(partitions):
         raise TopicError(
             f"the rows were arranged for topics with these partitions: {arranged}; now they have {dict(partitions)}",
             remedy="Clear prepare; or arrange the DataFrame with own_partitions(df, options) again, and write it then",
             **options.attempt.ids,
         )
+    return metadata.get(_TASKS)
 
 
 def check_own_rows(batch: pa.RecordBatch, task: int, owners: Owners, options: WriteOptions) -> None:

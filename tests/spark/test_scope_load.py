@@ -127,6 +127,60 @@ def test_all_tasks_write_one_transaction_and_one_end_shows_all_of_it(
             assert sorted(both[place]) == sorted(values * 2), place
 
 
+@pytest.mark.parametrize(("tasks", "wanted"), [(1, 1), (3, 3), (4, 4), (9, 4)])
+def test_rows_without_a_key_are_not_moved(
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], load_options: Callable[..., dict[str, str]],
+    ref: AttemptRef, settings: KafkaSettings, tmp_path: Path, tasks: int, wanted: int,
+) -> None:
+    one = topic(4)
+    given = load_options(topic=one)
+    frame = own_partitions(spark.sql(f"select concat('v', id) value from range(0, 400, 1, {tasks})"), given)
+    assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
+    write(frame, given)
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert [e.spark_partition for e in manifest.entries] == list(range(wanted))
+    assert manifest.records == 400
+    end(settings, manifest)
+    found = placed(kafka, {one: 4}, 400)
+    assert sorted(v for values in found.values() for v in values) == sorted(b"v%d" % i for i in range(400))
+    # in turn: no partition has many more than another, whatever the number of tasks
+    counts = sorted(len(values) for values in found.values())
+    assert len(counts) == 4
+    assert counts[0] >= 400 // max(4, wanted) // 2
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "select distinct concat('v', id) value from range(0, 400, 1, 3)",  # how many tasks, adaptive execution says
+        "select concat('v', id) value, cast(null as string) key from range(0, 400, 1, 3)",
+        "select concat('v', id) value, 2 partition from range(0, 400, 1, 3)",
+    ],
+)
+def test_all_others_go_through_a_shuffle(
+    spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str], load_options: Callable[..., dict[str, str]],
+    ref: AttemptRef, settings: KafkaSettings, tmp_path: Path, rows: str,
+) -> None:
+    one = topic(4)
+    given = load_options(topic=one)
+    frame = own_partitions(spark.sql(rows), given)
+    assert "Exchange" in frame._jdf.queryExecution().executedPlan().toString()
+    write(frame, given)
+    manifest = ManifestStore(str(tmp_path)).read(ref)
+    assert [e.spark_partition for e in manifest.entries] == list(range(4))
+    end(settings, manifest)
+    found = placed(kafka, {one: 4}, 400)
+    assert sorted(v for values in found.values() for v in values) == sorted(b"v%d" % i for i in range(400))
+
+
+def test_few_owners_do_not_slow_down_the_rest_of_the_plan(
+    spark: SparkSession, topic: Callable[..., str], load_options: Callable[..., dict[str, str]]
+) -> None:
+    """One owner for nine tasks on two cores: they compute side by side, and hand their rows over."""
+    frame = own_partitions(spark.sql("select 'v' value from range(0, 400, 1, 9)"), load_options(topic=topic(1)))
+    assert "Exchange" in frame._jdf.queryExecution().executedPlan().toString()
+
+
 def test_one_task_may_own_many_partitions(
     spark: SparkSession, kafka: LocalKafka, topic: Callable[..., str],
     load_options: Callable[..., dict[str, str]], ref: AttemptRef, settings: KafkaSettings, tmp_path: Path,
