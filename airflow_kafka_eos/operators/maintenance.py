@@ -327,7 +327,7 @@ def said_of(found: Mapping[str, Any]) -> str:
 
 
 def _in_doubt(session: Session) -> set[LoadIdentity]:
-    return {r.load for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT}
+    return {row.load for row in session.ledger.loads(session.namespace, states=[LoadState.IN_DOUBT])}
 
 
 def _row(swept: Swept) -> dict[str, Any]:
