@@ -181,6 +181,8 @@ def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
     if now is None or now.verdict is not Verdict.COMMIT:
         return False
     rows = session.ledger.transactions(attempt.load, attempt.number)
+    if now.pruned_at is not None:
+        return True  # whether it was one of them is forgotten: all of them are committed
     return any(row.transaction.transactional_id == name for row in rows)
 
 

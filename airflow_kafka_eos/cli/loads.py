@@ -118,6 +118,8 @@ def _show(arguments: argparse.Namespace) -> int:
         for title in ("attempts", "transactions", "repairs"):
             if shown[title]:
                 print(f"\n{title}\n{as_table(shown[title])}")
+        if pruned := [str(a.number) for a in attempts if a.pruned_at is not None]:
+            print(f"\nthe transactions of attempts {', '.join(pruned)} were pruned: the ledger has forgotten them")
     return OK
 
 
@@ -212,6 +214,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "records": row.records,
         "bytes": row.bytes,
         "cluster_id": row.cluster_id,
+        "pruned_at": row.pruned_at,
     }
 
 

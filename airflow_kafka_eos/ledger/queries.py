@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow, read_row
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, Summary, TransactionRow, read_row, summary_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, PreparedTxnState
@@ -148,7 +148,7 @@ def with_undecided(connection: Connection) -> list[LoadRow]:
     open_ = (
         select(t.attempts.c.load_id)
         .outerjoin(t.decisions, t.decisions.c.attempt_id == t.attempts.c.id)
-        .where(t.attempts.c.closed_at.is_(None), t.decisions.c.attempt_id.is_(None))
+        .where(t.attempts.c.pruned_at.is_(None), t.attempts.c.closed_at.is_(None), t.decisions.c.attempt_id.is_(None))
     )
     query = select(t.loads).where(t.loads.c.id.in_(open_)).order_by(t.loads.c.id)
     return [_load_row(row) for row in connection.execute(query)]
@@ -270,7 +270,9 @@ def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]
 def unfinished(connection: Connection, namespace: str) -> list[AttemptRow]:
     """Attempts that are neither verified committed nor swept, by load and number."""
     c = t.attempts.c
-    query = _attempts_of_all(namespace).where(c.closed_at.is_(None)).order_by(c.load_id, c.number)
+    # what was pruned is closed: the index begins with it
+    query = _attempts_of_all(namespace).where(c.pruned_at.is_(None), c.closed_at.is_(None))
+    query = query.order_by(c.load_id, c.number)
     return [_attempt_row(row) for row in connection.execute(query)]
 
 
@@ -316,7 +318,7 @@ def transaction_rows(connection: Connection, load: LoadIdentity, number: int) ->
     """Of an attempt that was prepared, by Spark partition; none for any other.
 
     Undecided and aborted attempts have them too: look at the attempt's ``verdict``, or ask
-    :func:`is_decided_commit`, before ending one.
+    :func:`is_decided_commit`, before ending one. None either of one that was pruned.
     """
     query = (
         select(t.transactions)
@@ -326,6 +328,24 @@ def transaction_rows(connection: Connection, load: LoadIdentity, number: int) ->
         .order_by(t.transactions.c.spark_partition)
     )
     return [_transaction_row(row) for row in connection.execute(query)]
+
+
+def summary(connection: Connection, load: LoadIdentity, number: int) -> Summary:
+    """What an attempt has written; the same of a committed one that was pruned. Of an aborted one that was: nothing."""
+    rows = transaction_rows(connection, load, number)
+    if rows:
+        return summary_of(rows)
+    # asked second: pruning has put it there with the same commit that took the others away
+    query = (
+        select(t.summaries)
+        .join(t.attempts, t.attempts.c.id == t.summaries.c.attempt_id)
+        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
+        .where(_is(load), t.attempts.c.number == number)
+    )
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        return Summary()
+    return Summary(found.transactions, found.repaired, json.loads(found.topics))
 
 
 def prepared_as(

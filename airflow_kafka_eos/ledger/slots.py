@@ -259,6 +259,18 @@ def submitted_times(connection: Connection, loads: Collection[LoadIdentity]) -> 
     return found
 
 
+def has_pruned(connection: Connection, namespace: str, name: str, number: int) -> bool:
+    """Whether an attempt that was committed, and pruned since, had the slot."""
+    c = t.attempts.c
+    query = (
+        select(c.id)
+        .join(t.loads, t.loads.c.id == c.load_id)
+        .join(t.summaries, t.summaries.c.attempt_id == c.id)
+        .where(t.loads.c.namespace == namespace, t.loads.c.name == name, c.slot == number)
+    )
+    return connection.execute(query.limit(1)).first() is not None
+
+
 def text_of(moment: datetime) -> str:
     """As the ledger keeps times."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")

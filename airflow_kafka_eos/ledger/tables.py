@@ -119,9 +119,11 @@ attempts = Table(
     Column("cluster_id", _varchar(255)),
     # of what its job was asked for, where that follows from the run
     Column("arguments_sha256", _varchar(64)),
+    # its transactions are forgotten since then
+    Column("pruned_at", _TIME),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
     # what nobody has closed; what a run has (owners begin with it); who asked for the same
-    Index("ix_kafka_eos_attempts_closed", "closed_at"),
+    Index("ix_kafka_eos_attempts_closed", "pruned_at", "closed_at"),
     Index("ix_kafka_eos_attempts_owner", "owner"),
     Index("ix_kafka_eos_attempts_submitted_by", "submitted_by"),
     Index("ix_kafka_eos_attempts_arguments", "arguments_sha256"),
@@ -197,6 +199,21 @@ transactions = Table(
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
     # partitions' leaders know a transaction by its producer alone
     Index("ix_kafka_eos_transactions_state", "prepared_transaction_state"),
+)
+#: What is left of the transactions of a committed attempt that was pruned: what ``loaded`` and asset events tell.
+summaries = Table(
+    "kafka_eos_summaries",
+    metadata,
+    Column(
+        "attempt_id",
+        _ID,
+        ForeignKey(attempts.c.id, name="fk_kafka_eos_summaries_attempt"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("transactions", Integer, nullable=False),
+    Column("repaired", Integer, nullable=False),
+    Column("topics", _text(), nullable=False),
 )
 #: Topics that prepared attempts of a namespace have written to. Noted once, for the transactions are many.
 topics = Table(

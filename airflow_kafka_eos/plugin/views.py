@@ -260,6 +260,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "records": row.records,
         "bytes": row.bytes,
         "how": row.how,
+        "pruned_at": row.pruned_at,
         "timeline": [{"what": what, "at": at} for what, at in moments if at is not None],
     }
 

@@ -257,14 +257,23 @@ def _whose(
             return Whose.UNDECIDED, attempt
         case Verdict.COMMIT:
             is_given_up = session.ledger.state(attempt.load) is LoadState.GIVEN_UP
-            is_decided = not is_given_up and not is_behind(producer, attempt, holder)
+            is_decided = not is_given_up and not is_behind(producer, attempt, _last_offsets(session, attempt, holder))
             return Whose.DECIDED if is_decided else Whose.OURS, attempt
         case Verdict.ABORT:
             return Whose.OURS, attempt
     assert_never(attempt.verdict)
 
 
-def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | None) -> bool:
+def _last_offsets(
+    session: Session, attempt: AttemptRow, holder: Prepared | None
+) -> Mapping[TopicPartition, int] | None:
+    """Of what was decided, in each partition; of an attempt that was pruned, of all of it. None: never decided."""
+    if holder is not None:
+        return holder[1].last_offsets
+    return None if attempt.pruned_at is None else session.ledger.summary(attempt.load, attempt.number).last_offsets
+
+
+def is_behind(producer: OpenProducer, attempt: AttemptRow, last_offsets: Mapping[TopicPartition, int] | None) -> bool:
     """Whether what is open began behind a decided transaction whose every commit marker was seen.
 
     Rule: zombie-behind-the-commit.
@@ -272,11 +281,11 @@ def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | No
     Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
     transaction was never reported is no part of the decision at all.
     """
-    if holder is None:
+    if last_offsets is None:
         return True
     if attempt.closed_at is None:
         return False
-    return producer.txn_start_offset > holder[1].last_offsets.get(producer.partition, -1)
+    return producer.txn_start_offset > last_offsets.get(producer.partition, -1)
 
 
 def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> list[HangingTransaction]:

@@ -72,7 +72,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "decided-load-swept",
         "a decided identity is rolled forward, whatever keeps it from that now",
         _PROTOCOL + "cleanup/sweep.py",
-        "    elif session.ledger.is_decided_commit(identity):",
+        "    elif _is_pruned_commit(holder) or session.ledger.is_decided_commit(identity):",
         "    elif identity is None:",
         (
             "tests/protocol/test_sweeping.py::"
@@ -319,9 +319,9 @@ OF_ENDING: tuple[Mutation, ...] = (
         "repair-replaces-lost-row",
         "superseded-arrives",
         "those who are told of a load get the repair's offsets, not the lost ones",
-        _PROTOCOL + "stages/visible.py",
-        "[t for t in transactions if t.outcome is not Outcome.SUPERSEDED]",
-        "list(transactions)",
+        "airflow_kafka_eos/ledger/rows.py",
+        "[row for row in every if row.outcome is not Outcome.SUPERSEDED]",
+        "every",
         ("tests/protocol/test_arrival.py::test_what_a_repair_has_replaced_does_not_count",),
     ),
 )

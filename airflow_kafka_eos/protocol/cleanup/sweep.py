@@ -317,9 +317,9 @@ def _if_ours(
     if holder is None or holder.is_undecided:
         report.warn(f"transaction {identity} is open, and the ledger does not know its attempt as aborted")
         report.left_alone.append(name)
-    elif session.ledger.is_decided_commit(identity):
+    elif _is_pruned_commit(holder) or session.ledger.is_decided_commit(identity):
         # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
-        if zombie_reopened(session, load, number, found):
+        if zombie_reopened(session, holder, found):
             return identity
         if session.ledger.state(load) is LoadState.GIVEN_UP:
             (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
@@ -349,24 +349,32 @@ def _holder(
     return None
 
 
-def zombie_reopened(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
+def _is_pruned_commit(holder: AttemptRow) -> bool:
+    """Whether what of the attempt was decided is forgotten: all of it was committed, and every marker seen."""
+    return holder.verdict is Verdict.COMMIT and holder.pruned_at is not None
+
+
+def zombie_reopened(session: Session, holder: AttemptRow, found: TransactionDescription) -> bool:
     """Whether the open transaction that was described is another one than the committed one of the same identity.
 
     So it is when the ledger has the commit's markers on record (rule: zombie-behind-the-commit), and every partition's
     leader shows the open one to begin behind the committed one's last record. Aborting that identity cannot hurt the
     committed one then: its markers are in the log, and an EndTxn(abort) that finds it instead is refused
-    (INVALID_TXN_STATE).
+    (INVALID_TXN_STATE). Of an attempt that was pruned: behind the last record of all of it, for its markers were.
     """
     if found.coordinator_state is not CoordinatorState.ONGOING:
         return False
-    rows = [
-        t
-        for t in session.ledger.transactions(load, number)
-        if t.transaction.transactional_id == found.transactional_id and t.outcome is Outcome.COMMITTED
-    ]
-    if not rows:
-        return False
-    last = rows[0].last_offsets
+    if _is_pruned_commit(holder):
+        last = session.ledger.summary(holder.load, holder.number).last_offsets
+    else:
+        rows = [
+            t
+            for t in session.ledger.transactions(holder.load, holder.number)
+            if t.transaction.transactional_id == found.transactional_id and t.outcome is Outcome.COMMITTED
+        ]
+        if not rows:
+            return False
+        last = rows[0].last_offsets
     identity = (found.state.producer_id, found.state.producer_epoch)
     for tp, states in session.partitions.producers(found.partitions).items():
         for state in states:
