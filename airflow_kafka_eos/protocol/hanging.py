@@ -29,7 +29,7 @@ from airflow_kafka_eos.errors import (
     NotFinishedError,
     UndecidableError,
 )
-from airflow_kafka_eos.kafka.admin.inspect import topic_seen
+from airflow_kafka_eos.kafka.admin.inspect import topics_seen
 from airflow_kafka_eos.kafka.admin.open_producers import (
     OpenProducer,
     open_producers,
@@ -362,12 +362,7 @@ def end_ours(
 
 def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     wanted = set(partitions)
-    found = []
-    for topic in {p.topic for p in wanted}:
-        seen = topic_seen(session.partitions.wire, topic)
-        numbers = () if seen is None else (p.partition for p in seen.partitions)
-        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
-    return sorted(found)
+    return sorted(wanted.intersection(_partitions_of(session, {p.topic for p in wanted})))
 
 
 def of_the_ledger(session: Session) -> list[TopicPartition]:
@@ -375,10 +370,15 @@ def of_the_ledger(session: Session) -> list[TopicPartition]:
 
     :raises AccessError: DESCRIBE on one of them is missing.
     """
+    return _partitions_of(session, session.ledger.topics(session.namespace))
+
+
+def _partitions_of(session: Session, topics: Iterable[str]) -> list[TopicPartition]:
+    """Of those that are there; one request for all topics."""
     return [
         TopicPartition(topic, p.partition)
-        for topic in sorted(session.ledger.topics(session.namespace))
-        if (seen := topic_seen(session.partitions.wire, topic)) is not None
+        for topic, seen in sorted(topics_seen(session.partitions.wire, topics).items())
+        if seen is not None
         for p in seen.partitions
     ]
 

@@ -81,11 +81,9 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
     if not needed:
         return []
     stable = session.partitions.last_stable_offsets(sorted(needed))
-    return [
-        Lag(tp, stable[tp], offset, tuple(session.partitions.lso_blockers(tp)))
-        for tp, offset in sorted(needed.items())
-        if stable[tp] < offset
-    ]
+    late = [tp for tp, offset in sorted(needed.items()) if stable[tp] < offset]
+    blockers = session.partitions.lso_blockers(late) if late else {}
+    return [Lag(tp, stable[tp], needed[tp], tuple(blockers[tp])) for tp in late]
 
 
 def arrival_of(session: Session, load: LoadIdentity) -> dict[str, Any]:
