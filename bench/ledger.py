@@ -219,6 +219,14 @@ def of_many_transactions(kafka: LocalKafka, url: str, transactions: int) -> dict
             commit(session, mine, deadline_s=60)
         with clock("a sweep behind it"):
             sweep(session, mine, up_to=1, by="bench")
+        killed = LoadIdentity(NAMESPACE, "many.load", "killed")
+        begin(session, killed, owner=OWNER)
+        of_killed = reference(session, submit(session, killed, owner=OWNER))
+        left = max(1, transactions // 10)
+        parts = [range(n, left, many) for n in range(many)]
+        list(pool.map(_write_some, [kafka.bootstrap_servers] * many, [of_killed] * many, parts))
+        with clock(f"a sweep of {left:,} that a killed prepare has left"):
+            assert len(sweep(session, killed, up_to=1, by="bench").aborted) == left
         _page_of(clock, url, mine)
     return clock.medians()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -299,7 +299,7 @@ def _insert_transactions(connection: Connection, attempt_id: int, manifest: Mani
                 "spark_partition": -1 if prepared.spark_partition is None else prepared.spark_partition,
                 "records": prepared.records,
                 "bytes": prepared.bytes,
-                "writes": json.dumps([asdict(w) for w in prepared.writes]),
+                "writes": json.dumps([vars(w) for w in prepared.writes]),
                 "topic_ids": json.dumps({topic: manifest.topics[topic].topic_id for topic in topics}),
             }
         )

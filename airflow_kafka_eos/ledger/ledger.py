@@ -235,6 +235,7 @@ class Ledger:
     summary = _reads(queries.summary)
     prepared_as = _reads(queries.prepared_as)
     is_decided_commit = _reads(queries.is_decided_commit)
+    decided_among = _reads(queries.decided_among)
     repairs = _reads(repairs_.repair_rows)
     slots = _reads(slots_.slot_rows)
     slot = _reads(slots_.slot_row)

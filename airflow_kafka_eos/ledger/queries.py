@@ -368,21 +368,33 @@ def prepared_as(
 
 
 def is_decided_commit(connection: Connection, transaction: PreparedTransaction) -> bool:
-    """Whether that very identity, id and state, is decided to be committed and not replaced since.
+    """Whether that very identity, id and state, is decided to be committed and not replaced since."""
+    return transaction in decided_among(connection, [transaction])
+
+
+def decided_among(
+    connection: Connection, transactions: Collection[PreparedTransaction]
+) -> set[PreparedTransaction]:
+    """Those of these very identities, ids and states, that are decided to be committed and not replaced since.
 
     Rules: recorded-identity, repair-replaces-lost-row.
     """
-    query = (
-        select(t.transactions.c.transactional_id)
-        .join(t.decisions, t.decisions.c.attempt_id == t.transactions.c.attempt_id)
-        .where(
-            t.transactions.c.transactional_id == transaction.transactional_id,
-            t.transactions.c.prepared_transaction_state == str(transaction.state),
-            t.decisions.c.verdict == Verdict.COMMIT.value,
-            func.coalesce(t.transactions.c.outcome, "") != Outcome.SUPERSEDED.value,
+    c = t.transactions.c
+    found = set()
+    for some in slices(sorted(set(transactions), key=str), _AT_ONCE):
+        query = (
+            select(c.transactional_id, c.prepared_transaction_state)
+            .join(t.decisions, t.decisions.c.attempt_id == c.attempt_id)
+            .where(
+                c.transactional_id.in_([one.transactional_id for one in some]),
+                t.decisions.c.verdict == Verdict.COMMIT.value,
+                func.coalesce(c.outcome, "") != Outcome.SUPERSEDED.value,
+            )
         )
-    )
-    return connection.execute(query).first() is not None
+        query = query.where(c.prepared_transaction_state.in_(sorted({str(one.state) for one in some})))
+        rows = connection.execute(query).all()
+        found |= {PreparedTransaction(name, PreparedTxnState.parse(state)) for name, state in rows}
+    return found.intersection(transactions)
 
 
 @dataclass(frozen=True)

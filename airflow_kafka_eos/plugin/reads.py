@@ -371,9 +371,11 @@ def _look_at(
             ]
             decided = _decided(one.ledger, [d for d, _ in mine])
             runs = dags.runs_seen({a.responsible for _, a in mine if a is not None and a.is_undecided})
+            # of many transactions there are a few loads
+            rows = {load: one.ledger.load(load) for load in {a.load for _, a in mine if a is not None}}
             for d, attempt in mine:
                 is_decided = PreparedTransaction(d.transactional_id, d.state) in decided
-                row = None if attempt is None else one.ledger.load(attempt.load)
+                row = None if attempt is None else rows[attempt.load]
                 shown.append(
                     views.open_transaction(
                         d, attempt, row, is_decided=is_decided, now_ms=now_ms, paused=paused, runs=runs

@@ -127,8 +127,8 @@ OF_POOLING: tuple[Mutation, ...] = (
         "unlooked-slot-swept",
         "what shows under a slot before its holder has looked at it is not ended",
         _PROTOCOL + "cleanup/sweep.py",
-        "    if slot.checked_at is not None and may_have_begun(session, slot, found):",
-        "    if may_have_begun(session, slot, found):",
+        "    if slot.checked_at is not None and may_have_begun(slot, attempts.get(slot.attempt), found):",
+        "    if may_have_begun(slot, attempts.get(slot.attempt), found):",
         ("tests/protocol/test_pooling.py::test_what_is_open_under_a_slot_that_was_not_looked_at_yet_is_not_swept",),
     ),
     Mutation(
