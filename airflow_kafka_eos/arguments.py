@@ -59,6 +59,14 @@ def duration(
     return made
 
 
+def a_day_or_more(argument: str, value: object) -> timedelta:
+    """A duration, of a day at least."""
+    made = duration(argument, value)
+    if made < timedelta(days=1):
+        raise _wrong(argument, value, "less than a day", "Set it to a day or more: seconds as a number, or a timedelta")
+    return made
+
+
 def check_whole_number(argument: str, value: object, *, least: int = 0) -> None:
     """None for no limit, or a whole number from ``least`` on."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from airflow_kafka_eos.arguments import check_bool, duration
+from airflow_kafka_eos.arguments import a_day_or_more, check_bool, duration
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE, LoadIdentity, TransactionNaming, TwoPhaseCommit
 
@@ -41,6 +41,10 @@ class Option:
 
 def _seconds(text: str) -> timedelta:
     return duration("it", float(text))
+
+
+def _a_day_or_more(text: str) -> timedelta:
+    return a_day_or_more("it", float(text))
 
 
 def _boolean(text: str) -> bool:
@@ -123,6 +127,14 @@ OPTIONS: Mapping[str, Option] = {
         "Seconds that maintenance, and the command cleanup, may take for one namespace.",
         "1800",
         _seconds,
+    ),
+    "prune_after": Option(
+        "float",
+        "",
+        "Seconds, a day or more, after which maintenance forgets the transactions of attempts that are closed. If it "
+        "is not set, it forgets none.",
+        "7776000",
+        _a_day_or_more,
     ),
     "writer_deadline": Option(
         "float",

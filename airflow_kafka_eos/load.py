@@ -207,6 +207,8 @@ class LoadState(str, Enum):
 
 
 _S = LoadState
+#: Of loads that are not through.
+UNENDED = tuple(state for state in LoadState if not state.is_ended)
 
 
 def check_move(load: LoadIdentity, old: LoadState, new: LoadState) -> None:

@@ -24,7 +24,7 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import UNENDED, LoadIdentity
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
@@ -230,6 +230,5 @@ def unfinished_loads(ledger: Ledger, namespace: str, load_name: str | None) -> l
             "reason": row.reason,
             "updated_at": row.updated_at,
         }
-        for row in ledger.loads(namespace, load_name)
-        if not row.state.is_ended
+        for row in ledger.loads(namespace, load_name, states=UNENDED)
     ]

@@ -181,6 +181,8 @@ def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
     if now is None or now.verdict is not Verdict.COMMIT:
         return False
     rows = session.ledger.transactions(attempt.load, attempt.number)
+    if now.pruned_at is not None:
+        return True  # whether it was one of them is forgotten: all of them are committed
     return any(row.transaction.transactional_id == name for row in rows)
 
 
@@ -249,10 +251,11 @@ def _of_the_ledger(session: Session) -> list[str]:
 
     :raises ConfigurationError: there is none.
     """
-    from airflow_kafka_eos.kafka.admin.inspect import topic_seen
+    from airflow_kafka_eos.kafka.admin.inspect import topics_seen
 
     known = sorted(session.ledger.topics(session.namespace))
-    there = [name for name in known if topic_seen(session.partitions.wire, name) is not None]
+    seen = topics_seen(session.partitions.wire, known)
+    there = [name for name in known if seen[name] is not None]
     if not there:
         raise ConfigurationError(
             f"the ledger knows no existing topic of namespace {session.namespace}",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.airflow_options import setting
 from airflow_kafka_eos.cli.connections import airflow_connection
-from airflow_kafka_eos.cli.terminal import FOUND, OK, add_yes, confirm, person
+from airflow_kafka_eos.cli.durations import milliseconds, text_of
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, person, say
 from airflow_kafka_eos.errors import ConfigurationError, LedgerNotReadyError
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
+PRUNE_AFTER = "90d"
 
 _NEW_ID = """\
 A ledger restored from a backup knows less than Kafka: loads that were committed since the
@@ -47,6 +51,20 @@ If the old cluster still runs somewhere, what is open in it holds readers back u
 and a load that was committed there may be written here once more: clean up there first."""
 
 
+_PRUNE = """\
+Forget the transactions of attempts that were closed long ago: aborted ones, and those of loads
+that are COMMITTED. Most of a ledger is that.
+
+Kept for ever: loads with their keys, states and reasons, attempts, decisions, repairs, and of
+committed loads what went into each topic partition (records, bytes, offsets). So a key still
+loads once, and a cleared task of an old run passes as before.
+Gone: which transactions there were, with their ids, digests and outcomes. Programs that come
+back to a transaction by KIP-939's calls get an error instead of an answer.
+
+It may run beside everything else, and be interrupted: each step is whole. The space is the
+database's to use again; VACUUM gives it back to the disk."""
+
+
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
     ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(required=True, metavar="COMMAND")
@@ -65,6 +83,62 @@ def add_to(commands: Any) -> None:
             add_yes(command)
         add_conn_id(command)
         command.set_defaults(run=run)
+    _add_prune(ledger)
+
+
+def _add_prune(ledger: Any) -> None:
+    prune = ledger.add_parser(
+        "prune",
+        help="forget the transactions of loads that were over long ago",
+        description=_PRUNE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    prune.add_argument(
+        "--older-than", type=_older_than, default=PRUNE_AFTER, metavar="DURATION",
+        help=f"of attempts that were closed so long ago, a day at least; default {PRUNE_AFTER}",
+    )  # fmt: skip
+    prune.add_argument("--namespace", help="only of this namespace; default: of all")
+    prune.add_argument("--dry-run", action="store_true", help="only say how much it would be")
+    add_yes(prune)
+    add_conn_id(prune)
+    add_output(prune)
+    prune.set_defaults(run=_prune)
+
+
+def _older_than(text: str) -> int:
+    ms = milliseconds(text)
+    if ms < milliseconds("1d"):
+        raise argparse.ArgumentTypeError(f"{text} is less than a day: people may still ask what became of a load")
+    return ms
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    older_than = timedelta(milliseconds=arguments.older_than)
+    of = {"namespace": arguments.namespace}
+    with open_ledger(arguments) as ledger:
+        say(f"ledger {ledger.where} ({ledger.ledger_id})")
+        found = ledger.prunable(older_than, **of)
+        attempts = transactions = 0
+        if found.attempts and not arguments.dry_run:
+            confirm(
+                arguments,
+                f"Forget {found.transactions} transactions of {found.attempts} attempts that were closed more than "
+                f"{text_of(arguments.older_than)} ago?",
+            )
+            for done in ledger.prune(older_than, **of):
+                attempts += done.attempts
+                transactions += done.transactions
+                say(f"{attempts} of {found.attempts} attempts, {transactions} transactions")
+    if arguments.dry_run:
+        attempts, transactions = found.attempts, found.transactions
+    answer = {"attempts": attempts, "transactions": transactions, "dry_run": arguments.dry_run}
+    what = "would be pruned" if arguments.dry_run else "pruned"
+    shown = f"{transactions} transactions of {attempts} attempts {what}" if found.attempts else "nothing to prune"
+    if arguments.output == "json":
+        print(json.dumps(answer, indent=2))
+    else:
+        print(shown)
+    return OK
 
 
 def add_conn_id(command: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.durations import text_of
+from airflow_kafka_eos.cli.durations import text_of, whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
 from airflow_kafka_eos.cli.target import add_cluster, add_namespace, known_load, load_of, open_session
 from airflow_kafka_eos.cli.terminal import (
@@ -33,16 +33,22 @@ if TYPE_CHECKING:
 #: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
 WARN_AFTER_MS = 86_400_000
 _WARNED = 5
+#: Loads in a list, unless it is said otherwise.
+MOST = 1000
 
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
     loads = commands.add_parser("loads", help="loads and their states").add_subparsers(required=True, metavar="COMMAND")
 
-    every = loads.add_parser("list", help="all loads, the oldest first")
+    every = loads.add_parser("list", help="the loads that were begun last, the oldest first")
     every.add_argument("--namespace", help="only this namespace")
     every.add_argument("--name", help="only loads of this name")
     every.add_argument("--state", choices=[state.value for state in LoadState], help="only loads in this state")
+    every.add_argument(
+        "--limit", type=whole(0, 2**31 - 2), default=MOST, metavar="N",
+        help=f"so many at most; 0: all; default {MOST}",
+    )  # fmt: skip
     every.set_defaults(run=_list)
 
     one = loads.add_parser("show", help="one load with its attempts, decisions and transactions")
@@ -76,16 +82,23 @@ def add_to(commands: Any) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    states = [state for state in LoadState if arguments.state in (None, state.value)]
+    of = arguments.namespace, arguments.name
+    limit = arguments.limit or None
     with open_ledger(arguments) as ledger:
-        found = [
-            _load(row, newest)
-            for row, newest in ledger.overview(arguments.namespace, arguments.name)
-            if arguments.state in (None, row.state.value)
-        ]
+        rows = ledger.overview(
+            *of, states=states if arguments.state else None, at_most=None if limit is None else limit + 1
+        )
+        # however many loads were begun since
+        unverified = ledger.overview(*of, states=[state for state in states if state.is_unverified])
         _say_which(ledger)
+    if limit is not None and len(rows) > limit:
+        rows = rows[1:]
+        say(f"there are more: only the {limit} loads that were begun last are shown; --limit 0 shows all")
+    found = [_load(row, newest) for row, newest in rows]
     shown = [{k: v for k, v in _for_people(row).items() if k != "created_at"} for row in found]
     show(arguments, found, shown, nothing="no loads")
-    _warn(found)
+    _warn([_load(row, newest) for row, newest in unverified])
     return OK
 
 
@@ -106,6 +119,8 @@ def _show(arguments: argparse.Namespace) -> int:
         for title in ("attempts", "transactions", "repairs"):
             if shown[title]:
                 print(f"\n{title}\n{as_table(shown[title])}")
+        if pruned := [str(a.number) for a in attempts if a.pruned_at is not None]:
+            print(f"\nthe transactions of attempts {', '.join(pruned)} were pruned: the ledger has forgotten them")
     return OK
 
 
@@ -200,6 +215,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "records": row.records,
         "bytes": row.bytes,
         "cluster_id": row.cluster_id,
+        "pruned_at": row.pruned_at,
     }
 
 

@@ -18,6 +18,9 @@ from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.transaction import TopicPartition
 
+#: Keys of a load name among which one is looked for that may have been meant.
+_KEYS = 1000
+
 if TYPE_CHECKING:
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.kafka.client.wire import Wire
@@ -161,12 +164,11 @@ def known_load(ledger: Ledger, load: LoadIdentity) -> LoadRow:
     row = ledger.load(load)
     if row is not None:
         return row
-    every = ledger.loads(load.namespace)
-    keys = [row.load.key for row in every if row.load.name == load.name]
+    keys = ledger.keys(load.namespace, load.name, _KEYS)
     if keys:
         near, field = nearest(load.key, keys), "key"
     else:
-        near, field = nearest(load.name, {row.load.name for row in every}), "name"
+        near, field = nearest(load.name, ledger.names(load.namespace)), "name"
     raise ConfigurationError(
         f"the ledger knows no load {load}",
         remedy=f"Did you mean the {field} {near}" if near else "Run `airflow-kafka-eos loads list` for what it knows",

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, or_, select, update
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger import decisions
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.queries import ledger_id, load_rows
+from airflow_kafka_eos.ledger.queries import ledger_id, with_undecided
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import FINAL, Outcome
@@ -41,7 +41,7 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
             "`transactions force-terminate` then ends what it has open, before the new id",
         )
     _check_none_given_up_open(connection)
-    for row in load_rows(connection, None, None):
+    for row in with_undecided(connection):
         decisions.make_undecidable(
             connection, row.load, up_to=row.newest_attempt, decided_by=decided_by, reason="the ledger got a new id"
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
@@ -138,6 +138,7 @@ def mark_prepared(
         problem = f"it has leased {_slot(attempt.slot)}, its manifest is of {_slot(ref.slot)}"
     if not problem:
         move(connection, locked, LoadState.PREPARED, reason="")
+        _note_topics(connection, ref.load.namespace, manifest)
         try:
             _insert_transactions(connection, locked.attempt_id(ref.attempt), manifest)
         except IntegrityError:
@@ -277,6 +278,15 @@ def _slot(number: int | None) -> str:
     return "no slot" if number is None else f"slot {number}"
 
 
+def _note_topics(connection: Connection, namespace: str, manifest: Manifest) -> None:
+    c = t.topics.c
+    written = sorted({w.topic for prepared in manifest.prepared for w in prepared.writes})
+    for topic in written:
+        is_it = (c.namespace == namespace, c.topic == topic)
+        if connection.execute(select(c.topic).where(*is_it)).first() is None:
+            insert_first(connection, insert(t.topics).values(namespace=namespace, topic=topic))
+
+
 def _insert_transactions(connection: Connection, attempt_id: int, manifest: Manifest) -> None:
     rows = []
     for prepared in manifest.prepared:
@@ -289,7 +299,7 @@ def _insert_transactions(connection: Connection, attempt_id: int, manifest: Mani
                 "spark_partition": -1 if prepared.spark_partition is None else prepared.spark_partition,
                 "records": prepared.records,
                 "bytes": prepared.bytes,
-                "writes": json.dumps([asdict(w) for w in prepared.writes]),
+                "writes": json.dumps([vars(w) for w in prepared.writes]),
                 "topic_ids": json.dumps({topic: manifest.topics[topic].topic_id for topic in topics}),
             }
         )

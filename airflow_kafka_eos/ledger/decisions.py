@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
+from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now, slices
 from airflow_kafka_eos.ledger.repairs import end_open
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.ledger.slots import release
@@ -26,6 +26,9 @@ from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.transaction import DONE, FINAL, Outcome
+
+#: Values in one IN (...): databases have a limit.
+_AT_ONCE = 500
 
 
 def decide_commit(
@@ -233,22 +236,21 @@ def record_outcomes(
             load=str(load),
             attempt=number,
         )
-    moment = now()
-    result = {}
+    result: dict[str, Outcome] = {}
+    changed: dict[Outcome, list[str]] = {}
     for transactional_id, outcome in outcomes.items():
         old = recorded[transactional_id]
         # the marker was seen; that the log was cut off or the topic deleted since then takes nothing back
         if old not in FINAL and old is not outcome:
-            connection.execute(
-                update(t.transactions)
-                .where(
-                    t.transactions.c.attempt_id == attempt_id,  # a pooled id is of many attempts
-                    t.transactions.c.transactional_id == transactional_id,
-                )
-                .values(outcome=outcome.value, outcome_at=moment)
-            )
+            changed.setdefault(outcome, []).append(transactional_id)
             old = outcome
         result[transactional_id] = old
+    c, moment = t.transactions.c, now()
+    for outcome, names in changed.items():
+        for some in slices(names, _AT_ONCE):  # there may be thousands
+            ours = (c.attempt_id == attempt_id, c.transactional_id.in_(some))  # a pooled id is of many attempts
+            values = {"outcome": outcome.value, "outcome_at": moment}
+            connection.execute(update(t.transactions).where(*ours).values(values))
     return result
 
 

@@ -9,8 +9,9 @@ whether it happened. What a method does is written where its work is: attempts, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial, wraps
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -18,7 +19,7 @@ from sqlalchemy import Connection
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, OtherLedgerError
-from airflow_kafka_eos.ledger import admin, decisions, leases, queries
+from airflow_kafka_eos.ledger import admin, decisions, leases, pruning, queries
 from airflow_kafka_eos.ledger import attempts as attempts_
 from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
@@ -163,6 +164,24 @@ class Ledger:
             lambda c: repairs_.open_repair(c, load, number, lost, self.ledger_id, opened_by)
         )
 
+    def prune(self, older_than: timedelta, *, namespace: str | None = None) -> Iterator[pruning.Pruned]:
+        """Prune all that :func:`.pruning.prune` may, in as many database transactions as it takes; each as it is done.
+
+        :param older_than: since attempts were closed.
+        """
+        before, behind = _ago(older_than), None
+        while True:
+            done = self.database.write(partial(pruning.prune, before=before, namespace=namespace, behind=behind))
+            if done.behind is None:
+                return
+            yield done
+            behind = done.behind
+
+    def prunable(self, older_than: timedelta, *, namespace: str | None = None) -> pruning.Prunable:
+        """See :func:`.pruning.prunable`."""
+        before = _ago(older_than)
+        return self.database.read(lambda c: pruning.prunable(c, before, namespace))
+
     def state(self, load: LoadIdentity) -> LoadState | None:
         """None: the ledger does not know the load."""
         row = self.load(load)
@@ -198,23 +217,37 @@ class Ledger:
 
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)
+    names = _reads(queries.names)
+    keys = _reads(queries.keys)
     overview = _reads(queries.overview)
+    overview_of = _reads(queries.overview_of)
+    owned = _reads(queries.owned)
+    begun_by = _reads(queries.begun_by)
+    ids_of = _reads(queries.ids_of)
     attempt = _reads(queries.attempt_row)
     attempts = _reads(queries.attempt_rows)
     unfinished = _reads(queries.unfinished)
     waiting = _reads(queries.waiting)
     with_same_arguments = _reads(queries.with_same_arguments)
+    same_arguments = _reads(queries.same_arguments)
     topics = _reads(queries.topics)
     transactions = _reads(queries.transaction_rows)
+    summary = _reads(queries.summary)
     prepared_as = _reads(queries.prepared_as)
     is_decided_commit = _reads(queries.is_decided_commit)
+    decided_among = _reads(queries.decided_among)
     repairs = _reads(repairs_.repair_rows)
     slots = _reads(slots_.slot_rows)
     slot = _reads(slots_.slot_row)
     slot_ids = _reads(slots_.slot_ids)
+    has_pruned = _reads(slots_.has_pruned)
     decided_states = _reads(slots_.decided_states)
     submitted_times = _reads(slots_.submitted_times)
     clock = _reads(slots_.clock)
+
+
+def _ago(time: timedelta) -> str:
+    return slots_.text_of(datetime.now(UTC) - time)
 
 
 def _other(shown: str, why: str) -> OtherLedgerError:

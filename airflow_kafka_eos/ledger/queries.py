@@ -6,13 +6,13 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Row, Select, and_, func, select, update
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow, read_row
+from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, Summary, TransactionRow, read_row, summary_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, PreparedTxnState
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: Values in one IN (...): databases have a limit.
 _AT_ONCE = 500
+#: No text that begins like another one comes behind that one and this.
+_LAST_CHARACTER = "\U0010ffff"
 
 
 @dataclass(frozen=True)
@@ -114,20 +116,146 @@ def load_row(connection: Connection, load: LoadIdentity) -> LoadRow | None:
     return None if found is None else _load_row(found)
 
 
-def load_rows(connection: Connection, namespace: str | None = None, name: str | None = None) -> list[LoadRow]:
-    """Oldest first."""
-    query = _of(select(t.loads), namespace, name).order_by(t.loads.c.id)
+def load_rows(
+    connection: Connection,
+    namespace: str | None = None,
+    name: str | None = None,
+    states: Collection[LoadState] | None = None,
+) -> list[LoadRow]:
+    """Oldest first.
+
+    :param states: only loads in one of them; None: in any.
+    """
+    query = _of(select(t.loads), namespace, name, states).order_by(t.loads.c.id)
     return [_load_row(row) for row in connection.execute(query)]
 
 
+def names(connection: Connection, namespace: str) -> list[str]:
+    """Of the namespace's loads, each once."""
+    query = select(t.loads.c.name).distinct().where(t.loads.c.namespace == namespace)
+    return sorted(connection.execute(query).scalars())
+
+
+def keys(connection: Connection, namespace: str, name: str, at_most: int) -> list[str]:
+    """Of the loads of a name that were begun last."""
+    c = t.loads.c
+    query = select(c.load_key).where(c.namespace == namespace, c.name == name).order_by(c.id.desc()).limit(at_most)
+    return list(connection.execute(query).scalars())
+
+
+def with_undecided(connection: Connection) -> list[LoadRow]:
+    """Loads with attempts that nobody has decided."""
+    open_ = (
+        select(t.attempts.c.load_id)
+        .outerjoin(t.decisions, t.decisions.c.attempt_id == t.attempts.c.id)
+        .where(t.attempts.c.pruned_at.is_(None), t.attempts.c.closed_at.is_(None), t.decisions.c.attempt_id.is_(None))
+    )
+    query = select(t.loads).where(t.loads.c.id.in_(open_)).order_by(t.loads.c.id)
+    return [_load_row(row) for row in connection.execute(query)]
+
+
+LoadAndNewest = tuple[LoadRow, AttemptRow | None]
+
+
 def overview(
-    connection: Connection, namespace: str | None = None, name: str | None = None
-) -> list[tuple[LoadRow, AttemptRow | None]]:
-    """Each load with its newest attempt, oldest first: two queries, however many there are."""
-    loads = connection.execute(_of(select(t.loads), namespace, name).order_by(t.loads.c.id)).all()
-    query = _attempts_of_all(namespace, name).where(t.attempts.c.number == t.loads.c.newest_attempt)
-    newest = {row.load_id: _attempt_row(row) for row in connection.execute(query)}
+    connection: Connection,
+    namespace: str | None = None,
+    name: str | None = None,
+    *,
+    states: Collection[LoadState] | None = None,
+    at_most: int | None = None,
+) -> list[LoadAndNewest]:
+    """Each load with its newest attempt, oldest first: two queries, however many there are.
+
+    :param states: only loads in one of them; None: in any.
+    :param at_most: only so many, those that were begun last; None: all.
+    """
+    query = _of(select(t.loads), namespace, name, states)
+    if at_most is not None:
+        loads = connection.execute(query.order_by(t.loads.c.id.desc()).limit(at_most)).all()[::-1]
+        return _with_newest(connection, loads)
+    loads = list(connection.execute(query.order_by(t.loads.c.id)))
+    attempts = _of(_attempts_of_all(), namespace, name, states)
+    attempts = attempts.where(t.attempts.c.number == t.loads.c.newest_attempt)
+    newest = {row.load_id: _attempt_row(row) for row in connection.execute(attempts)}
     return [(_load_row(row), newest.get(row.id)) for row in loads]
+
+
+def overview_of(connection: Connection, ids: Iterable[int]) -> list[LoadAndNewest]:
+    """The loads with these row ids, each with its newest attempt, oldest first."""
+    loads: list[Row[Any]] = []
+    for some in slices(sorted(set(ids)), _AT_ONCE):
+        loads += connection.execute(select(t.loads).where(t.loads.c.id.in_(some)).order_by(t.loads.c.id))
+    return _with_newest(connection, loads)
+
+
+def _with_newest(connection: Connection, loads: Sequence[Row[Any]]) -> list[LoadAndNewest]:
+    newest: dict[int, AttemptRow] = {}
+    for some in slices(loads, _AT_ONCE):
+        query = _attempts_of_all().where(
+            t.loads.c.id.in_([row.id for row in some]), t.attempts.c.number == t.loads.c.newest_attempt
+        )
+        newest |= {row.load_id: _attempt_row(row) for row in connection.execute(query)}
+    return [(_load_row(row), newest.get(row.id)) for row in loads]
+
+
+class Owned(NamedTuple):
+    """Whose a load is: by whom its newest attempt was opened and submitted. Little of it, for there are many."""
+
+    id: int
+    updated_at: str
+    namespace: str
+    name: str
+    owner: str | None
+    submitted_by: str | None
+
+
+def owned(
+    connection: Connection,
+    *,
+    behind: Owned | None = None,
+    at_most: int | None = None,
+    states: Collection[LoadState] | None = None,
+) -> list[Owned]:
+    """Loads and whose they are, what changed last first.
+
+    :param behind: only those behind it, to go on where an answer has ended.
+    """
+    c, of = t.loads.c, t.attempts.c
+    query: Select[Any] = (
+        select(c.id, c.updated_at, c.namespace, c.name, of.owner, of.submitted_by)
+        .outerjoin(t.attempts, and_(of.load_id == c.id, of.number == c.newest_attempt))
+        .order_by(c.updated_at.desc(), c.id.desc())
+    )
+    query = _of(query, None, None, states)
+    if behind is not None:
+        earlier = or_(c.updated_at < behind.updated_at, c.id < behind.id)
+        query = query.where(c.updated_at <= behind.updated_at, earlier)
+    return [Owned._make(row) for row in connection.execute(query.limit(at_most))]
+
+
+def begun_by(connection: Connection, prefix: str) -> list[int]:
+    """Row ids of the loads whose newest attempt was opened or submitted by an owner that begins like this."""
+    of = t.attempts.c
+    found: set[int] = set()
+    for column in (of.owner, of.submitted_by):
+        query = (
+            select(t.loads.c.id)
+            .join(t.attempts, and_(of.load_id == t.loads.c.id, of.number == t.loads.c.newest_attempt))
+            # no LIKE: SQLite's is blind to case, and PostgreSQL's finds no index of the usual kind
+            .where(column >= prefix, column < prefix + _LAST_CHARACTER)
+        )
+        found.update(connection.execute(query).scalars())
+    return sorted(found)
+
+
+def ids_of(connection: Connection, loads: Iterable[LoadIdentity]) -> list[int]:
+    """Row ids of those of these loads that the ledger knows."""
+    found: list[int] = []
+    for some in slices(sorted(set(loads), key=str), _AT_ONCE // 3):
+        # no IN of three columns: SQLite would look at every load
+        found += connection.execute(select(t.loads.c.id).where(or_(*map(_is, some)))).scalars()
+    return found
 
 
 def attempt_row(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow | None:
@@ -142,36 +270,55 @@ def attempt_rows(connection: Connection, load: LoadIdentity) -> list[AttemptRow]
 def unfinished(connection: Connection, namespace: str) -> list[AttemptRow]:
     """Attempts that are neither verified committed nor swept, by load and number."""
     c = t.attempts.c
-    query = _attempts_of_all(namespace).where(c.closed_at.is_(None)).order_by(c.load_id, c.number)
+    # what was pruned is closed: the index begins with it
+    query = _attempts_of_all(namespace).where(c.pruned_at.is_(None), c.closed_at.is_(None))
+    query = query.order_by(c.load_id, c.number)
     return [_attempt_row(row) for row in connection.execute(query)]
+
+
+#: Attempts that were asked for the same: a job that is always asked for the same has as many as loads.
+MOST_SAME = 100
 
 
 def with_same_arguments(connection: Connection, load: LoadIdentity, arguments_sha256: str) -> list[AttemptRow]:
-    """Committed attempts of the same namespace and name, of any key, whose job was asked for the same; oldest first."""
+    """Committed attempts of the same namespace and name, of any key, whose job was asked for the same; oldest first.
+
+    The newest :data:`MOST_SAME` of them.
+    """
+    found = same_arguments(connection, [arguments_sha256], load.namespace, load.name, at_most=MOST_SAME)
+    return found[arguments_sha256] if found else []
+
+
+def same_arguments(
+    connection: Connection,
+    arguments: Collection[str],
+    namespace: str | None = None,
+    name: str | None = None,
+    *,
+    at_most: int = 10 * MOST_SAME,
+) -> dict[str, list[AttemptRow]]:
+    """Committed attempts by what their job was asked for, oldest first; of each 500 the newest ``at_most``."""
     c = t.attempts.c
-    is_same = and_(c.arguments_sha256 == arguments_sha256, t.decisions.c.verdict == Verdict.COMMIT.value)
-    query = _attempts_of_all(load.namespace, load.name).where(is_same).order_by(c.id)
-    return [_attempt_row(row) for row in connection.execute(query)]
+    found: dict[str, list[AttemptRow]] = {}
+    for some in slices(sorted(set(arguments)), _AT_ONCE):
+        is_same = and_(c.arguments_sha256.in_(some), t.decisions.c.verdict == Verdict.COMMIT.value)
+        query = _attempts_of_all(namespace, name).where(is_same).order_by(c.id.desc()).limit(at_most)
+        for row in connection.execute(query).all()[::-1]:
+            found.setdefault(row.arguments_sha256, []).append(_attempt_row(row))
+    return found
 
 
 def topics(connection: Connection, namespace: str) -> set[str]:
     """Topics that prepared attempts of a namespace have written to; of others the ledger knows none."""
-    of = t.transactions.c.topic_ids
-    query = (
-        select(of)
-        .distinct()
-        .join(t.attempts, t.attempts.c.id == t.transactions.c.attempt_id)
-        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
-        .where(t.loads.c.namespace == namespace)
-    )
-    return {topic for found in connection.execute(query).scalars() for topic in json.loads(found)}
+    query = select(t.topics.c.topic).where(t.topics.c.namespace == namespace)
+    return set(connection.execute(query).scalars())
 
 
 def transaction_rows(connection: Connection, load: LoadIdentity, number: int) -> list[TransactionRow]:
     """Of an attempt that was prepared, by Spark partition; none for any other.
 
     Undecided and aborted attempts have them too: look at the attempt's ``verdict``, or ask
-    :func:`is_decided_commit`, before ending one.
+    :func:`is_decided_commit`, before ending one. None either of one that was pruned.
     """
     query = (
         select(t.transactions)
@@ -181,6 +328,24 @@ def transaction_rows(connection: Connection, load: LoadIdentity, number: int) ->
         .order_by(t.transactions.c.spark_partition)
     )
     return [_transaction_row(row) for row in connection.execute(query)]
+
+
+def summary(connection: Connection, load: LoadIdentity, number: int) -> Summary:
+    """What an attempt has written; the same of a committed one that was pruned. Of an aborted one that was: nothing."""
+    rows = transaction_rows(connection, load, number)
+    if rows:
+        return summary_of(rows)
+    # asked second: pruning has put it there with the same commit that took the others away
+    query = (
+        select(t.summaries)
+        .join(t.attempts, t.attempts.c.id == t.summaries.c.attempt_id)
+        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
+        .where(_is(load), t.attempts.c.number == number)
+    )
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        return Summary()
+    return Summary(found.transactions, found.repaired, json.loads(found.topics))
 
 
 def prepared_as(
@@ -203,21 +368,33 @@ def prepared_as(
 
 
 def is_decided_commit(connection: Connection, transaction: PreparedTransaction) -> bool:
-    """Whether that very identity, id and state, is decided to be committed and not replaced since.
+    """Whether that very identity, id and state, is decided to be committed and not replaced since."""
+    return transaction in decided_among(connection, [transaction])
+
+
+def decided_among(
+    connection: Connection, transactions: Collection[PreparedTransaction]
+) -> set[PreparedTransaction]:
+    """Those of these very identities, ids and states, that are decided to be committed and not replaced since.
 
     Rules: recorded-identity, repair-replaces-lost-row.
     """
-    query = (
-        select(t.transactions.c.transactional_id)
-        .join(t.decisions, t.decisions.c.attempt_id == t.transactions.c.attempt_id)
-        .where(
-            t.transactions.c.transactional_id == transaction.transactional_id,
-            t.transactions.c.prepared_transaction_state == str(transaction.state),
-            t.decisions.c.verdict == Verdict.COMMIT.value,
-            func.coalesce(t.transactions.c.outcome, "") != Outcome.SUPERSEDED.value,
+    c = t.transactions.c
+    found = set()
+    for some in slices(sorted(set(transactions), key=str), _AT_ONCE):
+        query = (
+            select(c.transactional_id, c.prepared_transaction_state)
+            .join(t.decisions, t.decisions.c.attempt_id == c.attempt_id)
+            .where(
+                c.transactional_id.in_([one.transactional_id for one in some]),
+                t.decisions.c.verdict == Verdict.COMMIT.value,
+                func.coalesce(c.outcome, "") != Outcome.SUPERSEDED.value,
+            )
         )
-    )
-    return connection.execute(query).first() is not None
+        query = query.where(c.prepared_transaction_state.in_(sorted({str(one.state) for one in some})))
+        rows = connection.execute(query).all()
+        found |= {PreparedTransaction(name, PreparedTxnState.parse(state)) for name, state in rows}
+    return found.intersection(transactions)
 
 
 @dataclass(frozen=True)
@@ -314,11 +491,15 @@ def _ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def _of(query: Select[Any], namespace: str | None, name: str | None) -> Select[Any]:
+def _of(
+    query: Select[Any], namespace: str | None, name: str | None, states: Collection[LoadState] | None = None
+) -> Select[Any]:
     if namespace is not None:
         query = query.where(t.loads.c.namespace == namespace)
     if name is not None:
         query = query.where(t.loads.c.name == name)
+    if states is not None:
+        query = query.where(t.loads.c.state.in_([state.value for state in states]))
     return query
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ class AttemptRow:
     of pooled ids; it stays noted when given back. ``writers_until``: past it none of its writers begins a
     transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the Kafka cluster
     that it was submitted to. ``arguments_sha256``: of what its job was
-    asked for; None where that does not follow from the run.
+    asked for; None where that does not follow from the run. ``pruned_at``: the ledger has forgotten its transactions.
     """
 
     load: LoadIdentity
@@ -58,6 +58,7 @@ class AttemptRow:
     writers_left: bool | None = None
     cluster_id: str | None = None
     arguments_sha256: str | None = None
+    pruned_at: str | None = None
 
     @property
     def is_undecided(self) -> bool:
@@ -171,6 +172,45 @@ class TransactionRow:
     def last_offsets(self) -> dict[TopicPartition, int]:
         """Of its last record in each partition."""
         return {w.topic_partition: w.last_offset for w in self.writes}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the transactions of an attempt have written together, without those that a repair has replaced.
+
+    :param transactions: how many.
+    :param repaired: how many a repair has replaced.
+    :param topics: by topic ``records``, ``bytes`` (before compression) and ``offsets``: by partition, as a text, the
+        first and the last one.
+    """
+
+    transactions: int = 0
+    repaired: int = 0
+    topics: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def last_offsets(self) -> dict[TopicPartition, int]:
+        """Of the last record in each partition."""
+        return {
+            TopicPartition(topic, int(partition)): last
+            for topic, of in self.topics.items()
+            for partition, (_, last) in of["offsets"].items()
+        }
+
+
+def summary_of(rows: Iterable[TransactionRow]) -> Summary:
+    """Of all transactions of an attempt."""
+    every = list(rows)
+    standing = [row for row in every if row.outcome is not Outcome.SUPERSEDED]
+    topics: dict[str, Any] = {}
+    for row in standing:
+        for w in row.writes:
+            found = topics.setdefault(w.topic, {"records": 0, "bytes": 0, "offsets": {}})
+            found["records"] += w.records
+            found["bytes"] += w.bytes
+            first, last = found["offsets"].get(str(w.partition), (w.first_offset, w.last_offset))
+            found["offsets"][str(w.partition)] = [min(first, w.first_offset), max(last, w.last_offset)]
+    return Summary(len(standing), len(every) - len(standing), dict(sorted(topics.items())))
 
 
 class RepairState(str, Enum):

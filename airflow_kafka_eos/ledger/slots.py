@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.queries import slices
+from airflow_kafka_eos.ledger.queries import ids_of, slices
 from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow, read_row
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
@@ -241,14 +241,34 @@ def _before(state: PreparedTxnState) -> list[PreparedTxnState]:
     return [state, PreparedTxnState(state.producer_id, state.producer_epoch - 1)]
 
 
-def submitted_times(connection: Connection, namespace: str) -> dict[tuple[str, str, int], str]:
-    """(load name, key, attempt) -> when its application was submitted; without those that never were."""
-    rows = connection.execute(
-        select(t.loads.c.name, t.loads.c.load_key, t.attempts.c.number, t.attempts.c.submitted_at)
-        .join(t.attempts, t.attempts.c.load_id == t.loads.c.id)
-        .where(t.loads.c.namespace == namespace, t.attempts.c.submitted_at.is_not(None))
+def submitted_times(connection: Connection, loads: Collection[LoadIdentity]) -> dict[tuple[LoadIdentity, int], str]:
+    """(load, attempt) -> when its application was submitted; without those that never were.
+
+    :param loads: of these only.
+    """
+    found = {}
+    of = t.attempts.c
+    for some in slices(ids_of(connection, loads), 500):
+        query = (
+            select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key, of.number, of.submitted_at)
+            .join(t.attempts, of.load_id == t.loads.c.id)
+            .where(t.loads.c.id.in_(some), of.submitted_at.is_not(None))
+        )
+        for row in connection.execute(query):
+            found[LoadIdentity(row.namespace, row.name, row.load_key), row.number] = row.submitted_at
+    return found
+
+
+def has_pruned(connection: Connection, namespace: str, name: str, number: int) -> bool:
+    """Whether an attempt that was committed, and pruned since, had the slot."""
+    c = t.attempts.c
+    query = (
+        select(c.id)
+        .join(t.loads, t.loads.c.id == c.load_id)
+        .join(t.summaries, t.summaries.c.attempt_id == c.id)
+        .where(t.loads.c.namespace == namespace, t.loads.c.name == name, c.slot == number)
     )
-    return {(row.name, row.load_key, row.number): row.submitted_at for row in rows}
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def text_of(moment: datetime) -> str:

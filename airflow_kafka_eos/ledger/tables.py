@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the revisions is called
-REVISION = "0007"
+REVISION = "0008"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -40,7 +40,12 @@ _COLLATION = "utf8mb4_bin"
 
 
 def _varchar(length: int) -> TypeEngine[str]:
-    return String(length).with_variant(mysql.VARCHAR(length, collation=_COLLATION), "mysql", "mariadb")
+    return (
+        String(length)
+        .with_variant(mysql.VARCHAR(length, collation=_COLLATION), "mysql", "mariadb")
+        # by the server's own order of letters, an index could not answer what begins with a text
+        .with_variant(String(length, collation="C"), "postgresql")
+    )
 
 
 def _text() -> TypeEngine[str]:
@@ -80,6 +85,9 @@ loads = Table(
     Column("created_at", _TIME, nullable=False),
     Column("updated_at", _TIME, nullable=False),
     UniqueConstraint("namespace", "name", "load_key", name="uq_kafka_eos_loads_identity"),
+    # those that are not through are few, however many there are; and the page has what changed last
+    Index("ix_kafka_eos_loads_state", "state"),
+    Index("ix_kafka_eos_loads_updated", "updated_at"),
 )
 attempts = Table(
     "kafka_eos_attempts",
@@ -111,7 +119,14 @@ attempts = Table(
     Column("cluster_id", _varchar(255)),
     # of what its job was asked for, where that follows from the run
     Column("arguments_sha256", _varchar(64)),
+    # its transactions are forgotten since then
+    Column("pruned_at", _TIME),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
+    # what nobody has closed; what a run has (owners begin with it); who asked for the same
+    Index("ix_kafka_eos_attempts_closed", "pruned_at", "closed_at"),
+    Index("ix_kafka_eos_attempts_owner", "owner"),
+    Index("ix_kafka_eos_attempts_submitted_by", "submitted_by"),
+    Index("ix_kafka_eos_attempts_arguments", "arguments_sha256"),
 )
 #: One decision per attempt (primary key), one commit per load (unique ``committed_load_id``, NULL for an
 #: abort; no partial index, which MySQL does not have). Rule: one-decision-per-load.
@@ -182,6 +197,31 @@ transactions = Table(
         "transactional_id", "prepared_transaction_state", name="pk_kafka_eos_transactions"
     ),
     Index("ix_kafka_eos_transactions_attempt", "attempt_id"),
+    # partitions' leaders know a transaction by its producer alone
+    Index("ix_kafka_eos_transactions_state", "prepared_transaction_state"),
+)
+#: What is left of the transactions of a committed attempt that was pruned: what ``loaded`` and asset events tell.
+summaries = Table(
+    "kafka_eos_summaries",
+    metadata,
+    Column(
+        "attempt_id",
+        _ID,
+        ForeignKey(attempts.c.id, name="fk_kafka_eos_summaries_attempt"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("transactions", Integer, nullable=False),
+    Column("repaired", Integer, nullable=False),
+    Column("topics", _text(), nullable=False),
+)
+#: Topics that prepared attempts of a namespace have written to. Noted once, for the transactions are many.
+topics = Table(
+    "kafka_eos_topics",
+    metadata,
+    Column("namespace", _NAME),
+    Column("topic", _TXN),
+    PrimaryKeyConstraint("namespace", "topic", name="pk_kafka_eos_topics"),
 )
 #: Repairs of transactions that were lost after the decision (rule: repair-replaces-lost-row). Each is an attempt of its
 #: own with one transaction, opened before anything is written. Adopted, its transaction stands among those of the

@@ -13,7 +13,6 @@ from airflow_kafka_eos.operators.base import (
     no_retry_of_terminal_errors,
 )
 from airflow_kafka_eos.operators.decide import counts_of
-from airflow_kafka_eos.transaction import Outcome
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,10 +47,9 @@ class CommitLoadOperator(LoadOperator):
                     step.attempt = decided.number
                     check_no_sibling(decided, context)
                 row = commit(session, self.load_identity, deadline_s=self.commit_timeout.total_seconds())
-                rows = session.ledger.transactions(row.load, row.number)
-            replaced = sum(t.outcome is Outcome.SUPERSEDED for t in rows)
-            repaired = f", {replaced} of them lost and repaired" if replaced else ""
+                written = session.ledger.summary(row.load, row.number)
+            repaired = f", {written.repaired} of them lost and repaired" if written.repaired else ""
             before = "" if decided.closed_at is None else " already, before this task"
-            counts = counts_of(row, len(rows) - replaced)
+            counts = counts_of(row, written.transactions)
             step.done(row.load, f"the load is COMMITTED{before}: {counts}{repaired}")
         return {"load": str(row.load), "attempt": row.number, "records": row.records}

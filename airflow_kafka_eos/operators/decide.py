@@ -177,7 +177,7 @@ def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:
         "attempt": row.number,
         "verdict": Verdict.COMMIT.value,
         "records": row.records,
-        "transactions": len(transactions),
+        "transactions": len(transactions) or session.ledger.summary(row.load, row.number).transactions,
         "prepared_transaction_states": states,
     }
 

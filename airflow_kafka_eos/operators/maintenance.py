@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_kafka_eos.amounts import duration_text
-from airflow_kafka_eos.arguments import Duration, check_bool, check_text, check_texts, duration
+from airflow_kafka_eos.arguments import Duration, a_day_or_more, check_bool, check_text, check_texts, duration
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
@@ -77,6 +77,8 @@ class SweepLeftoversOperator(BaseOperator):
         with it, and it holds back all readers of its partitions (docs/adr/0023). Unpaused later, its decide fails;
         clearing prepare starts over.
     :param sweep_timeout: how long one namespace may take.
+    :param prune_after: a day or more: the transactions of attempts that were closed before that are forgotten, as
+        `airflow-kafka-eos ledger prune` does it (docs/adr/0030). None, and not in the section either: nothing is.
     :param fail_on_problems: fail, without retries, when something needs a person; False: warn, and succeed.
     """
 
@@ -92,6 +94,7 @@ class SweepLeftoversOperator(BaseOperator):
         paused_after: Duration | None = None,
         quiet_period: Duration | None = None,
         sweep_timeout: Duration | None = None,
+        prune_after: Duration | None = None,
         fail_on_problems: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -102,6 +105,7 @@ class SweepLeftoversOperator(BaseOperator):
         paused = duration("paused_after", setting("paused_after", paused_after), none_would=harm)
         quiet = duration("quiet_period", setting("quiet_period", quiet_period), zero=True)
         timeout = duration("sweep_timeout", setting("sweep_timeout", sweep_timeout))
+        prune = setting("prune_after", prune_after)
         check_bool("fail_on_problems", fail_on_problems)
         check_text("kafka_conn_id", kafka_conn_id)
         check_text("ledger_conn_id", ledger_conn_id)
@@ -111,6 +115,7 @@ class SweepLeftoversOperator(BaseOperator):
         self.ledger_conn_id = optional("ledger_conn_id", ledger_conn_id)
         self.abandoned_after, self.paused_after = abandoned, paused
         self.quiet_period, self.sweep_timeout = quiet, timeout
+        self.prune_after = None if prune is None else a_day_or_more("prune_after", prune)
         self.fail_on_problems = fail_on_problems
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -121,8 +126,9 @@ class SweepLeftoversOperator(BaseOperator):
         ended in the topics of the ledger's loads, and is ended now, as texts. ``unknown``: open ids of this ledger that
         it does not know. ``other_ledgers``: open ids of another ledger, older than ``abandoned_after``. ``hidden``: why
         there may be more of all these that brokers do not show, as texts. ``other_cluster``: attempts of another Kafka
-        cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``. ``in_doubt``: loads. ``numbers``: what
-        went to Stats. ``problems``: what needs a person, as texts.
+        cluster, not closed, twice as old: ``load``, ``attempt``, ``cluster_id``. ``in_doubt``: loads. ``pruned``: how
+        many transactions the ledger has forgotten. ``numbers``: what went to Stats. ``problems``: what needs a person,
+        as texts.
 
         :raises AirflowFailException: something needs a person.
         :raises AirflowSkipException: there is no embedded ledger; an empty one would make all look clean.
@@ -163,11 +169,12 @@ class SweepLeftoversOperator(BaseOperator):
         self, resolved: Resolved, namespace: str, by: str, passing: list[str], is_stopped: IsStopped
     ) -> dict[str, Any]:
         """One namespace; an error in it keeps no other from being swept."""
-        found: dict[str, Any] = {name: [] for name in (*_COUNTED, "swept", "hidden")} | {"numbers": {}}
+        found: dict[str, Any] = {name: [] for name in (*_COUNTED, "swept", "hidden")} | {"pruned": 0, "numbers": {}}
         try:
             with resolved.session(namespace) as session:
                 self._sweep(session, by, found, passing, is_stopped)
                 self._measure(session, found)
+                self._prune(session, found)
         except TransientError as e:
             passing.append(f"namespace {namespace}: {type(e).__name__}: {e}")
         except KafkaEosError as e:
@@ -268,6 +275,16 @@ class SweepLeftoversOperator(BaseOperator):
         found["numbers"] = numbers | measured
 
 
+    def _prune(self, session: Session, found: dict[str, Any]) -> None:
+        if self.prune_after is None:
+            return
+        until = time.monotonic() + self.sweep_timeout.total_seconds()
+        for done in session.ledger.prune(self.prune_after, namespace=session.namespace):
+            found["pruned"] += done.transactions
+            if time.monotonic() >= until:
+                break  # the next run goes on
+
+
 class PausedDags:
     """Whether an undecided attempt waits for nothing but a paused DAG: nobody goes on with it until a person unpauses.
 
@@ -323,11 +340,12 @@ def said_of(found: Mapping[str, Any]) -> str:
     parts = [f"{len(swept)} loads were swept, {ended} transactions aborted" if swept else "nothing to sweep"]
     unclean = sum(one["error"] is not None for one in swept)
     parts += [f"{unclean} of these loads are not clean"] if unclean else []
-    return "; ".join([*parts, *(f"{len(found[key])} {what}" for key, what in _COUNTED.items() if found[key])])
+    parts += [f"{len(found[key])} {what}" for key, what in _COUNTED.items() if found[key]]
+    return "; ".join([*parts, *([f"{found['pruned']} transactions pruned"] if found.get("pruned") else [])])
 
 
 def _in_doubt(session: Session) -> set[LoadIdentity]:
-    return {r.load for r in session.ledger.loads(session.namespace) if r.state is LoadState.IN_DOUBT}
+    return {row.load for row in session.ledger.loads(session.namespace, states=[LoadState.IN_DOUBT])}
 
 
 def _row(swept: Swept) -> dict[str, Any]:

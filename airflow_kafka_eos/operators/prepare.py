@@ -516,13 +516,16 @@ def digest_of(
 def asked_before(row: AttemptRow, same: Sequence[AttemptRow]) -> str:
     """What to say where other keys of the load's name were committed with these very arguments; empty: nothing.
 
-    :param same: committed attempts with them, of any key.
+    :param same: committed attempts with them, of any key: the newest ``MOST_SAME``.
     """
+    from airflow_kafka_eos.ledger.queries import MOST_SAME
+
     others = [a for a in same if first_key(a.load.key) != first_key(row.load.key)]
     if not others:
         return ""
     of = others[-1]
-    more = f", and {len(others) - 1} more," if len(others) > 1 else ""
+    many = "many" if len(same) >= MOST_SAME else str(len(others) - 1)
+    more = f", and {many} more," if len(others) > 1 else ""
     return (
         f"The key {row.load.key} asks the job for exactly what the key {of.load.key}{more} asked for, committed by "
         f"{of.responsible}, decided at {of.decided_at}. Where the job reads only what its arguments name, the topic "

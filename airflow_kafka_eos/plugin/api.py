@@ -100,8 +100,8 @@ def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> Non
         def work() -> dict[str, Any]:
             found = reads.find_loads(_access(user, chosen), chosen)
             ledger_conn_id = dags.configured().ledger_conn_id if chosen.run_id is None else None
-            rows = ((f.row, f.newest, f.note) for f in found)
-            shown = views.loads(rows, dags.paused_dags(), reads.runs_of(found))
+            rows = ((f.row, f.newest, f.note) for f in found.loads)
+            shown = views.loads(rows, dags.paused_dags(), reads.runs_of(found.loads), more=found.more)
             return shown | {"ledger_conn_id": ledger_conn_id}
 
         return await ledger.run(work)
@@ -121,15 +121,14 @@ def _add_reading(app: FastAPI, ledger: BoundedPool, brokers: BoundedPool) -> Non
     async def transactions(user: GetUserDep, chosen: SelectionDep) -> dict[str, Any]:
         def work() -> dict[str, Any]:
             access = _access(user, chosen)
-            return {"clusters": reads.look(access, reads.find_loads(access, chosen), chosen)}
+            return {"clusters": reads.look(access, reads.find_loads(access, chosen).loads, chosen)}
 
         return await brokers.run(work)
 
     @app.get("/api/ids")
     async def ids(user: GetUserDep) -> dict[str, Any]:
         def work() -> dict[str, Any]:
-            access = Access(user)
-            return {"namespaces": reads.ids(access, reads.find_loads(access, Selection()))}
+            return {"namespaces": reads.ids(Access(user))}
 
         return await brokers.run(work)
 

@@ -265,6 +265,10 @@ class Access:
         """A load is shown by its newest attempt, an attempt by itself; None: a load without any."""
         return all(self.may("GET", dag_id) for dag_id in dags_of(attempt))
 
+    def may_see_owned(self, owner: str | None, submitted_by: str | None) -> bool:
+        """The same, of the attempt's owner and of who submitted it; None for both: a load without any attempt."""
+        return all(self.may("GET", dag_id) for dag_id in _dags_of(owner, submitted_by))
+
     def may_act(self, attempts: Iterable[AttemptRow]) -> bool:
         """What is done to a load is done to all of its attempts."""
         dags = {dag_id for attempt in attempts for dag_id in dags_of(attempt)} or {None}
@@ -273,6 +277,10 @@ class Access:
 
 def dags_of(attempt: AttemptRow | None) -> set[str | None]:
     """The DAGs that an attempt names, those of who opened it and of who submitted it; None in it: one is not known."""
-    if attempt is None:
+    return {None} if attempt is None else _dags_of(attempt.owner, attempt.submitted_by)
+
+
+def _dags_of(owner: str | None, submitted_by: str | None) -> set[str | None]:
+    if owner is None:
         return {None}
-    return {dag_of(owner) for owner in (attempt.owner, attempt.submitted_by) if owner}
+    return {dag_of(one) for one in (owner, submitted_by) if one}

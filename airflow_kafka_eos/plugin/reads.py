@@ -5,8 +5,9 @@ Connections are looked up in the api-server as Airflow does it there.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +21,13 @@ from airflow_kafka_eos.hooks import KafkaEosHook, ledger_url
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import default_url
+from airflow_kafka_eos.ledger.queries import Owned
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import UNENDED, LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import namespace_prefix
 from airflow_kafka_eos.operators.base import run_of
 from airflow_kafka_eos.plugin import dags, views
-from airflow_kafka_eos.plugin.dags import Access, LoadTask, Place, is_template
+from airflow_kafka_eos.plugin.dags import Access, Place, is_template
 from airflow_kafka_eos.protocol.guards.id_caps import ids_report
 from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, holders_of, is_ours
 from airflow_kafka_eos.protocol.hanging import HangingTransaction, find
@@ -39,6 +41,10 @@ REQUEST_S = 8.0
 _LOOK_S = 15.0
 #: Partitions in which one look searches for hanging transactions.
 _MOST_PARTITIONS = 500
+#: Loads of which is read at once whose they are: enough for who may see all, then for who may see a few.
+_FIRST_LOOK, _NEXT_LOOK = 1_000, 20_000
+#: Ways to read a load's text.
+_CUTS = 100
 
 
 @contextmanager
@@ -126,8 +132,17 @@ class Found:
     note: str = ""
 
 
-def find_loads(access: Access, selection: Selection, only: LoadIdentity | None = None) -> list[Found]:
-    """The loads of a selection that the user may see, the oldest first.
+@dataclass(frozen=True)
+class FoundLoads:
+    """``more``: there are others, which the user may see too."""
+
+    loads: list[Found]
+    more: bool = False
+
+
+def find_loads(access: Access, selection: Selection, only: LoadIdentity | None = None) -> FoundLoads:
+    """The loads of a selection that the user may see: of a run all; else those that changed last, and all that are not
+    through, as far as there is room.
 
     :param only: look for this one alone.
     :raises OtherLedgerError: none that the api-server opens knows a load that the run has begun.
@@ -136,79 +151,96 @@ def find_loads(access: Access, selection: Selection, only: LoadIdentity | None =
     if selection.dag_id is None or selection.run_id is None:
         conn_id = dags.configured().ledger_conn_id
         with open_ledger(conn_id) as ledger:
-            every = _overview(ledger, None, only)
-            return _seen(access, ledger, every, every, conn_id, None)
+            if only is not None:
+                return FoundLoads(_seen(access, ledger, _one(ledger, only), conn_id, None))
+            chosen, more = _choose(access, ledger)
+            return FoundLoads(_seen(access, ledger, ledger.overview_of(chosen), conn_id, None), more)
     tasks = dags.load_tasks(selection.dag_id, selection.run_id)
     prefix = run_of(selection.dag_id, selection.run_id)
     begun = dags.begun_loads(selection.dag_id, selection.run_id, tasks)
+    named = [load for text in begun for load in loads_named(text)]
     found: list[Found] = []
     known: set[str] = set()
     for conn_id in sorted({t.place.ledger_conn_id for t in tasks}, key=str):
         with open_ledger(conn_id) as ledger:
-            every = _overview(ledger, tasks, only)
+            if only is not None:
+                every = _one(ledger, only)
+            else:
+                every = ledger.overview_of([*ledger.begun_by(prefix), *ledger.ids_of(named)])
             known |= {str(row.load) for row, _ in every}
-            if only is None and not begun <= known:  # also under a name that the DAG had before
-                known |= {str(row.load) for row, _ in ledger.overview()}
             opened = repr(ledger)
             mine = [(row, newest) for row, newest in every if _is_of_run(row, newest, prefix, begun)]
-            found += _seen(access, ledger, mine, every, conn_id, prefix)
+            found += _seen(access, ledger, mine, conn_id, prefix)
     unknown = sorted(begun - known)
     if only is None and tasks and unknown:
         # an empty ledger would show a run that is at work as one without loads
         raise OtherLedgerError(f"the ledger {opened}, here on the api-server, does not know this load", load=unknown[0])
-    return found
+    return FoundLoads(found)
+
+
+def _choose(access: Access, ledger: Ledger) -> tuple[set[int], bool]:
+    """Row ids of the loads for a list of all that the user may see, and whether there are more.
+
+    What is not through comes first: nothing that a person has to see is behind what changed since.
+    """
+    chosen: set[int] = set()
+    for states in (UNENDED, None):
+        for one in _owned(access, ledger, states):
+            if one.id not in chosen and len(chosen) == views.MOST_LOADS:
+                return chosen, True
+            chosen.add(one.id)
+    return chosen, False
+
+
+def _owned(access: Access, ledger: Ledger, states: Collection[LoadState] | None = None) -> Iterator[Owned]:
+    """Those that the user may see, what changed last first; read as far as somebody asks."""
+    behind, at_most = None, _FIRST_LOOK
+    while some := ledger.owned(behind=behind, at_most=at_most, states=states):
+        yield from (one for one in some if access.may_see_owned(one.owner, one.submitted_by))
+        if len(some) < at_most:
+            return
+        behind, at_most = some[-1], _NEXT_LOOK
+
+
+def loads_named(text: str) -> list[LoadIdentity]:
+    """What a load's text may mean: names and keys may have the sign between them in them."""
+    parts = text.split("/")
+    cuts = itertools.combinations(range(1, len(parts)), 2)
+    named = (("/".join(parts[:a]), "/".join(parts[a:b]), "/".join(parts[b:])) for a, b in itertools.islice(cuts, _CUTS))
+    return [LoadIdentity(*names) for names in named if all(names)]
 
 
 def _seen(
     access: Access,
     ledger: Ledger,
     rows: Iterable[tuple[LoadRow, AttemptRow | None]],
-    every: Iterable[tuple[LoadRow, AttemptRow | None]],
     conn_id: str | None,
     run: str | None,
 ) -> list[Found]:
-    """Those that the user may see, with what to know of each.
-
-    :param every: what was read of the ledger; of one load that is asked for alone, the others are looked up.
-    """
-    committed: dict[tuple[str, str, str], list[AttemptRow]] = {}
-    for _, newest in every:
-        is_asked = newest is not None and newest.arguments_sha256 and newest.verdict is Verdict.COMMIT
-        if newest is not None and is_asked and access.may_see(newest):
-            committed.setdefault(_asked(newest), []).append(newest)
+    """Those that the user may see, with what to know of each."""
     seen = [(row, newest) for row, newest in rows if access.may_see(newest)]
+    asked = {newest.arguments_sha256 for _, newest in seen if newest is not None and newest.arguments_sha256}
+    committed = ledger.same_arguments(asked) if asked else {}
     found = []
     for row, newest in seen:
-        same: list[AttemptRow] = []
-        if newest is not None and newest.arguments_sha256:
-            same = committed.get(_asked(newest), [])
-            if len(seen) == 1:
-                others = ledger.with_same_arguments(row.load, newest.arguments_sha256)
-                same = [a for a in others if access.may_see(a)]
+        others = [] if newest is None else committed.get(newest.arguments_sha256 or "", [])
+        same = [
+            a
+            for a in others
+            if (a.load.namespace, a.load.name) == (row.load.namespace, row.load.name) and access.may_see(a)
+        ]
         found.append(Found(row, newest, conn_id, views.note(newest, same, run)))
     return found
 
 
-def _asked(row: AttemptRow) -> tuple[str, str, str]:
-    return row.load.namespace, row.load.name, row.arguments_sha256 or ""
-
-
 def find_load(access: Access, selection: Selection, load: LoadIdentity) -> Found | None:
     """One of them; None: there is none that the user may see."""
-    return next(iter(find_loads(access, selection, load)), None)
+    return next(iter(find_loads(access, selection, load).loads), None)
 
 
-def _overview(
-    ledger: Ledger, tasks: Iterable[LoadTask] | None, only: LoadIdentity | None
-) -> list[tuple[LoadRow, AttemptRow | None]]:
-    """Of these tasks' names where they are no templates, else of all; with newest attempts."""
-    if only is not None:
-        row = ledger.load(only)
-        return [] if row is None else [(row, ledger.attempt(only, row.newest_attempt))]
-    names = None if tasks is None else {t.load_name for t in tasks}
-    if names is None or any("{" in name for name in names):
-        return ledger.overview()
-    return [pair for name in sorted(names) for pair in ledger.overview(None, name)]
+def _one(ledger: Ledger, load: LoadIdentity) -> list[tuple[LoadRow, AttemptRow | None]]:
+    row = ledger.load(load)
+    return [] if row is None else [(row, ledger.attempt(load, row.newest_attempt))]
 
 
 def runs_of(found: Iterable[Found]) -> views.Runs:
@@ -248,27 +280,40 @@ def show(
 
 
 def look(access: Access, found: list[Found], selection: Selection) -> list[dict[str, Any]]:
-    """What the brokers show of these loads, cluster by cluster; one that does not answer says so in its ``problem``."""
+    """What the brokers show of these loads, cluster by cluster; one that does not answer says so in its ``problem``.
+
+    Of all loads: also in namespaces whose loads are not among them.
+    """
     looks = []
     until = time.monotonic() + _LOOK_S
-    for place, loads in _places(found, selection).items():
+    places = _places(found, selection)
+    everywhere: set[str] = set()
+    if selection.run_id is None:
+        conn_id = dags.configured().ledger_conn_id
+        with open_ledger(conn_id) as ledger:
+            everywhere = {one.namespace for one in _owned(access, ledger)}
+        if everywhere:
+            places.setdefault(dags.configured(), [])
+    for place, loads in places.items():
         seen: dict[str, Any] = {"kafka_conn_id": place.kafka_conn_id, "problem": None}
         try:
             if time.monotonic() > until:
                 raise NotFinishedError("other connections took too long", remedy="Look at the tabs of its runs")
-            seen |= _look_at(access, place, loads, everything=selection.run_id is None)
+            namespaces = everywhere if place == dags.configured() else ()
+            seen |= _look_at(access, place, loads, namespaces, everything=selection.run_id is None)
         except KafkaEosError as e:
             seen["problem"] = str(e)
         looks.append(seen)
     return looks
 
 
-def ids(access: Access, found: list[Found]) -> list[dict[str, Any]]:
+def ids(access: Access) -> list[dict[str, Any]]:
     """How many ids brokers keep, by load name; only names whose loads the user may see all."""
     place = dags.configured()
     with open_ledger(place.ledger_conn_id) as ledger:
-        every = {(row.load.namespace, row.load.name) for row, newest in ledger.overview() if not access.may_see(newest)}
-    names = {(f.row.load.namespace, f.row.load.name) for f in found} - every
+        every = ledger.owned()
+    names = {(one.namespace, one.name) for one in every}
+    names -= {(one.namespace, one.name) for one in every if not access.may_see_owned(one.owner, one.submitted_by)}
     reports = []
     for namespace in sorted({namespace for namespace, _ in names}):
         with open_session(place, namespace) as session:
@@ -298,8 +343,12 @@ def _places(found: Iterable[Found], selection: Selection) -> dict[Place, list[Fo
     return by_place
 
 
-def _look_at(access: Access, place: Place, found: list[Found], *, everything: bool) -> dict[str, Any]:
-    """:param everything: of the loads' namespaces, whatever load it is of; else of these loads only."""
+def _look_at(
+    access: Access, place: Place, found: list[Found], namespaces: Collection[str] = (), *, everything: bool
+) -> dict[str, Any]:
+    """:param namespaces: to look at besides those of the loads.
+    :param everything: of these namespaces, whatever load it is of; else of these loads only.
+    """
     wanted = {f.row.load for f in found}
     now_ms = int(time.time() * 1000)
     paused = dags.paused_dags()
@@ -307,7 +356,7 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
     lag: dict[TopicPartition, int] = {}
     hang: list[HangingTransaction] = []
     hidden: list[str] = []
-    first, *others = sorted({load.namespace for load in wanted})
+    first, *others = sorted({load.namespace for load in wanted} | set(namespaces))
     with open_session(place, first) as session:
         for one in (session, *(_of_namespace(session, namespace) for namespace in others)):
             prefix = namespace_prefix(one.namespace, one.ledger.ledger_id)
@@ -322,9 +371,11 @@ def _look_at(access: Access, place: Place, found: list[Found], *, everything: bo
             ]
             decided = _decided(one.ledger, [d for d, _ in mine])
             runs = dags.runs_seen({a.responsible for _, a in mine if a is not None and a.is_undecided})
+            # of many transactions there are a few loads
+            rows = {load: one.ledger.load(load) for load in {a.load for _, a in mine if a is not None}}
             for d, attempt in mine:
                 is_decided = PreparedTransaction(d.transactional_id, d.state) in decided
-                row = None if attempt is None else one.ledger.load(attempt.load)
+                row = None if attempt is None else rows[attempt.load]
                 shown.append(
                     views.open_transaction(
                         d, attempt, row, is_decided=is_decided, now_ms=now_ms, paused=paused, runs=runs

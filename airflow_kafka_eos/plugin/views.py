@@ -131,17 +131,20 @@ def loads(
     rows: Iterable[tuple[LoadRow, AttemptRow | None] | tuple[LoadRow, AttemptRow | None, str]],
     paused: Container[str] = (),
     runs: Runs | None = None,
+    *,
+    more: bool = False,
 ) -> dict[str, Any]:
     """The list, what changed last first.
 
     :param rows: each load with its newest attempt, and its :func:`note`.
     :param paused: DAGs.
     :param runs: those of the unfinished ones.
+    :param more: there are others.
     """
     every = sorted(rows, key=lambda of: of[0].updated_at, reverse=True)
     return {
         "loads": [load(*of, paused=paused, runs=runs) for of in every[:MOST_LOADS]],
-        "left_off": max(0, len(every) - MOST_LOADS),
+        "more": more or len(every) > MOST_LOADS,
     }
 
 
@@ -257,6 +260,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "records": row.records,
         "bytes": row.bytes,
         "how": row.how,
+        "pruned_at": row.pruned_at,
         "timeline": [{"what": what, "at": at} for what, at in moments if at is not None],
     }
 

@@ -29,7 +29,7 @@ from airflow_kafka_eos.errors import (
     NotFinishedError,
     UndecidableError,
 )
-from airflow_kafka_eos.kafka.admin.inspect import topic_seen
+from airflow_kafka_eos.kafka.admin.inspect import topics_seen
 from airflow_kafka_eos.kafka.admin.open_producers import (
     OpenProducer,
     open_producers,
@@ -257,14 +257,23 @@ def _whose(
             return Whose.UNDECIDED, attempt
         case Verdict.COMMIT:
             is_given_up = session.ledger.state(attempt.load) is LoadState.GIVEN_UP
-            is_decided = not is_given_up and not is_behind(producer, attempt, holder)
+            is_decided = not is_given_up and not is_behind(producer, attempt, _last_offsets(session, attempt, holder))
             return Whose.DECIDED if is_decided else Whose.OURS, attempt
         case Verdict.ABORT:
             return Whose.OURS, attempt
     assert_never(attempt.verdict)
 
 
-def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | None) -> bool:
+def _last_offsets(
+    session: Session, attempt: AttemptRow, holder: Prepared | None
+) -> Mapping[TopicPartition, int] | None:
+    """Of what was decided, in each partition; of an attempt that was pruned, of all of it. None: never decided."""
+    if holder is not None:
+        return holder[1].last_offsets
+    return None if attempt.pruned_at is None else session.ledger.summary(attempt.load, attempt.number).last_offsets
+
+
+def is_behind(producer: OpenProducer, attempt: AttemptRow, last_offsets: Mapping[TopicPartition, int] | None) -> bool:
     """Whether what is open began behind a decided transaction whose every commit marker was seen.
 
     Rule: zombie-behind-the-commit.
@@ -272,11 +281,11 @@ def is_behind(producer: OpenProducer, attempt: AttemptRow, holder: Prepared | No
     Then it is what a zombie wrote after the end, and no record of the load. A task attempt of a decided load whose
     transaction was never reported is no part of the decision at all.
     """
-    if holder is None:
+    if last_offsets is None:
         return True
     if attempt.closed_at is None:
         return False
-    return producer.txn_start_offset > holder[1].last_offsets.get(producer.partition, -1)
+    return producer.txn_start_offset > last_offsets.get(producer.partition, -1)
 
 
 def _nameless(session: Session, producers: list[OpenProducer], now_ms: int) -> list[HangingTransaction]:
@@ -353,12 +362,7 @@ def end_ours(
 
 def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     wanted = set(partitions)
-    found = []
-    for topic in {p.topic for p in wanted}:
-        seen = topic_seen(session.partitions.wire, topic)
-        numbers = () if seen is None else (p.partition for p in seen.partitions)
-        found += [p for n in numbers if (p := TopicPartition(topic, n)) in wanted]
-    return sorted(found)
+    return sorted(wanted.intersection(_partitions_of(session, {p.topic for p in wanted})))
 
 
 def of_the_ledger(session: Session) -> list[TopicPartition]:
@@ -366,10 +370,15 @@ def of_the_ledger(session: Session) -> list[TopicPartition]:
 
     :raises AccessError: DESCRIBE on one of them is missing.
     """
+    return _partitions_of(session, session.ledger.topics(session.namespace))
+
+
+def _partitions_of(session: Session, topics: Iterable[str]) -> list[TopicPartition]:
+    """Of those that are there; one request for all topics."""
     return [
         TopicPartition(topic, p.partition)
-        for topic in sorted(session.ledger.topics(session.namespace))
-        if (seen := topic_seen(session.partitions.wire, topic)) is not None
+        for topic, seen in sorted(topics_seen(session.partitions.wire, topics).items())
+        if seen is not None
         for p in seen.partitions
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_kafka_eos.kafka.admin.inspect import topic_seen
+from airflow_kafka_eos.kafka.admin.inspect import topics_seen
 from airflow_kafka_eos.kafka.admin.preflight import RETENTION
 from airflow_kafka_eos.ledger.queries import NOTHING, Waiting
 from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -130,7 +130,7 @@ def _limits(session: Session, waiting: Waiting) -> Limits:
     if not waiting.unverified:
         return Limits()
     # one that was deleted has no settings: its load's commit says so, the others have their numbers
-    there = [topic for topic in waiting.topics if topic_seen(session.partitions.wire, topic) is not None]
+    there = [topic for topic, seen in topics_seen(session.partitions.wire, waiting.topics).items() if seen is not None]
     expiration_ms = min(session.broker_limits(EXPIRATION), default=None)
     return Limits(expiration_ms, session.partitions.topic_config(there, RETENTION))
 

@@ -55,9 +55,12 @@ def prepared_state(session: Session, transactional_id: str) -> PreparedTxnState:
     Of a pooled id: what the attempt has reported that holds its slot now, or held it last; no earlier one's.
 
     :raises ConfigurationError: the id is not of this namespace and ledger.
+    :raises UndecidableError: the ledger has forgotten it: its attempt was closed, and pruned since.
     """
     check_ours(session, transactional_id)
     attempt = holder_of(session, PreparedTransaction(transactional_id, PreparedTxnState.EMPTY))
+    if attempt is not None and attempt.pruned_at is not None:
+        raise _pruned(PreparedTransaction(transactional_id, PreparedTxnState.EMPTY), attempt)
     return PreparedTxnState.EMPTY if attempt is None else _recorded(session, attempt, transactional_id)
 
 
@@ -115,7 +118,8 @@ def complete_transaction(
         touched.
     :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
     :raises UndecidableError: it is decided to be committed with another state: the two databases contradict each
-        other, and a decision is never taken back.
+        other, and a decision is never taken back; or the ledger has forgotten the state: an attempt that was committed,
+        and pruned since, may have had it.
     :raises KafkaEosError: see :func:`~airflow_kafka_eos.protocol.repair.recover.recover` and :func:`force_terminate`.
     """
     check_ours(session, transactional_id)
@@ -123,6 +127,7 @@ def complete_transaction(
     attempt = holder_of(session, given)
     if attempt is not None:
         check_cluster(session, [attempt])
+    _check_not_pruned(session, attempt, given)
     _check_not_forgotten(session, attempt, given)
     if attempt is not None:
         if _is_of_an_earlier_holder(session, attempt, given):
@@ -153,6 +158,32 @@ def is_keep_prepared_granted(session: Session, probe: TransactionalId) -> bool:
         session.coordinator.init_producer_id(str(probe), _PROBE_TIMEOUT_MS)  # is it two-phase commit that is refused?
         return False
     return True
+
+
+def _check_not_pruned(session: Session, attempt: AttemptRow | None, given: PreparedTransaction) -> None:
+    """Refuse to say "abort" of what may have been committed, and is forgotten."""
+    if attempt is not None and attempt.pruned_at is not None and attempt.verdict is Verdict.COMMIT:
+        raise _pruned(given, attempt)
+    parsed = PooledId.parse(given.transactional_id)
+    if parsed is None or given.state.is_empty:
+        return
+    if attempt is not None and _recorded(session, attempt, given.transactional_id) == given.state:
+        return
+    if session.ledger.has_pruned(parsed.namespace, parsed.load_name, parsed.slot):
+        raise _pruned(given, None)
+
+
+def _pruned(given: PreparedTransaction, attempt: AttemptRow | None) -> UndecidableError:
+    when = "" if attempt is None or attempt.pruned_at is None else f" at {attempt.pruned_at}"
+    return UndecidableError(
+        f"what was prepared under the id may have been pruned from the ledger{when}: whether this very state was "
+        "decided is not known any more",
+        remedy="Nothing was touched. `airflow-kafka-eos loads list` has the loads of its name and what became of them. "
+        "Prune later than the longest time after which your programs come back (`ledger prune --older-than`)",
+        load=None if attempt is None else str(attempt.load),
+        attempt=None if attempt is None else attempt.number,
+        transactional_id=given.transactional_id,
+    )
 
 
 def _recorded(session: Session, attempt: AttemptRow, transactional_id: str) -> PreparedTxnState:

@@ -139,6 +139,7 @@ def test_what_does_not_fit_together_is_refused(wrong: dict[str, Any], says: str)
         (lambda: SweepLeftoversOperator(task_id="t", abandoned_after=0), "abandoned_after=0 is too short: it would"),
         (lambda: SweepLeftoversOperator(task_id="t", paused_after="15m"), "paused_after='15m' is no duration"),  # type: ignore[arg-type]
         (lambda: SweepLeftoversOperator(task_id="t", sweep_timeout="1"), "sweep_timeout='1' is no duration"),  # type: ignore[arg-type]
+        (lambda: SweepLeftoversOperator(task_id="t", prune_after=3600), "prune_after=3600 is less than a day"),
         (lambda: SweepLeftoversOperator(task_id="t", quiet_period=False), "quiet_period=False is no duration"),
         (lambda: SweepLeftoversOperator(task_id="t", fail_on_problems=1), "fail_on_problems=1 is neither"),  # type: ignore[arg-type]
         (lambda: SweepLeftoversOperator(task_id="t", namespaces=[]), r"namespaces=\[\] is no list of one or more"),

@@ -315,3 +315,18 @@ def test_a_load_that_a_run_has_written_is_counted_by_that_run(
 def test_what_would_sweep_the_living_is_refused_at_parse(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         sweep("airflow", **wrong)
+
+
+def test_it_forgets_transactions_only_where_it_is_asked_to(home: Path, left: Callable[[str], World]) -> None:
+    world = left("old")
+    world.load_all(["a"])
+    then = (datetime.now(UTC) - TWO_DAYS).isoformat(timespec="microseconds")
+    with sqlite3.connect(home / "kafka_eos_ledger.db") as db:
+        db.execute("UPDATE kafka_eos_attempts SET closed_at = ?", (then,))
+    namespace = world.load.namespace
+    for arguments in ({}, {"prune_after": timedelta(days=3)}):
+        assert found_by(namespace, **arguments)["pruned"] == 0
+    assert len(world.session.ledger.transactions(world.load, 1)) == 1
+    assert found_by(namespace, prune_after=timedelta(days=1))["pruned"] == 1
+    assert world.session.ledger.transactions(world.load, 1) == []
+    assert (state(world), world.visible()) == (LoadState.COMMITTED, ["a"])

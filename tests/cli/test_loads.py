@@ -177,4 +177,27 @@ def test_an_unknown_state_is_refused_with_those_that_are(capsys: pytest.CaptureF
 
 def test_a_ledger_that_is_up_to_date_says_which_it_is(ledger: Ledger, run: Run) -> None:
     line = run("ledger", "check")
-    assert "revision 0007, up to date" in line and ledger.ledger_id in line
+    assert "revision 0008, up to date" in line and ledger.ledger_id in line
+
+
+def test_a_long_list_has_the_newest_and_says_that_there_are_more(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    commit(ledger)
+    for number in range(4):
+        ledger.begin(LoadIdentity("team", "orders", str(number)), owner="x")
+    decided_ago(tmp_path, timedelta(days=3))
+
+    def listed(*arguments: str) -> tuple[list[str], str]:
+        assert main(["loads", "list", "--output", "json", *arguments]) == 0
+        captured = capsys.readouterr()
+        return [row["key"] for row in json.loads(captured.out)], captured.err
+
+    keys, said = listed("--limit", "2")
+    assert keys == ["2", "3"] and "only the 2 loads that were begun last are shown" in said
+    assert f"load {LOAD.name} {LOAD.key}" in said and "loads recover" in said, "warned of, however old it is"
+    for enough in ("5", "0"):
+        keys, said = listed("--limit", enough)
+        assert keys == [LOAD.key, "0", "1", "2", "3"] and "there are more" not in said
+    keys, said = listed("--limit", "1", "--state", "COMMITTING")
+    assert keys == [LOAD.key] and "there are more" not in said

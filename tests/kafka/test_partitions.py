@@ -115,7 +115,7 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named(
     assert partitions.last_stable_offsets([tp]) == {tp: 0}
     assert partitions.end_offsets([tp]) == {tp: 5}
     assert partitions.log_start_offsets([tp]) == {tp: 0}
-    assert partitions.lso_blockers(tp) == [
+    assert partitions.lso_blockers([tp])[tp] == [
         LsoBlocker(first.state.producer_id, first.state.producer_epoch, 0, first.transactional_id),
         LsoBlocker(second.state.producer_id, second.state.producer_epoch, 2, second.transactional_id),
     ]
@@ -129,10 +129,10 @@ def test_an_open_transaction_holds_back_the_last_stable_offset_and_is_named(
     assert coordinator.end(second, Verdict.COMMIT) is EndAnswer.DONE
     wait_ended(coordinator, second.transactional_id)
     assert partitions.last_stable_offsets([tp])[tp] <= last[tp]
-    assert [h.transactional_id for h in partitions.lso_blockers(tp)] == [first.transactional_id]
+    assert [h.transactional_id for h in partitions.lso_blockers([tp])[tp]] == [first.transactional_id]
     assert coordinator.end(first, Verdict.ABORT) is EndAnswer.DONE
     wait_until(lambda: partitions.last_stable_offsets([tp])[tp] > last[tp], "the last stable offset")
-    assert partitions.lso_blockers(tp) == []
+    assert partitions.lso_blockers([tp])[tp] == []
 
 
 # -- evidence ----------------------------------------------------------------------------------------------------
@@ -347,6 +347,6 @@ def test_evidence_on_392() -> None:
                 assert found == dict.fromkeys(tps, marker)
             holder = PreparedTransaction(an_id("old", 9), txn.state)
             holder, _ = prepare(coordinator, old.bootstrap_servers, holder.transactional_id, tps)
-            assert [h.transactional_id for h in partitions.lso_blockers(TopicPartition("orders", 0))] == [
-                holder.transactional_id
-            ]
+            first = TopicPartition("orders", 0)
+            (blocker,) = partitions.lso_blockers([first])[first]
+            assert blocker.transactional_id == holder.transactional_id

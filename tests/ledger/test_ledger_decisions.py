@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import Ledger
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
 from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 
@@ -374,3 +374,21 @@ def test_writes_of_a_thousand_partitions_fit(ledger: Ledger, url: str) -> None:
     ledger.mark_prepared(document)
     assert ledger.transactions(LOAD, 1)[0].writes == many
     assert len(json.loads(sql(url, "SELECT writes FROM kafka_eos_transactions")[0][0])) == 1000
+
+
+def test_outcomes_of_many_transactions_are_recorded_by_few_statements(ledger: Ledger) -> None:
+    """A load has as many as Spark has tasks; row by row, each looked up among all, ten thousand took a minute."""
+    sent: list[str] = []
+    counts = []
+    event.listen(ledger.database.engine, "before_cursor_execute", lambda *a: sent.append(a[2]))
+    for number, full in enumerate((2, 40)):
+        load = LoadIdentity("team", "load_orders", str(number))
+        prepare(ledger, load, full=full)
+        ledger.decide_commit(manifest(ledger, 1, load, full=full), decided_by="x")
+        names = [t.transaction.transactional_id for t in ledger.transactions(load, 1)]
+        found = dict.fromkeys(names, Outcome.COMMITTED) | {names[0]: Outcome.LOST}
+        sent.clear()
+        assert ledger.record_outcomes(load, 1, found) == found
+        counts.append(sum(statement.startswith("UPDATE") for statement in sent))
+        assert {t.transaction.transactional_id: t.outcome for t in ledger.transactions(load, 1)} == found
+    assert counts == [2, 2]

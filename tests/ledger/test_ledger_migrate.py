@@ -45,7 +45,7 @@ NEXT = """\
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0008", "0007", None, None
+revision, down_revision, branch_labels, depends_on = "0009", "0008", None, None
 
 
 def upgrade() -> None:
@@ -66,10 +66,10 @@ def test_a_ledger_of_before_is_upgraded_by_the_revisions_since(
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
     shutil.copytree(Path(migrate.__file__).parent / "migrations", tmp_path / "100% ours" / "migrations")
-    (tmp_path / "100% ours" / "migrations" / "versions" / "r0008_colour.py").write_text(NEXT)
+    (tmp_path / "100% ours" / "migrations" / "versions" / "r0009_colour.py").write_text(NEXT)
     monkeypatch.setattr(migrate, "__file__", str(tmp_path / "100% ours" / "migrate.py"))
-    monkeypatch.setattr(migrate, "REVISION", "0008")
-    with pytest.raises(LedgerUnavailableError, match="revision 0007, not 0008"):
+    monkeypatch.setattr(migrate, "REVISION", "0009")
+    with pytest.raises(LedgerUnavailableError, match="revision 0008, not 0009"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
         load = LoadIdentity("n", "l", "k")
@@ -79,7 +79,7 @@ def test_a_ledger_of_before_is_upgraded_by_the_revisions_since(
         )  # fmt: skip
         assert [str(t.transaction) for t in ledger.transactions(load, 1)] == ["id (7:0)"]
     assert sql(url, "SELECT colour FROM kafka_eos_loads") == [(None,)]
-    assert migrate.current(url) == "0008"
+    assert migrate.current(url) == "0009"
 
 
 def test_an_attempt_whose_cluster_nobody_knows(url: str) -> None:
@@ -218,7 +218,7 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "REVISION", "9999")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0007, not 9999.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0008, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 

@@ -110,6 +110,7 @@ class Recorder:
             "is_decided_commit",
             lambda found, _, transaction: self._note("asked", transaction=transaction, decided=found),
         )
+        self._after(Ledger, "decided_among", self._asked_for_all)
         self._after(
             Ledger,
             "record_outcomes",
@@ -121,6 +122,10 @@ class Recorder:
             Ledger, "record_committed", lambda row, *_, **__: self._note("committed", attempt=row.number)
         )
         self._after(Ledger, "record_swept", lambda row, *_, **__: self._note("swept", attempt=row.number))
+
+    def _asked_for_all(self, found: Any, _: Any, transactions: Iterable[PreparedTransaction]) -> None:
+        for transaction in transactions:
+            self._note("asked", transaction=transaction, decided=transaction in found)
 
     def _open(self, number: int) -> None:
         if number > self._opened:

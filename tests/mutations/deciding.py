@@ -118,8 +118,11 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "decided-by-name",
         "a decision names id, producer id and epoch, not the id alone",
         _LEDGER + "queries.py",
-        "            t.transactions.c.prepared_transaction_state == str(transaction.state),\n",
-        "",
+        "        query = query.where(c.prepared_transaction_state.in_(sorted({str(one.state) for one in some})))\n"
+        "        rows = connection.execute(query).all()\n"
+        "        found |= {PreparedTransaction(name, PreparedTxnState.parse(state)) for name, state in rows}\n",
+        "        names = set(connection.execute(query).scalars())\n"
+        "        found |= {one for one in some if one.transactional_id in names}\n",
         ("tests/ledger/test_ledger_decisions.py::test_only_the_very_identity_is_decided",),
     ),
     Mutation(

@@ -128,7 +128,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "decided-is-hanging",
         "what began before a decided transaction's last record is that transaction",
         _PROTOCOL + "hanging.py",
-        "    return producer.txn_start_offset > holder[1].last_offsets.get(producer.partition, -1)",
+        "    return producer.txn_start_offset > last_offsets.get(producer.partition, -1)",
         "    return True",
         (_HANGING + "test_what_began_before_the_last_record_is_the_decided_transaction_itself",),
     ),

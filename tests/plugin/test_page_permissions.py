@@ -30,7 +30,7 @@ def test_a_user_without_permission_gets_neither_data_nor_buttons(site: Site, new
     lingering(site, world)
     run = {"dag_id": "orders", "run_id": "not-yours"}
     with site.client("stranger") as stranger:
-        assert get(stranger, "loads") == {"loads": [], "left_off": 0, "ledger_conn_id": None}
+        assert get(stranger, "loads") == {"loads": [], "more": False, "ledger_conn_id": None}
         assert get(stranger, "transactions") == {"clusters": []}
         assert get(stranger, "ids") == {"namespaces": []}
         assert status(stranger, "load", **whose(world)) == 404

@@ -143,7 +143,8 @@ def test_the_time_that_a_broker_leaves() -> None:
 def test_the_list_is_cut_and_says_so() -> None:
     rows = [(row(LoadState.COMMITTED, updated_at=f"2026-01-01T00:{n:05}"), None) for n in range(views.MOST_LOADS + 3)]
     shown = views.loads(rows)
-    assert (len(shown["loads"]), shown["left_off"]) == (views.MOST_LOADS, 3)
+    assert (len(shown["loads"]), shown["more"]) == (views.MOST_LOADS, True)
+    assert [views.loads(rows[:1], more=more)["more"] for more in (False, True)] == [False, True]
     assert shown["loads"][0]["updated_at"] > shown["loads"][-1]["updated_at"]
     json.dumps(shown)
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.protocol.stages.visible import lags
 from airflow_kafka_eos.transaction import Outcome
+from bench.cleanup import CountingWire
 from tests.protocol.world import World, foreign_transaction
 
 KILLED_COMMIT = """
@@ -137,6 +140,24 @@ def test_loaded_names_who_holds_readers_back(world: World) -> None:
     while lags(world.session, world.load):
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+def test_who_holds_back_many_partitions_is_asked_at_once(world: World, topic: Callable[..., str]) -> None:
+    """Whoever waits for readers looks every second."""
+    sent = {}
+    for partitions in (2, 8):
+        world.topic = topic(partitions=partitions)
+        world.load, other = (LoadIdentity("test", "many", f"{world.topic}-{n}") for n in range(2))
+        holder = replace(world, load=other).prepare([str(n) for n in range(60)])
+        world.load_all([str(n) for n in range(60)])
+        with CountingWire(world.settings) as wire:
+            late = lags(replace(world.session, partitions=Partitions(wire)), world.load)
+            sent[partitions] = wire.sent
+        assert len(late) == partitions and all(lag.blockers for lag in late)
+        assert {h.transactional_id for lag in late for h in lag.blockers} <= {
+            t.transactional_id for t in holder.transactions
+        }
+    assert sent[2] == sent[8] and sent[8]["ListTransactionsRequest"] == 1
 
 
 def test_a_load_that_is_held_back_by_another_load_does_not_deadlock_it(world: World) -> None:

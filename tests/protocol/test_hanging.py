@@ -320,9 +320,9 @@ def test_what_began_before_the_last_record_is_the_decided_transaction_itself(wor
     every = world.session.ledger.prepared_as([transaction.state])  # of the other cluster's loads too
     ((attempt, row),) = [(a, t) for a, t in every if t.transaction == transaction]
     producer = OpenProducer(places(world)[0], *_identity(transaction), 0, 2, 0)
-    assert is_behind(producer, attempt, (attempt, row))
-    assert not is_behind(producer._replace(txn_start_offset=1), attempt, (attempt, row))
-    assert not is_behind(producer, replace(attempt, closed_at=None), (attempt, row))
+    assert is_behind(producer, attempt, row.last_offsets)
+    assert not is_behind(producer._replace(txn_start_offset=1), attempt, row.last_offsets)
+    assert not is_behind(producer, replace(attempt, closed_at=None), row.last_offsets)
 
 
 def _identity(transaction: PreparedTransaction) -> tuple[int, int]:

@@ -50,7 +50,7 @@ def test_a_report_tells_names_apart_and_counts_what_is_there() -> None:
         slot(2, quarantined_until=ago(hours=1)),
         slot(3, doubt="open"),
     ]
-    submitted = {("orders", "old", 2): ago(days=8)}
+    submitted = {(LoadIdentity("team", "orders", "old"), 2): ago(days=8)}
     report = summary("team", ids, slots, submitted, 7 * 86_400_000, NOW)
     orders, payments = report.names
     assert orders.load_name == "orders"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -56,9 +55,8 @@ def test_what_began_behind_a_slot_s_quarantine_is_not_its_last_holder_s() -> Non
     holder = LoadIdentity("test", "orders", "k")
     slot = SlotRow("test", "orders", 0, holder, 1, moment, moment, moment, moment, None, None)
     found = replace(shown(CoordinatorState.ONGOING), start_time_ms=int(begun.timestamp() * 1000) + 1)
-    no_session: Any = None  # a slot that was given back says it all
     for until, can in ((moment, False), (later, True), (None, False)):
-        assert may_have_begun(no_session, replace(slot, quarantined_until=until), found) is can
+        assert may_have_begun(replace(slot, quarantined_until=until), None, found) is can
 
 
 @pytest.mark.parametrize("state", CoordinatorState)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,8 @@ from confluent_kafka import Producer
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.ledger.rows import AttemptRow, summary_of
+from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
@@ -34,7 +36,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     url = f"sqlite:///{folder}/ledger.db"
     Ledger.open(url, upgrade=True).close()
     with LocalKafka(version="3.9.2") as kafka:
-        kafka.create_topic("orders", partitions=2)
+        kafka.create_topic("orders", partitions=3)
         settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
         with connect(settings, url, "test") as session:
             yield World(session, settings, "orders", LoadIdentity("test", "orders", "k"))
@@ -66,7 +68,7 @@ def test_a_zombie_under_a_committed_identity_is_found_and_ended_and_the_commit_s
     world.decide(manifest)
     before = world.session.coordinator.describe([name])[name]
     # not committed yet: whatever is open is the decided one
-    assert not zombie_reopened(world.session, world.load, 1, before)
+    assert not zombie_reopened(world.session, held(world), before)
     world.commit()
     # the writer knows of no end: its next partition opens a transaction anew, with the same producer id and epoch
     _produce(writer, 1)
@@ -78,10 +80,33 @@ def test_a_zombie_under_a_committed_identity_is_found_and_ended_and_the_commit_s
     # and so it could while nobody has seen the commit's markers
     for doubtful in (ahead, replace(row, outcome=None)):
         doctored: Any = SimpleNamespace(transactions=lambda *_, one=doubtful: [one])
-        assert not zombie_reopened(replace(world.session, ledger=doctored), world.load, 1, found)
+        assert not zombie_reopened(replace(world.session, ledger=doctored), held(world), found)
+    assert cleaned(world) == [name]
+    assert (world.open_ids(), world.visible()) == ([], ["v"])
+    assert row.outcome is Outcome.COMMITTED
+    # the same once the ledger has forgotten the transaction: what of the load is in each partition tells enough
+    assert [done.transactions for done in world.session.ledger.prune(timedelta(0))] == [1]
+    _produce(writer, 2)
+    found = world.session.coordinator.describe([name])[name]
+    assert (found.state, found.is_open) == (state, True)
+    ahead = replace(row, writes=(replace(writes[0], partition=2, last_offset=10**6),))
+    doctored = SimpleNamespace(summary=lambda *_: summary_of([ahead]))
+    assert not zombie_reopened(replace(world.session, ledger=doctored), held(world), found)
+    assert cleaned(world) == [name]
+    assert (world.open_ids(), world.visible(), world.session.ledger.state(world.load)) == (
+        [], ["v"], LoadState.COMMITTED,
+    )  # fmt: skip
+
+
+def held(world: World) -> AttemptRow:
+    row = world.session.ledger.attempt(world.load, 1)
+    assert row is not None
+    return row
+
+
+def cleaned(world: World) -> list[str]:
+    """What a cleanup has ended."""
     poll = CleanPoll(world.load, up_to=1, by=RUN, quiet_s=0)
     while poll(world.session) is not None:
         pass
-    assert poll.summary()["aborted"] == [name]
-    assert (world.open_ids(), world.visible()) == ([], ["v"])
-    assert row.outcome is Outcome.COMMITTED
+    return poll.aborted

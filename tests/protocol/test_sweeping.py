@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import event
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, CoordinatorEpochs
@@ -59,6 +60,27 @@ def test_a_killed_prepare_is_found_by_listing_and_aborted(world: World) -> None:
         pass
     assert (world.open_ids(), world.visible()) == ([], [])
     assert world.session.ledger.load(world.load).state is LoadState.ABORTED  # type: ignore[union-attr]
+
+
+def test_many_are_ended_with_as_few_questions_to_the_ledger_as_one(world: World) -> None:
+    """Each question is a connection of its own."""
+    sent: list[str] = []
+    engine = world.session.ledger.database.engine
+    note = lambda *a: sent.append(a[2])  # noqa: E731
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        counts = []
+        for parts in (1, 6):
+            world.load = LoadIdentity("test", "orders", f"{world.load.key}-{parts}")
+            ref = reference(world.session, world.open_attempt())
+            for part in range(parts):
+                world.write(ref, ["a"], part)
+            sent.clear()
+            assert len(sweep(world.session, world.load, up_to=1, by=RUN).aborted) == parts
+            counts.append(len(sent))
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert counts[0] == counts[1] > 0
 
 
 def test_the_ledger_is_written_before_kafka_is_told(world: World) -> None:

@@ -153,15 +153,17 @@ class Partitions:
             self.wire, tps, describe_producers, producer_states, "READ", "describing the producers"
         )
 
-    def lso_blockers(self, tp: TopicPartition) -> list[LsoBlocker]:
-        """The open transactions of a partition, the one that holds back readers first."""
-        there = sorted(
-            (p for p in self.producers([tp])[tp] if p.txn_start_offset >= 0), key=lambda p: p.txn_start_offset
-        )
-        ids = transactional_ids_of(self.wire, (p.producer_id for p in there))
-        return [
-            LsoBlocker(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in there
-        ]
+    def lso_blockers(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[LsoBlocker]]:
+        """The open transactions of each partition, the one that holds back readers first; one listing for all."""
+        there = {
+            tp: sorted((p for p in found if p.txn_start_offset >= 0), key=lambda p: p.txn_start_offset)
+            for tp, found in self.producers(tps).items()
+        }
+        ids = transactional_ids_of(self.wire, (p.producer_id for found in there.values() for p in found))
+        return {
+            tp: [LsoBlocker(p.producer_id, p.producer_epoch, p.txn_start_offset, ids.get(p.producer_id)) for p in found]
+            for tp, found in there.items()
+        }
 
     def listed(self, producer_ids: Iterable[int]) -> list[Listed]:
         """What each broker lists of these producer ids; what may not be described is left out without a word."""

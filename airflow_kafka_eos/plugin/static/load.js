@@ -96,7 +96,13 @@ function transactions(full, mine) {
   });
   const unreported = [...open.values()].map((t) => ({ ...t, seen: t, spark_partition: null, records: null, outcome: null }));
   const rows = [...known, ...unreported];
-  if (rows.length === 0) return element("p", { class: "quiet" }, "No transaction was reported as prepared.");
+  const pruned = full.attempts.filter((a) => a.pruned_at !== null).map((a) => a.number);
+  const forgotten =
+    pruned.length > 0
+      ? element("p", { class: "quiet" }, `Those of attempts ${pruned.join(", ")} were pruned: the ledger has forgotten them.`)
+      : "";
+  if (rows.length === 0)
+    return forgotten || element("p", { class: "quiet" }, "No transaction was reported as prepared.");
   const columns = [
     ["Transactional id", (t) => code(t.transactional_id)],
     ["PreparedTxnState", (t) => code(t.prepared_txn_state)],
@@ -111,7 +117,7 @@ function transactions(full, mine) {
   ];
   const off = full.transactions_left_off;
   const more = off > 0 ? element("p", { class: "quiet" }, `${off} more are not shown.`) : "";
-  return element("div", {}, table("Transactions of the load", columns, rows), more);
+  return element("div", {}, table("Transactions of the load", columns, rows), more, forgotten);
 }
 
 /** How long the broker leaves a transaction open by itself. */

@@ -89,8 +89,8 @@ def find(
     young = [row for row in unfinished if row.is_undecided and now - last_sign(row) < abandoned_after]
     stopped = tuple(row for row in young if row not in other_cluster and is_stopped(row))
     loads = choose(unfinished, holders.values(), now, abandoned_after, other_cluster, stopped)
-    rows = session.ledger.loads(session.namespace) if loads else []
-    for load in [row.load for row in rows if row.load in loads and row.state is LoadState.REPAIRING]:
+    rows = session.ledger.loads(session.namespace, states=[LoadState.REPAIRING]) if loads else []
+    for load in [row.load for row in rows if row.load in loads]:
         if is_repaired(session.ledger.repairs(load), now, abandoned_after):
             del loads[load]
     # maintenance of that cluster may be about to sweep it, and leaves what is in doubt to a person

@@ -14,16 +14,15 @@ scope ``load``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import (
-    AnyId,
     AttemptRef,
     IdRole,
     PooledId,
@@ -214,11 +213,55 @@ def _lingering(
 ) -> list[PreparedTransaction]:
     """What is to be ended."""
     lingering = []
-    for found in _open_transactions(session, load, rows, report, guesses).values():
-        if (identity := _if_ours(session, load, up_to, found, report)) is not None:
+    described = _open_transactions(session, load, rows, report, guesses)
+    if not described:
+        return []
+    # asked after the Describe, never before: in between the decision could have been recorded, and a pooled id have
+    # gone to another load (rule: describe-then-ask). Asked once for all, for there may be thousands
+    holders = _holders(session, load, up_to, described.values(), report)
+    of_decided = [PreparedTransaction(name, described[name].state) for name, row in holders.items() if row.verdict]
+    decided = session.ledger.decided_among(of_decided)
+    state = session.ledger.state(load)
+    for name, holder in holders.items():
+        found = described[name]
+        if (identity := _if_ours(session, holder, decided, state, found, report)) is not None:
             lingering.append(identity)
             report.partitions |= found.partitions
     return lingering
+
+
+def _holders(
+    session: Session, load: LoadIdentity, up_to: int, described: Iterable[TransactionDescription], report: SweepReport
+) -> dict[str, AttemptRow]:
+    """By transactional id the attempts of the load that answer for them; without those that are not to be swept."""
+    attempts = {row.number: row for row in session.ledger.attempts(load)}
+    slots: dict[int, SlotRow | None] = {}
+    holders = {}
+    for found in described:
+        name = found.transactional_id
+        parsed = parse(name)
+        if parsed is None or (parsed.namespace, parsed.ledger_id) != (load.namespace, session.ledger.ledger_id):
+            report.left_alone.append(name)  # rule: only-our-ids
+            continue
+        if isinstance(parsed, TransactionalId):
+            if parsed.load != load:
+                report.left_alone.append(name)
+                continue
+            number: int | None = parsed.attempt
+        else:
+            if parsed.slot not in slots:
+                slots[parsed.slot] = session.ledger.slot(parsed.namespace, parsed.load_name, parsed.slot)
+            number = _holder(load, slots[parsed.slot], attempts, found, report)
+        if number is None or number > up_to:
+            continue  # a newer attempt is left to its own cleanup (rule: up-to-its-own-attempt)
+        holder = attempts.get(number)
+        if holder is None or holder.is_undecided:
+            identity = PreparedTransaction(name, found.state)
+            report.warn(f"transaction {identity} is open, and the ledger does not know its attempt as aborted")
+            report.left_alone.append(name)
+            continue
+        holders[name] = holder
+    return holders
 
 
 def _open_transactions(
@@ -296,35 +339,28 @@ def _more(describe: Describe, ref: AttemptRef, found: set[str]) -> set[str]:
 
 
 def _if_ours(
-    session: Session, load: LoadIdentity, up_to: int, found: TransactionDescription, report: SweepReport
+    session: Session,
+    holder: AttemptRow,
+    decided: Collection[PreparedTransaction],
+    state: LoadState | None,
+    found: TransactionDescription,
+    report: SweepReport,
 ) -> PreparedTransaction | None:
-    """The identity that was described, if it is one to be ended."""
+    """The identity that was described, if it is one to be ended.
+
+    :param decided: identities that are decided to be committed.
+    :param state: the load's.
+    """
     name = found.transactional_id
-    parsed = parse(name)
-    if parsed is None or (parsed.namespace, parsed.ledger_id) != (load.namespace, session.ledger.ledger_id):
-        report.left_alone.append(name)  # rule: only-our-ids
-        return None
-    if isinstance(parsed, TransactionalId) and parsed.load != load:
-        report.left_alone.append(name)
-        return None
-    # asked after the Describe, never before: in between the decision could have been recorded, and a pooled id have
-    # gone to another load (rule: describe-then-ask)
-    number = _holder(session, load, parsed, found, report)
-    if number is None or number > up_to:
-        return None  # a newer attempt is left to its own cleanup (rule: up-to-its-own-attempt)
     identity = PreparedTransaction(name, found.state)
-    holder = session.ledger.attempt(load, number)
-    if holder is None or holder.is_undecided:
-        report.warn(f"transaction {identity} is open, and the ledger does not know its attempt as aborted")
-        report.left_alone.append(name)
-    elif session.ledger.is_decided_commit(identity):
+    if _is_pruned_commit(holder) or identity in decided:
         # rolled forward, not swept; but on transaction version 1 a zombie begins anew under the committed identity
-        if zombie_reopened(session, load, number, found):
+        if zombie_reopened(session, holder, found):
             return identity
-        if session.ledger.state(load) is LoadState.GIVEN_UP:
+        if state is LoadState.GIVEN_UP:
             (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
     elif found.coordinator_state is CoordinatorState.ONGOING:
-        log.debug("aborting %s of %s attempt %d", identity, load, number)  # there may be thousands
+        log.debug("aborting %s of %s attempt %d", identity, holder.load, holder.number)  # there may be thousands
         return identity
     else:
         report.still_open.append(name)  # the broker is ending it by itself
@@ -333,40 +369,50 @@ def _if_ours(
 
 
 def _holder(
-    session: Session, load: LoadIdentity, parsed: AnyId, found: TransactionDescription, report: SweepReport
+    load: LoadIdentity,
+    slot: SlotRow | None,
+    attempts: Mapping[int, AttemptRow],
+    found: TransactionDescription,
+    report: SweepReport,
 ) -> int | None:
-    """The attempt of this load that answers for an id; None when none does."""
-    if isinstance(parsed, TransactionalId):
-        return parsed.attempt
-    slot = session.ledger.slot(parsed.namespace, parsed.load_name, parsed.slot)
+    """The attempt of this load that answers for a pooled id; None when none does."""
     if slot is None or slot.holder != load:
         return None
     # what it showed before it was looked at, or what put it in doubt then, may be of a load that this ledger has
     # forgotten: nothing of it is ended by program
-    if slot.checked_at is not None and may_have_begun(session, slot, found):
+    if slot.checked_at is not None and may_have_begun(slot, attempts.get(slot.attempt), found):
         return slot.attempt
-    report.warn(f"{parsed} is open, and attempt {slot.attempt} of {load} has not begun it: left alone")
+    name = found.transactional_id
+    report.warn(f"{name} is open, and attempt {slot.attempt} of {load} has not begun it: left alone")
     return None
 
 
-def zombie_reopened(session: Session, load: LoadIdentity, number: int, found: TransactionDescription) -> bool:
+def _is_pruned_commit(holder: AttemptRow) -> bool:
+    """Whether what of the attempt was decided is forgotten: all of it was committed, and every marker seen."""
+    return holder.verdict is Verdict.COMMIT and holder.pruned_at is not None
+
+
+def zombie_reopened(session: Session, holder: AttemptRow, found: TransactionDescription) -> bool:
     """Whether the open transaction that was described is another one than the committed one of the same identity.
 
     So it is when the ledger has the commit's markers on record (rule: zombie-behind-the-commit), and every partition's
     leader shows the open one to begin behind the committed one's last record. Aborting that identity cannot hurt the
     committed one then: its markers are in the log, and an EndTxn(abort) that finds it instead is refused
-    (INVALID_TXN_STATE).
+    (INVALID_TXN_STATE). Of an attempt that was pruned: behind the last record of all of it, for its markers were.
     """
     if found.coordinator_state is not CoordinatorState.ONGOING:
         return False
-    rows = [
-        t
-        for t in session.ledger.transactions(load, number)
-        if t.transaction.transactional_id == found.transactional_id and t.outcome is Outcome.COMMITTED
-    ]
-    if not rows:
-        return False
-    last = rows[0].last_offsets
+    if _is_pruned_commit(holder):
+        last = session.ledger.summary(holder.load, holder.number).last_offsets
+    else:
+        rows = [
+            t
+            for t in session.ledger.transactions(holder.load, holder.number)
+            if t.transaction.transactional_id == found.transactional_id and t.outcome is Outcome.COMMITTED
+        ]
+        if not rows:
+            return False
+        last = rows[0].last_offsets
     identity = (found.state.producer_id, found.state.producer_epoch)
     for tp, states in session.partitions.producers(found.partitions).items():
         for state in states:

@@ -102,7 +102,7 @@ def ids_report(session: Session) -> IdsReport:
         session.namespace,
         found,
         session.ledger.slots(session.namespace),
-        session.ledger.submitted_times(session.namespace),
+        session.ledger.submitted_times({one.load for one in found if not isinstance(one, PooledId)}),
         min(session.broker_limits(EXPIRATION), default=None),
         session.ledger.clock(),
     )
@@ -144,13 +144,13 @@ def summary(
     namespace: str,
     found: Iterable[AnyId],
     slots: Iterable[SlotRow],
-    submitted: Mapping[tuple[str, str, int], str],
+    submitted: Mapping[tuple[LoadIdentity, int], str],
     expiration_ms: int | None,
     now: datetime,
 ) -> IdsReport:
     """The report of what was listed. No I/O.
 
-    :param submitted: (load name, key, attempt) -> when its application was submitted.
+    :param submitted: (load, attempt) -> when its application was submitted.
     """
     by_name: dict[str, tuple[list[AnyId], list[SlotRow]]] = {}
     for one in found:
@@ -192,11 +192,11 @@ def _name(found: AnyId) -> str:
 
 
 def _used_at(
-    found: AnyId, leased_at: Mapping[int, str], submitted: Mapping[tuple[str, str, int], str]
+    found: AnyId, leased_at: Mapping[int, str], submitted: Mapping[tuple[LoadIdentity, int], str]
 ) -> str | None:
     if isinstance(found, PooledId):
         return leased_at.get(found.slot)
-    return submitted.get((found.load.name, found.load.key, found.attempt))
+    return submitted.get((found.load, found.attempt))
 
 
 def _is_quarantined(slot: SlotRow, now: datetime) -> bool:

@@ -177,9 +177,7 @@ def hidden_by_acls(session: Session) -> AccessError | None:
     :raises AccessError: the login itself is refused.
     """
     ledger, namespace = session.ledger, session.namespace
-    return why_short(
-        session.coordinator, namespace, ledger.ledger_id, lambda: {row.load.name for row in ledger.loads(namespace)}
-    )
+    return why_short(session.coordinator, namespace, ledger.ledger_id, lambda: ledger.names(namespace))
 
 
 def others_hidden(session: Session) -> AccessError | None:

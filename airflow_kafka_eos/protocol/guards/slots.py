@@ -110,15 +110,16 @@ def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
     )
 
 
-def may_have_begun(session: Session, slot: SlotRow, found: TransactionDescription) -> bool:
+def may_have_begun(slot: SlotRow, holder: AttemptRow | None, found: TransactionDescription) -> bool:
     """Whether the last holder of a slot can have begun a transaction under it.
 
     It can until the last request of its writers has come (rule: verified-end-before-reuse), by the broker's clock
     against the ledger's. A later one is of a zombie beyond its quarantine, or of a holder that this ledger has
-    forgotten: it was restored.
+    forgotten: it was restored. No I/O.
+
+    :param holder: the slot's.
     """
     if slot.is_leased:
-        holder = session.ledger.attempt(slot.holder, slot.attempt)
         until = None if holder is None or holder.writers_until is None else last_request(holder.writers_until)
         return until is None or found.start_time_ms <= until.timestamp() * 1000
     if slot.quarantined_until is None:

@@ -14,7 +14,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import decided_attempt
-from airflow_kafka_eos.transaction import Outcome, TopicPartition
+from airflow_kafka_eos.transaction import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,13 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         case _:
             assert_never(known.state)
     check_cluster(session, [row], closed_too=True)
-    needed: dict[TopicPartition, int] = {}
-    for t in session.ledger.transactions(load, row.number):
-        for w in t.writes:
-            tp = w.topic_partition
-            needed[tp] = max(needed.get(tp, 0), w.last_offset + 1)
+    needed = {tp: last + 1 for tp, last in session.ledger.summary(load, row.number).last_offsets.items()}
     if not needed:
         return []
     stable = session.partitions.last_stable_offsets(sorted(needed))
-    return [
-        Lag(tp, stable[tp], offset, tuple(session.partitions.lso_blockers(tp)))
-        for tp, offset in sorted(needed.items())
-        if stable[tp] < offset
-    ]
+    late = [tp for tp, offset in sorted(needed.items()) if stable[tp] < offset]
+    blockers = session.partitions.lso_blockers(late) if late else {}
+    return [Lag(tp, stable[tp], needed[tp], tuple(blockers[tp])) for tp in late]
 
 
 def arrival_of(session: Session, load: LoadIdentity) -> dict[str, Any]:
@@ -104,22 +98,13 @@ def arrival_of(session: Session, load: LoadIdentity) -> dict[str, Any]:
     :raises UndecidableError: the load has no commit decision.
     """
     row = decided_attempt(session, load)
-    topics: dict[str, dict[str, Any]] = {}
-    transactions = session.ledger.transactions(load, row.number)
-    standing = [t for t in transactions if t.outcome is not Outcome.SUPERSEDED]
-    for t in standing:
-        for w in t.writes:
-            found = topics.setdefault(w.topic, {"records": 0, "bytes": 0, "offsets": {}})
-            found["records"] += w.records
-            found["bytes"] += w.bytes
-            first, last = found["offsets"].get(str(w.partition), (w.first_offset, w.last_offset))
-            found["offsets"][str(w.partition)] = [min(first, w.first_offset), max(last, w.last_offset)]
+    found = session.ledger.summary(load, row.number)
     return {
         "load": str(load),
         "attempt": row.number,
         "by": row.responsible,
         "decided_at": row.decided_at,
         "records": row.records,
-        "repaired": len(transactions) - len(standing),
-        "topics": dict(sorted(topics.items())),
+        "repaired": found.repaired,
+        "topics": dict(found.topics),
     }

@@ -6,7 +6,7 @@ its version. There is no downgrade: it would forget decisions, and a forgotten d
 
 from __future__ import annotations
 
-revision = "0007"
+revision = "0008"
 down_revision = None
 branch_labels = None
 depends_on = None
