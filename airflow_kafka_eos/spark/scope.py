@@ -8,8 +8,8 @@ tell apart, what its first run has written. ``df.write`` needs a DataFrame that 
 
 The packaged application does this by itself. Each task checks that it gets no other's rows.
 
-Rows with a key must go where their key says, through a shuffle. Rows without one may stay in their task, which gives them
-partitions that it owns: that is done where the number of tasks is known before they run.
+Rows with a key must go where their key says, through a shuffle. Rows without one may stay in their task, which gives
+them partitions that it owns: that is done where the number of tasks is known before they run.
 """
 
 from __future__ import annotations
