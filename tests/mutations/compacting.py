@@ -13,7 +13,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         "anybodys-batch",
         "what stands where our last record was must be our own batch",
         _KAFKA + "records/scan.py",
-        "            if not _is_of(batch, track.sought):\n",
+        "            if not is_of(batch, track.sought):\n",
         "            if not batch:\n",
         ("tests/kafka/test_log_scan.py::test_what_stands_in_place_of_the_last_record_must_be_of_the_transaction",),
     ),
