@@ -256,11 +256,11 @@ def test_data_behind_the_manifest_is_found_however_the_end_is_told(place: Place,
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-@pytest.mark.parametrize("wrong", [{"producer_epoch": 7}, {"last_offset": 0}])
+@pytest.mark.parametrize("is_another_epoch", [True, False])
 def test_without_its_own_batch_at_the_last_offset_nothing_counts(
-    place: Place, is_held: bool, wrong: dict[str, int]
+    place: Place, is_held: bool, is_another_epoch: bool
 ) -> None:
-    """As after a log was cut off and written on."""
+    """As after a log was cut off and written on: another one's record stands there, or one of another epoch."""
     name, tps = place.topic()
     (tp,) = tps
     before, _ = place.prepare(name, 1, tps)
@@ -271,7 +271,8 @@ def test_without_its_own_batch_at_the_last_offset_nothing_counts(
     place.others_write(tps)
     progress = ends_of(place, sought)
     place.end(txn, Verdict.COMMIT)
-    ours = sought[tp]._replace(**wrong)
+    there = sought[tp]
+    ours = there._replace(producer_epoch=7) if is_another_epoch else there._replace(last_offset=there.last_offset + 1)
     progress.behind[tp, ours] = progress.behind.pop((tp, sought[tp]))
     assert place.markers({tp: ours}, progress, may_scan=True) == [Marker.UNREADABLE]
     if is_held:
