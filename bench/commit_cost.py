@@ -1,6 +1,6 @@
 """What it costs to see that a load is committed, by how much of the log lies behind its records.
 
-``python bench/commit_cost.py``, alone in its process: it counts what comes over the network. It makes loads by hand,
+``python -m bench.commit_cost``. It counts what comes over the network. It makes loads by hand,
 with librdkafka in a Spark task's place, and prints seconds and bytes read of decide, of its own pass, of commit, and of
 ``loaded``. Three worlds:
 

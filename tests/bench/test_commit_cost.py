@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_world_is_measured() -> None:
     knobs = {"WAVES": "2", "WAVE_MB": "1", "OTHERS_MB": "2"}
     run = subprocess.run(
-        [sys.executable, "bench/commit_cost.py"], cwd=ROOT, env=os.environ | knobs, capture_output=True, text=True
+        [sys.executable, "-m", "bench.commit_cost"], cwd=ROOT, env=os.environ | knobs, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr[-2000:]
     steps = [line.split("  ")[1] for line in run.stdout.splitlines() if " s " in line]
