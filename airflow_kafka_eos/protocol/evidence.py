@@ -282,13 +282,14 @@ def _believe_the_young(
 
 
 def missing_for_good(
-    session: Session, rows: Iterable[TransactionRow]
+    session: Session, rows: Iterable[TransactionRow], progress: Progress | None = None
 ) -> dict[str, dict[TopicPartition, Marker]]:
     """Of transactions that look open, those that are not, and have no marker all the same: by transactional id.
 
     Their coordinators have nothing more to do, so no marker comes. And readers are past their last records: the leader
     has ended them, and whatever ended them is below the high watermark. Only then the log is read again.
 
+    :param progress: see :func:`evidence_of`.
     :raises TransientError: a broker does not answer.
     """
     known = {t.transaction.transactional_id: t for t in rows}
@@ -297,7 +298,7 @@ def missing_for_good(
         return {}
     late = [known[name] for name in is_finished]
     stable = session.partitions.last_stable_offsets(w.topic_partition for t in late for w in t.writes)
-    found, _ = evidence_of(session, late)
+    found, _ = evidence_of(session, late, progress=progress)
     gone = {}
     for name, markers in found.items():
         last = known[name].last_offsets

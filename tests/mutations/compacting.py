@@ -66,7 +66,7 @@ OF_COMPACTING: tuple[Mutation, ...] = (
         "missing-for-good-is-open",
         "what has ended without a marker is in doubt, not open",
         _PROTOCOL + "stages/commit.py",
-        "            never = missing_for_good(session, late)\n",
+        "            never = missing_for_good(session, late, progress)\n",
         "            never: dict[str, dict[TopicPartition, Marker]] = {}\n",
         ("tests/protocol/test_compacted.py::test_what_has_ended_and_has_no_marker_is_in_doubt_not_open",),
     ),

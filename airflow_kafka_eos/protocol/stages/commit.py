@@ -266,9 +266,9 @@ def commit_pass(
         session.ledger.record_repairing(load, number, why)
     if ends_forgotten and result.open:
         try:
-            result.forgotten = end_forgotten(session, attempt, [by_name[name] for name in result.open])
+            result.forgotten = end_forgotten(session, attempt, [by_name[name] for name in result.open], progress)
             late = [by_name[name] for name in result.open if name not in result.forgotten]
-            never = missing_for_good(session, late)
+            never = missing_for_good(session, late, progress)
             if never:
                 session.ledger.record_outcomes(load, number, dict.fromkeys(never, Outcome.IN_DOUBT))
                 if _stop(session, load, number, doubt(session, load, number, never, by_name, answers)):
