@@ -206,9 +206,10 @@ class Partitions:
 
         For what is good to know, and must keep nobody waiting.
 
-        :param patience_s: for each of three requests.
+        :param patience_s: for all of it.
         """
         wanted = set(tps)
+        give_up = time.monotonic() + patience_s
         with closing(self.wire.pool()) as pool:
             node_id = pool.any_broker()
             missing = {tp.topic for tp in wanted - self.wire.known_leaders(wanted).keys()}
@@ -217,18 +218,19 @@ class Partitions:
                 for reply in pool.wait(patience_s):
                     if reply.error is None:
                         self.wire.take_metadata(reply.answer)
-            ends = self._ask_once(pool, wanted, self._offsets_request(_LATEST, _READ_UNCOMMITTED), patience_s)
-            shown = self._ask_once(pool, ends, describe_producers, patience_s)
+            ends = self._ask_once(pool, wanted, self._offsets_request(_LATEST, _READ_UNCOMMITTED), give_up)
+            shown = self._ask_once(pool, ends, describe_producers, give_up)
         return {tp: Standing(int(ends[tp].offset), producer_states(row)) for tp, row in shown.items()}
 
     def _ask_once(
-        self, pool: ConnectionPool[Any], tps: Iterable[TopicPartition], request: _OfTopics, patience_s: float
+        self, pool: ConnectionPool[Any], tps: Iterable[TopicPartition], request: _OfTopics, give_up: float
     ) -> dict[TopicPartition, Any]:
         found = {}
+        patience_s = max(0.0, give_up - time.monotonic())
         grouped = _by_leader(self.wire.known_leaders(tps))
         for node_id, mine in grouped.items():
             pool.submit(node_id, request(_by_topic(mine)), None, timeout_s=patience_s)
-        waiting, give_up = len(grouped), time.monotonic() + patience_s
+        waiting = len(grouped)
         while waiting and (left := give_up - time.monotonic()) > 0:
             for reply in pool.wait(left):
                 waiting -= 1
