@@ -157,6 +157,14 @@ OPTIONS: Mapping[str, Option] = {
         "pooling",
         lambda text: TransactionNaming.read("transaction_naming", text).value,
     ),
+    "transaction_index": Option(
+        "boolean",
+        "True",
+        "Whether brokers that look like Apache's are asked for their lists of aborted transactions, so that a load's "
+        "end is told in the same time whatever its size. False for those that look so and keep their logs otherwise.",
+        "False",
+        _boolean,
+    ),
     "deferrable": Option(
         "boolean",
         "",

@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.log import mask_secret
 
-from airflow_kafka_eos.config import OPTIONS
+from airflow_kafka_eos.config import OPTIONS, setting
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 
 if TYPE_CHECKING:
@@ -70,7 +70,12 @@ class Resolved:
 
         open_ledger = partial(Ledger.open_existing, ledger_id=ledger_id) if existing else Ledger.open
         with connect(
-            self.settings, self.ledger_url, namespace, timeout_s=timeout_s, open_ledger=open_ledger
+            self.settings,
+            self.ledger_url,
+            namespace,
+            timeout_s=timeout_s,
+            open_ledger=open_ledger,
+            reads_index=setting("transaction_index"),
         ) as session:
             yield session
 

@@ -135,6 +135,7 @@ def open_session(arguments: argparse.Namespace) -> Iterator[Session]:
         arguments.namespace,
         timeout_s=arguments.timeout,
         open_ledger=partial(Ledger.open, upgrade=False),
+        reads_index=setting("transaction_index"),
     )
     with ExitStack() as stack:
         with told_where_else_it_may_be():

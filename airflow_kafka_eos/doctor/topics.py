@@ -11,6 +11,8 @@ from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement, LayoutSeen, Unknown
 from airflow_kafka_eos.kafka.admin.inspect import TopicSeen
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, WANTED_MS, warning
+from airflow_kafka_eos.kafka.records.transaction_index import SETTINGS as INDEX_SETTINGS
+from airflow_kafka_eos.kafka.records.transaction_index import may_be_believed
 
 _SAFE = 3
 #: The topic settings that the checks read.
@@ -23,6 +25,7 @@ SETTINGS = (
     "max.message.bytes",
     "delete.retention.ms",
     "min.compaction.lag.ms",
+    "remote.storage.enable",
 )
 
 
@@ -51,13 +54,15 @@ def _topic(name: str, found: LayoutSeen, seen: ClusterSeen, asked: Asked, comman
     min_isr = config if isinstance(config, Unknown) else int(config["min.insync.replicas"])
     yield from check_replicas("topic", found.topic, min_isr, [b.node_id for b in seen.brokers], commands)
     if isinstance(config, Unknown):
-        for of_it in ("unclean-election", "retention", "retention-bytes", "compaction", "message-size"):
+        unseen = ("unclean-election", "retention", "retention-bytes", "compaction", "transaction-index", "message-size")
+        for of_it in unseen:
             yield Finding.not_seen(f"topic-{of_it}", subject, config)
     else:
         yield _election(name, config, commands)
         yield _retention(name, config, asked, commands)
         yield _retention_bytes(name, config, commands)
         yield _compaction(name, config, commands)
+        yield _transaction_index(name, config, seen)
         yield _message_size(name, config, seen, commands)
 
 
@@ -114,6 +119,16 @@ def _compaction(name: str, config: Mapping[str, str], commands: Commands) -> Fin
     if text := warning(name, config):
         return found.warning(text, commands.topic_config(name, f"min.compaction.lag.ms={WANTED_MS}"))
     return found.ok("The log shows for at least a day what became of a transaction")
+
+
+def _transaction_index(name: str, config: Mapping[str, str], seen: ClusterSeen) -> Finding:
+    answering = (b.versions for b in seen.brokers if not isinstance(b.versions, Unknown))
+    features = next((versions.finalized for versions in answering), {})
+    shown = ", ".join(f"{key}={config[key]}" for key in INDEX_SETTINGS if key in config)
+    found = Judgement("topic-transaction-index", f"topic {name}", shown)
+    if may_be_believed(config, features):
+        return found.ok("commit sees a load's end in milliseconds, whatever its size")
+    return found.ok("commit goes through the log from a load's records to its end markers: seconds for each gigabyte")
 
 
 def _message_size(name: str, config: Mapping[str, str], seen: ClusterSeen, commands: Commands) -> Finding:

@@ -8,6 +8,7 @@ not through is only noted, in its row's reason; the attempt's abort takes the no
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,7 +26,7 @@ from airflow_kafka_eos.ledger.slots import release
 from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.transaction import DONE, FINAL, Outcome
+from airflow_kafka_eos.transaction import DONE, FINAL, Outcome, TopicPartition
 
 #: Values in one IN (...): databases have a limit.
 _AT_ONCE = 500
@@ -38,6 +39,7 @@ def decide_commit(
     decided_by: str,
     not_after: float | None,
     dual_write: Callable[[Connection], None] | None,
+    end_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> AttemptRow:
     """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
@@ -47,6 +49,7 @@ def decide_commit(
     :param dual_write: runs in the same database transaction, last, and once for a decision that stands (it may run
         again after a rollback). What it raises undoes the decision and is passed on; only lost connections
         and locks are tried again.
+    :param end_offsets: see :func:`.queries.end_offsets`; None: not known.
     :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
         attempt is decided.
     :raises NotFinishedError: the lock came after ``not_after``; decide anew.
@@ -66,7 +69,7 @@ def decide_commit(
     _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
     taken = False
     try:
-        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "")
+        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "", end_offsets)
         _fill_mapping(connection, locked.attempt_id(ref.attempt))
     except IntegrityError:
         taken = True
@@ -181,7 +184,11 @@ def _decide(
     verdict: Verdict,
     decided_by: str,
     reason: str,
+    end_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> AttemptRow:
+    ends: dict[str, dict[int, int]] = {}
+    for tp, end in (end_offsets or {}).items():
+        ends.setdefault(tp.topic, {})[tp.partition] = end
     moment, person, why = now(), for_people(decided_by), for_reason(reason)
     connection.execute(
         insert(t.decisions).values(
@@ -192,6 +199,7 @@ def _decide(
             decided_by=person,
             reason=why,
             committed_load_id=locked.id if verdict.is_commit else None,
+            end_offsets=json.dumps(ends) if ends else None,
         )
     )
     return replace(attempt, verdict=verdict, decided_at=moment, decided_by=person, reason=why)

@@ -8,6 +8,7 @@ Besides their own parameters, statements may name what the decision is about: ``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
@@ -39,6 +40,7 @@ from airflow_kafka_eos.ledger.transaction_guard import (
 )
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.transaction import TopicPartition
 
 #: MySQL's errors that name a column, a table or a constraint, and no value
 _MYSQL_NAMES = {1054, 1146, 4025}
@@ -46,7 +48,13 @@ _REMEDY = "Correct the statement, the data or the user's permissions. Then clear
 
 
 def decide_beside(
-    ledger: Ledger, manifest: Manifest, wanted: DualWrite, *, decided_by: str, not_after: float | None = None
+    ledger: Ledger,
+    manifest: Manifest,
+    wanted: DualWrite,
+    *,
+    decided_by: str,
+    not_after: float | None = None,
+    end_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> AttemptRow:
     """:meth:`Ledger.decide_commit <airflow_kafka_eos.ledger.ledger.Ledger.decide_commit>` with the author's SQL in it.
 
@@ -60,7 +68,9 @@ def decide_beside(
     ref = manifest.attempt
     split, fault = False, ""
     try:
-        return ledger.decide_commit(manifest, decided_by=decided_by, not_after=not_after, dual_write=beside)
+        return ledger.decide_commit(
+            manifest, decided_by=decided_by, not_after=not_after, dual_write=beside, end_offsets=end_offsets
+        )
     except SplitTransactionError:
         split = True
     except DBAPIError as e:

@@ -9,7 +9,7 @@ whether it happened. What a method does is written where its work is: attempts, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from types import TracebackType
@@ -29,6 +29,7 @@ from airflow_kafka_eos.ledger.migrate import current, is_current, read_checked
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
+from airflow_kafka_eos.transaction import TopicPartition
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,11 +148,14 @@ class Ledger:
         decided_by: str,
         not_after: float | None = None,
         dual_write: Callable[[Connection], None] | None = None,
+        end_offsets: Mapping[TopicPartition, int] | None = None,
     ) -> AttemptRow:
         """See :func:`.decisions.decide_commit`."""
         self._check_own(manifest.attempt)
         ref, digest = manifest.attempt, sha256(manifest)
-        return self.database.write(lambda c: decisions.decide_commit(c, ref, digest, decided_by, not_after, dual_write))
+        return self.database.write(
+            lambda c: decisions.decide_commit(c, ref, digest, decided_by, not_after, dual_write, end_offsets)
+        )
 
     def decide_abort(self, ref: AttemptRef, *, decided_by: str, reason: str) -> bool:
         """Decide to abort the attempt. True: aborted, now or before. False: decided to be committed."""
@@ -233,6 +237,7 @@ class Ledger:
     topics = _reads(queries.topics)
     transactions = _reads(queries.transaction_rows)
     summary = _reads(queries.summary)
+    end_offsets = _reads(queries.end_offsets)
     prepared_as = _reads(queries.prepared_as)
     is_decided_commit = _reads(queries.is_decided_commit)
     decided_among = _reads(queries.decided_among)

@@ -15,7 +15,7 @@ from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, Summary, TransactionRow, read_row, summary_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict, check_move
 from airflow_kafka_eos.manifest import PartitionWrites
-from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, PreparedTxnState, TopicPartition
 
 T = TypeVar("T")
 
@@ -346,6 +346,21 @@ def summary(connection: Connection, load: LoadIdentity, number: int) -> Summary:
     if found is None:
         return Summary()
     return Summary(found.transactions, found.repaired, json.loads(found.topics))
+
+
+def end_offsets(connection: Connection, load: LoadIdentity, number: int) -> dict[TopicPartition, int]:
+    """Where the partitions of an attempt ended when it was decided to be committed; empty where that is not known.
+
+    The end markers of its transactions stand at these offsets or behind them, and none of its records does.
+    """
+    query = (
+        select(t.decisions.c.end_offsets)
+        .join(t.attempts, t.attempts.c.id == t.decisions.c.attempt_id)
+        .join(t.loads, t.loads.c.id == t.attempts.c.load_id)
+        .where(_is(load), t.attempts.c.number == number)
+    )
+    found = json.loads(connection.execute(query).scalar() or "{}")
+    return {TopicPartition(topic, int(p)): end for topic, of in found.items() for p, end in of.items()}
 
 
 def prepared_as(

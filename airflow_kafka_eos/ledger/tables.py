@@ -146,6 +146,8 @@ decisions = Table(
     Column("decided_by", _PEOPLE, nullable=False),
     Column("reason", _text(), nullable=False),
     Column("committed_load_id", _ID),
+    # topic -> partition -> the end of its log, right before its leader showed what is decided as open; of commits
+    Column("end_offsets", _text()),
     UniqueConstraint("committed_load_id", name="uq_kafka_eos_decisions_one_commit"),
     CheckConstraint(
         "(verdict = 'abort' AND committed_load_id IS NULL) OR (verdict = 'commit' AND "

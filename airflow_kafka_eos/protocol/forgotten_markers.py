@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_kafka_eos.errors import AccessError
+from airflow_kafka_eos.kafka.admin.find_markers import Progress
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers, write_marker
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
@@ -36,12 +37,15 @@ class Forgotten:
     producers: tuple[OpenProducer, ...]
 
 
-def end_forgotten(session: Session, row: AttemptRow, unfinished: Iterable[TransactionRow]) -> list[str]:
+def end_forgotten(
+    session: Session, row: AttemptRow, unfinished: Iterable[TransactionRow], progress: Progress | None = None
+) -> list[str]:
     """Write the markers that coordinators owe and will not write; who judges the logs next sees them.
 
     :param row: an attempt that is decided to be committed, so that whatever is written ends nothing undecided
         (rule: decide-before-kafka).
     :param unfinished: transactions of its decision whose end the logs do not show.
+    :param progress: see :func:`.evidence.evidence_of`.
     :returns: the transactional ids that were ended.
     :raises AccessError: ALTER on the Cluster is missing: says who has to do what.
     :raises TransientError: a broker does not answer. Safe to call again.
@@ -51,7 +55,7 @@ def end_forgotten(session: Session, row: AttemptRow, unfinished: Iterable[Transa
     if not described:
         return []
     # then the logs, then the leaders: what a coordinator had ended when it answered is to be seen there, or never will
-    found, _ = evidence_of(session, [known[name] for name in described], row)
+    found, _ = evidence_of(session, [known[name] for name in described], row, progress=progress)
     missing = {tp for of in found.values() for tp, marker in of.items() if marker is Marker.MISSING}
     shown = open_producers(session.partitions.wire, missing)
     ended = []

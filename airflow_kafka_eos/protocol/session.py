@@ -17,12 +17,17 @@ from airflow_kafka_eos.naming import namespace_prefix
 
 @dataclass(frozen=True)
 class Session:
-    """Handles of one process on the ledger and the cluster. Not shared between threads."""
+    """Handles of one process on the ledger and the cluster. Not shared between threads.
+
+    :param reads_index: whether leaders' lists of aborted transactions may be believed, where they look trustworthy
+        (:func:`~airflow_kafka_eos.kafka.records.transaction_index.may_be_believed`).
+    """
 
     namespace: str
     ledger: Ledger
     coordinator: Coordinator
     partitions: Partitions
+    reads_index: bool = True
 
     @property
     def cluster_id(self) -> str | None:
@@ -48,11 +53,13 @@ def connect(
     *,
     timeout_s: float = 60,
     open_ledger: Callable[[str], Ledger] = Ledger.open,
+    reads_index: bool = True,
 ) -> Iterator[Session]:
     """Open ledger and cluster, and close both afterwards.
 
     :param timeout_s: seconds that one request, with its retries, may take.
     :param open_ledger: ``Ledger.open`` or ``Ledger.open_existing``.
+    :param reads_index: see :class:`Session`.
     :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
     :raises BrokerUnavailableError: no broker answers.
     :raises AccessError: the broker refuses the credentials.
@@ -61,4 +68,4 @@ def connect(
     with open_ledger(ledger_url) as ledger, Wire(settings, timeout_s=timeout_s) as wire:
         check_broker(wire)
         coordinator = Coordinator(wire, namespace=namespace, ledger_id=ledger.ledger_id)
-        yield Session(namespace, ledger, coordinator, Partitions(wire))
+        yield Session(namespace, ledger, coordinator, Partitions(wire), reads_index)

@@ -47,6 +47,7 @@ SET = {
     "writer_deadline": "7200",
     "two_phase_commit": "off",
     "transaction_naming": "pooling",
+    "transaction_index": "False",
     "deferrable": "False",
 }
 
@@ -83,6 +84,7 @@ def seen(load: ExactlyOnceLoad | SimpleNamespace) -> dict[str, Any]:
         "writer_deadline": load.prepare.writer_deadline,
         "two_phase_commit": load.prepare.two_phase_commit,
         "transaction_naming": load.prepare.transaction_naming,
+        "transaction_index": setting("transaction_index"),  # by whoever opens a session
         "deferrable": waits,
     }
 
@@ -105,6 +107,7 @@ def test_every_option_reaches_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None
         "writer_deadline": timedelta(hours=2),
         "two_phase_commit": "off",
         "transaction_naming": "pooling",
+        "transaction_index": False,
         "deferrable": False,
     }
 

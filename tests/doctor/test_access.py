@@ -44,7 +44,9 @@ def without(*taken: Right) -> frozenset[Right]:
 
 
 ERROR, UNKNOWN, WARNING = Severity.ERROR, Severity.UNKNOWN, Severity.WARNING
-SETTINGS = ("min-insync", "unclean-election", "retention", "retention-bytes", "compaction", "message-size")
+SETTINGS = (
+    "min-insync", "unclean-election", "retention", "retention-bytes", "compaction", "transaction-index", "message-size",
+)  # fmt: skip
 _CONFIGS = "--operation DescribeConfigs"
 CASES = {
     "ids": Case(

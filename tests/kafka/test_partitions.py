@@ -210,7 +210,7 @@ def test_the_ends_of_many_transactions_cost_no_more_requests_than_that_of_one(
         partitions = Partitions(wire)
         ids = ids_of(partitions, name)
         sought = [Sought(t.state.producer_id, t.state.producer_epoch, last[tp]) for t, last in every]
-        found, error = partitions.markers_of({tp: sought}, ids)
+        found, error, _ = partitions.markers_of({tp: sought}, ids)
         assert error is None
         assert [found[tp][one] for one in sought] == [
             Marker.COMMIT, Marker.COMMIT, Marker.ABORT, Marker.COMMIT, Marker.MISSING,
@@ -281,7 +281,7 @@ def test_what_was_deleted_says_nothing_of_what_is_behind_it(
         wait_ended(coordinator, txn.transactional_id)
         every.append(Sought(txn.state.producer_id, txn.state.producer_epoch, last[tp]))
     delete_before(admin, tp, every[1].last_offset)
-    found, error = partitions.markers_of({tp: every}, ids_of(partitions, name))
+    found, error, _ = partitions.markers_of({tp: every}, ids_of(partitions, name))
     assert error is None
     assert [found[tp][one] for one in every] == [Marker.UNREADABLE, Marker.COMMIT]
 

@@ -63,7 +63,7 @@ def test_a_ledger_of_before_is_upgraded_by_the_revisions_since(
         insert + "attempts (id, load_id, number, owner, opened_at, submitted_at, submitted_by, prepared_at, records) "
         "VALUES (1, 1, 1, 'o', 't', 't', 'o', 't', 10)",
     )
-    sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1)")
+    sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1, NULL)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
     shutil.copytree(Path(migrate.__file__).parent / "migrations", tmp_path / "100% ours" / "migrations")
     (tmp_path / "100% ours" / "migrations" / "versions" / "r0009_colour.py").write_text(NEXT)

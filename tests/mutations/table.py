@@ -10,6 +10,7 @@ from tests.mutations.deciding import OF_DECIDING
 from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
 from tests.mutations.ending import OF_ENDING
 from tests.mutations.forgetting import OF_FORGETTING
+from tests.mutations.indexing import OF_INDEXING
 from tests.mutations.keys import OF_KEYS
 from tests.mutations.leases import OF_LEASES
 from tests.mutations.mutation import Mutation
@@ -29,6 +30,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_OTHER_CLUSTERS,
     *OF_FORGETTING,
     *OF_COMPACTING,
+    *OF_INDEXING,
     *OF_STANDING_STILL,
     *OF_KEYS,
     *OF_LEASES,

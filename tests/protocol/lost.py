@@ -91,7 +91,7 @@ def mixed_up(session: Session, transaction: PreparedTransaction) -> Session:
 
     class Mixed(Partitions):
         def markers_of(self, *arguments: object) -> Evidence:
-            found, error = session.partitions.markers_of(*arguments)  # type: ignore[arg-type]
+            found, error, _ = session.partitions.markers_of(*arguments)  # type: ignore[arg-type]
             for number, (_, by) in enumerate(sorted(found.items())):
                 for one in by:
                     if one.producer_id == transaction.state.producer_id:

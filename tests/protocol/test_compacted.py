@@ -150,7 +150,7 @@ def test_one_batch_that_is_left_proves_the_commit(world: World) -> None:
             return super().send_to_broker(node_id, request)
 
     with FarFromTheFirst(world.settings, timeout_s=2) as wire:
-        found, error = Partitions(wire).markers_of({tp: [sought]}, row.topic_ids)
+        found, error, _ = Partitions(wire).markers_of({tp: [sought]}, row.topic_ids)
     # a batch that cannot be looked for now is no doubt
     assert (found, type(error)) == ({tp: {}}, BrokerUnavailableError)
     world.commit()
@@ -229,7 +229,7 @@ def test_what_has_ended_and_has_no_marker_is_in_doubt_not_open(world: World) -> 
 
     class Unmarked(Partitions):
         def markers_of(
-            self, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
+            self, sought: Mapping[TopicPartition, Iterable[Sought]], *_: object
         ) -> Evidence:
             return Evidence({tp: dict.fromkeys(of, Marker.MISSING) for tp, of in sought.items()}, None)
 

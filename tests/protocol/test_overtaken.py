@@ -55,8 +55,8 @@ def test_a_stale_look_at_mixed_markers_puts_no_committed_load_in_doubt(world: Wo
     mixed = manifest.transactions[1]
 
     class Stale(Partitions):
-        def markers_of(self, sought: Any, topic_ids: Any) -> Evidence:
-            found, error = super().markers_of(sought, topic_ids)
+        def markers_of(self, *arguments: Any) -> Evidence:
+            found, error, _ = super().markers_of(*arguments)
             for number, by in enumerate(found.values()):
                 for one in by:
                     if one.producer_id == mixed.state.producer_id:

@@ -1,4 +1,10 @@
-"""Fetch the end markers behind the last records of a transaction (rule: log-is-the-evidence)."""
+"""What partitions' logs say of the end of transactions (rule: log-is-the-evidence).
+
+Two ways. A log can be gone through, from a transaction's last record to its end marker; that costs what others have
+written there. Where a leader's list of aborted transactions may be believed, one Fetch at the last record tells
+(:mod:`airflow_kafka_eos.kafka.records.transaction_index`), and what lies behind the end offsets that are known is gone
+through as far as it is short. What the one leaves open, or contradicts, the other decides.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,9 @@ import base64
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kafka import errors
@@ -16,16 +23,24 @@ from kafka.protocol.consumer.fetch import FetchRequest
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.kafka.records.scan import LogScan, Sought, StillThere
+from airflow_kafka_eos.kafka.records.scan import LogScan, Sought, StillThere, TailScan
+from airflow_kafka_eos.kafka.records.transaction_index import Answer, IndexScan, Told
 from airflow_kafka_eos.transaction import Marker, TopicPartition
 
 #: Bytes of one partition in one Fetch; a single batch that is larger comes whole all the same (KIP-74).
 PARTITION_BYTES = 1 << 20
 FETCH_BYTES = 8 << 20
+#: The same of a Fetch that asks the list of aborted transactions, for each of them: small ones come many at a time, and
+#: with their markers if these are near.
+INDEX_BYTES = 32 << 10
+#: How far the log is read behind the known end offset of a partition where the list has told already.
+TAIL_BYTES = 128 << 10
 #: Seconds for which an unknown topic (id) may still be a broker whose metadata lags behind.
 METADATA_LAG_S = 5.0
 OFFSET_OUT_OF_RANGE: int = errors.OffsetOutOfRangeError.errno
 TOPIC_ID_VERSION = 13  # Fetch by topic id (KIP-516), Kafka 3.1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_TOLD = {Told.COMMITTED: Marker.COMMIT, Told.ABORTED: Marker.ABORT}
 
 
 @dataclass
@@ -34,8 +49,46 @@ class _Search:
 
     tp: TopicPartition
     topic_id: str
-    scan: LogScan | StillThere
+    scan: LogScan | StillThere | TailScan
+    bytes: int = PARTITION_BYTES
     end: int | None = None  # the high watermark when we began: a busy partition must not keep us for ever
+    isolation = _READ_UNCOMMITTED
+
+    def out_of_range(self) -> None:
+        self.scan.out_of_range()
+
+    def read(self, answer: Any) -> None:
+        if self.end is None:
+            self.end = answer.high_watermark
+        self.scan.feed(answer.records or b"")
+        if not self.scan.is_done and self.scan.next_offset >= self.end:
+            self.scan.end(self.end)
+
+
+@dataclass
+class _Asked:
+    """One partition, whose list of aborted transactions is asked."""
+
+    tp: TopicPartition
+    topic_id: str
+    scan: IndexScan
+    isolation = _READ_COMMITTED
+
+    @property
+    def bytes(self) -> int:
+        return min(PARTITION_BYTES, INDEX_BYTES * self.scan.left)
+
+    def out_of_range(self) -> None:
+        self.scan.see(Answer(b"", -1, None, is_out_of_range=True))
+
+    def read(self, answer: Any) -> None:
+        aborted = answer.aborted_transactions
+        listed = None if aborted is None else tuple((a.producer_id, a.first_offset) for a in aborted)
+        self.scan.see(Answer(answer.records or b"", answer.last_stable_offset, listed, answer.error_code))
+
+
+_Searches = list[_Search] | list[_Asked]
+_Grouped = Mapping[int, _Searches]
 
 
 def text_of(topic_id: uuid.UUID) -> str:
@@ -49,24 +102,178 @@ def uuid_of(topic_id: str) -> uuid.UUID:
 
 
 class Evidence(NamedTuple):
-    """What was found of what was sought. With an ``error``, something is missing: the last reason why."""
+    """What was found of what was sought. With an ``error``, something is missing: the last reason why.
+
+    :param by_index: those of which only a list of aborted transactions has told: their markers were not seen.
+    """
 
     markers: dict[TopicPartition, dict[Sought, Marker]]
     error: KafkaEosError | None
+    by_index: frozenset[tuple[TopicPartition, Sought]] = frozenset()
+
+
+@dataclass
+class Progress:
+    """What is known of partitions before they are read, and what reading adds for the next look; of one process.
+
+    :param behind: an offset that a transaction's marker stands at or behind, with nothing of the transaction between
+        its last record and there; see :class:`~airflow_kafka_eos.kafka.records.scan.TailScan`.
+    :param own: those whose last batch was seen to be their own.
+    :param waited: those that had no marker when they were looked for.
+    :param counted: records that a leader had counted of a transaction when it was looked at last, modulo 2**31.
+    :param is_looked_at: leaders were asked for that before the transactions were ended.
+    :param repeats: somebody looks again, soon, if there is no marker yet.
+    """
+
+    behind: dict[tuple[TopicPartition, Sought], int] = field(default_factory=dict)
+    own: set[tuple[TopicPartition, Sought]] = field(default_factory=set)
+    waited: set[tuple[TopicPartition, Sought]] = field(default_factory=set)
+    counted: dict[tuple[TopicPartition, Sought], int] = field(default_factory=dict)
+    is_looked_at: bool = False
+    repeats: bool = True
 
 
 def find_markers(
-    wire: Wire, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
+    wire: Wire,
+    sought: Mapping[TopicPartition, Iterable[Sought]],
+    topic_ids: Mapping[str, str],
+    indexed: Collection[str] = (),
+    progress: Progress | None = None,
 ) -> Evidence:
     """See :meth:`airflow_kafka_eos.kafka.admin.partitions.Partitions.markers_of`."""
     every = {tp: list(of) for tp, of in sought.items()}
+    asked = {tp: of for tp, of in every.items() if of and tp.topic in indexed}
+    known = progress or Progress(repeats=False)
+    told = _ByIndex(wire, topic_ids, known)
+    told.ask(asked)
+    rest = {tp: told.rest[tp] if tp in asked else of for tp, of in every.items()}
+    markers, last, ends = _go_through(wire, rest, topic_ids)
+    for tp, of in told.markers.items():
+        markers.setdefault(tp, {}).update(of)
+    for tp in asked:
+        for one in rest[tp]:
+            if markers[tp].get(one) is Marker.MISSING and ends[tp] > one.last_offset:
+                # its own batch was there, and nothing of it up to the end
+                known.behind[tp, one] = ends[tp]
+                known.own.add((tp, one))
+    return Evidence(markers, told.error or last, frozenset(told.by_index))
+
+
+class _ByIndex:
+    """Partitions whose lists of aborted transactions may be believed: asked side by side, one to a Fetch.
+
+    One to a Fetch, for of several with little room only the first gets its batch, and the others an answer without a
+    list.
+    """
+
+    def __init__(self, wire: Wire, topic_ids: Mapping[str, str], known: Progress) -> None:
+        self._wire = wire
+        self._topic_ids = topic_ids
+        self._known = known
+        self.markers: dict[TopicPartition, dict[Sought, Marker]] = {}
+        self.by_index: set[tuple[TopicPartition, Sought]] = set()
+        #: what the log has to be gone through for
+        self.rest: dict[TopicPartition, list[Sought]] = {}
+        self.error: KafkaEosError | None = None
+
+    def ask(self, every: Mapping[TopicPartition, list[Sought]]) -> None:
+        self.markers = {tp: {} for tp in every}
+        self.rest = {tp: [] for tp in every}
+        asked = {tp: IndexScan(of) for tp, of in every.items()}
+        self._read([_Asked(tp, self._topic_ids[tp.topic], scan) for tp, scan in asked.items()])
+        tails = self._tails(asked)
+        doubtful: dict[TopicPartition, dict[Sought, tuple[Marker, int]]] = defaultdict(dict)
+        for tp, scan in asked.items():
+            for one, told in scan.told.items():
+                if one in scan.shown:
+                    self.markers[tp][one] = scan.shown[one]
+                elif told in _TOLD:
+                    self._settle(tp, one, _TOLD[told], tails.get(tp))
+                else:
+                    marker = self._behind(tp, one, tails.get(tp)) if told is Told.UNDECIDED else None
+                    if marker is None:
+                        self.rest[tp].append(one)
+                    elif marker is Marker.MISSING and not self._wants_own(tp, one):
+                        self.markers[tp][one] = marker
+                    else:
+                        doubtful[tp][one] = (marker, one.last_offset)
+        self._confirm(doubtful)
+
+    def _tails(self, asked: Mapping[TopicPartition, IndexScan]) -> dict[TopicPartition, TailScan]:
+        """What stands behind the end offsets that are known."""
+        tails = {}
+        for tp, scan in asked.items():
+            left = {one: told for one, told in scan.told.items() if one not in scan.shown}
+            behind = {
+                one: max(self._known.behind[tp, one], one.last_offset + 1)
+                for one, told in left.items()
+                if (told in _TOLD or told is Told.UNDECIDED) and (tp, one) in self._known.behind
+            }
+            waits = any(left[one] is Told.UNDECIDED for one in behind)
+            if behind:
+                tails[tp] = TailScan(behind, most_bytes=None if waits else TAIL_BYTES)
+        searches = [_Search(tp, self._topic_ids[tp.topic], tail) for tp, tail in tails.items()]
+        for s in searches:
+            s.bytes = PARTITION_BYTES if tails[s.tp].is_endless else TAIL_BYTES
+        self._read(searches)
+        return tails
+
+    def _settle(self, tp: TopicPartition, one: Sought, marker: Marker, tail: TailScan | None) -> None:
+        """By the list; where the marker was read too, both must say the same."""
+        read = None if tail is None else tail.found.get(one)
+        if read not in (None, marker):
+            self.rest[tp].append(one)
+            return
+        self.markers[tp][one] = marker
+        if read is None:
+            self.by_index.add((tp, one))
+
+    def _behind(self, tp: TopicPartition, one: Sought, tail: TailScan | None) -> Marker | None:
+        """What the log shows behind the known end offset of what readers are not past; None: nothing that counts."""
+        if tail is None:
+            return None
+        if one in tail.at_end:
+            self._known.behind[tp, one] = tail.next_offset
+            return Marker.MISSING
+        found = tail.found.get(one)
+        return None if found is Marker.UNREADABLE else found
+
+    def _wants_own(self, tp: TopicPartition, one: Sought) -> bool:
+        """Whether to look for the own batch of what has no marker yet: once, and not while it may be about to come."""
+        key = (tp, one)
+        is_late = not self._known.repeats or key in self._known.waited
+        self._known.waited.add(key)
+        return is_late and key not in self._known.own
+
+    def _confirm(self, doubtful: Mapping[TopicPartition, Mapping[Sought, tuple[Marker, int]]]) -> None:
+        """What was read behind a later offset counts with the transaction's own batch at its last one."""
+        scans = {tp: StillThere(of) for tp, of in doubtful.items()}
+        self._read([_Search(tp, self._topic_ids[tp.topic], scan, bytes=1) for tp, scan in scans.items()])
+        for tp, scan in scans.items():
+            for one, (marker, _) in doubtful[tp].items():
+                if scan.found.get(one) is marker:
+                    self.markers[tp][one] = marker
+                    self._known.own.add((tp, one))
+                elif one in scan.found:
+                    self.rest[tp].append(one)
+
+    def _read(self, searches: _Searches) -> None:
+        self.error = _read_all(self._wire, searches, _fetch_each) or self.error
+
+
+def _go_through(
+    wire: Wire, every: Mapping[TopicPartition, list[Sought]], topic_ids: Mapping[str, str]
+) -> tuple[dict[TopicPartition, dict[Sought, Marker]], KafkaEosError | None, dict[TopicPartition, int]]:
+    """The log of each partition, from the first of the last records on; and where it ended."""
     markers: dict[TopicPartition, dict[Sought, Marker]] = {tp: {} for tp, of in every.items() if of}
     last: KafkaEosError | None = None
+    ends: dict[TopicPartition, int] = {}
 
     def read(scans: Mapping[TopicPartition, LogScan | StillThere]) -> None:
         nonlocal last
         searches = [_Search(tp, topic_ids[tp.topic], scan) for tp, scan in scans.items()]
-        last = _read_all(wire, searches) or last
+        last = _read_all(wire, searches, _fetch_by_leader) or last
+        ends.update({s.tp: s.end or 0 for s in searches})
         for tp, scan in scans.items():
             markers[tp].update(scan.found)
 
@@ -82,7 +289,7 @@ def find_markers(
         for one in of:
             del markers[tp][one]  # nothing is said of it if it cannot be read now
     scan_for(parts, whole=True)
-    return Evidence(markers, last)
+    return markers, last, ends
 
 
 def _may_be_left(sought: Sought, found: Marker) -> bool:
@@ -90,8 +297,14 @@ def _may_be_left(sought: Sought, found: Marker) -> bool:
     return found.is_compacted and first is not None and first < sought.last_offset
 
 
-def _read_all(wire: Wire, searches: list[_Search]) -> KafkaEosError | None:
-    """Read until all scans are done; else why they are not."""
+_Round = Callable[[Wire, _Grouped], tuple[set[str], Exception | None]]
+
+
+def _read_all(wire: Wire, searches: _Searches, fetch: _Round) -> KafkaEosError | None:
+    """Read until all scans are done; else why they are not.
+
+    :param fetch: asks once for each; what it returns are topics that are not known by their ids, and a last failure.
+    """
     if not searches:
         return None
     believe_gone_at = time.monotonic() + min(METADATA_LAG_S, wire.timeout_s / 2)
@@ -101,12 +314,9 @@ def _read_all(wire: Wire, searches: list[_Search]) -> KafkaEosError | None:
         while not gone and (left := _left(searches)):
             before = [s.scan.progress for s in left]
             grouped, missing = _by_leader(wire, left)
-            failed: Exception | None = missing
-            for node_id, mine in grouped.items():
-                try:
-                    gone |= _fetch(wire, node_id, mine)
-                except (retry.Retry, KafkaEosError) as e:
-                    failed = e  # a leader that is down keeps nobody from asking the others
+            unknown, failed = fetch(wire, grouped)
+            gone |= unknown
+            failed = failed or missing
             if failed is not None:
                 raise failed
             if before == [s.scan.progress for s in left] and not gone:
@@ -131,11 +341,11 @@ def _read_all(wire: Wire, searches: list[_Search]) -> KafkaEosError | None:
     return None
 
 
-def _left(searches: Iterable[_Search]) -> list[_Search]:
+def _left(searches: _Searches) -> Any:
     return [s for s in searches if not s.scan.is_done]
 
 
-def _recreated_or_deleted(wire: Wire, searches: list[_Search]) -> set[str]:
+def _recreated_or_deleted(wire: Wire, searches: _Searches) -> set[str]:
     """Topics that are not there under the recorded id, as far as one broker knows."""
     wanted = {s.tp.topic: s.topic_id for s in searches}
     if not wanted:
@@ -149,11 +359,9 @@ def _recreated_or_deleted(wire: Wire, searches: list[_Search]) -> set[str]:
     return gone
 
 
-def _by_leader(
-    wire: Wire, searches: list[_Search]
-) -> tuple[dict[int, list[_Search]], retry.Retry | None]:
+def _by_leader(wire: Wire, searches: _Searches) -> tuple[_Grouped, retry.Retry | None]:
     """Those that have a leader, and what to say of those that have none."""
-    grouped: dict[int, list[_Search]] = defaultdict(list)
+    grouped: dict[int, Any] = defaultdict(list)
     missing = None
     try:
         leaders = wire.leaders(s.tp for s in searches)
@@ -165,14 +373,53 @@ def _by_leader(
     return grouped, missing
 
 
-def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:
-    """One Fetch from one leader. Returns the topics that it does not know by their id."""
-    try:
-        wanted = ((s.topic_id, s.tp.partition, s.scan.next_offset) for s in searches)
-        answer = wire.send_to_broker(node_id, fetch_request(wanted, PARTITION_BYTES, FETCH_BYTES))
-    except Exception:
-        wire.forget_leaders(s.tp for s in searches)
-        raise
+def _fetch_by_leader(wire: Wire, grouped: _Grouped) -> tuple[set[str], Exception | None]:
+    """One Fetch from each leader, one after the other."""
+    gone: set[str] = set()
+    failed: Exception | None = None
+    for node_id, mine in grouped.items():
+        wanted = ((s.topic_id, s.tp.partition, s.scan.next_offset) for s in mine)
+        try:
+            answer = wire.send_to_broker(node_id, fetch_request(wanted, PARTITION_BYTES, FETCH_BYTES))
+            gone |= _taken(wire, mine, answer)
+        except (retry.Retry, KafkaEosError) as e:
+            if not isinstance(e, retry.Retry):
+                wire.forget_leaders(s.tp for s in mine)
+            failed = e  # a leader that is down keeps nobody from asking the others
+    return gone, failed
+
+
+def _fetch_each(wire: Wire, grouped: _Grouped) -> tuple[set[str], Exception | None]:
+    """One Fetch for each partition, all leaders at once, and several under way at each."""
+    gone: set[str] = set()
+    failed: Exception | None = None
+    with closing(wire.pool()) as pool:
+        waiting = 0
+        for node_id, mine in grouped.items():
+            for s in mine:
+                wanted = [(s.topic_id, s.tp.partition, s.scan.next_offset)]
+                request = fetch_request(wanted, s.bytes, FETCH_BYTES, isolation=s.isolation)
+                pool.submit(node_id, request, s, timeout_s=wire.request_timeout_s)
+                waiting += 1
+        give_up = time.monotonic() + wire.timeout_s
+        while waiting and (left := give_up - time.monotonic()) > 0:
+            for reply in pool.wait(left):
+                waiting -= 1
+                try:
+                    if reply.error is not None:
+                        raise reply.error
+                    gone |= _taken(wire, [reply.tag], reply.answer)
+                except (retry.Retry, KafkaEosError) as e:
+                    if not isinstance(e, retry.Retry):
+                        wire.forget_leaders([reply.tag.tp])
+                    failed = e
+        if waiting:
+            failed = failed or retry.Retry("no answer in time")
+    return gone, failed
+
+
+def _taken(wire: Wire, searches: _Searches, answer: Any) -> set[str]:
+    """Read an answer. Returns the topics that the leader does not know by their id."""
     retry.check(answer.error_code, operation="READ", resource="Cluster")
     by_key = {(s.topic_id, s.tp.partition): s for s in searches}
     gone = set()
@@ -183,17 +430,19 @@ def _fetch(wire: Wire, node_id: int, searches: list[_Search]) -> set[str]:
                 wire.forget_leaders([s.tp])
                 gone.add(s.tp.topic)
             elif p.error_code == OFFSET_OUT_OF_RANGE:
-                s.scan.out_of_range()
+                s.out_of_range()
             else:
                 if p.error_code:
                     wire.forget_leaders([s.tp])
                 retry.check(p.error_code, operation="READ", resource=f"Topic {s.tp.topic}")
-                _read(s, p)
+                s.read(p)
     return gone
 
 
-def fetch_request(wanted: Iterable[tuple[str, int, int]], partition_bytes: int, most_bytes: int) -> FetchRequest:
-    """A Fetch of all there is, what is aborted and open too.
+def fetch_request(
+    wanted: Iterable[tuple[str, int, int]], partition_bytes: int, most_bytes: int, *, isolation: int = _READ_UNCOMMITTED
+) -> FetchRequest:
+    """A Fetch of all there is, what is aborted and open too; or as a ``read_committed`` reader sends it.
 
     :param wanted: topic id, partition, and the offset from which on.
     """
@@ -207,15 +456,8 @@ def fetch_request(wanted: Iterable[tuple[str, int, int]], partition_bytes: int, 
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=most_bytes,
-        isolation_level=0,  # read_uncommitted
+        isolation_level=isolation,
         topics=[topic(topic_id=uuid_of(topic_id), partitions=mine) for topic_id, mine in topics.items()],
         min_version=TOPIC_ID_VERSION,
     )
 
-
-def _read(s: _Search, answer: Any) -> None:
-    if s.end is None:
-        s.end = answer.high_watermark
-    s.scan.feed(answer.records or b"")
-    if not s.scan.is_done and s.scan.next_offset >= s.end:
-        s.scan.end(s.end)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
 from kafka import errors
@@ -12,16 +13,25 @@ from kafka.protocol.admin.configs import DescribeConfigsRequest
 from kafka.protocol.admin.transactions import DescribeProducersRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
-from airflow_kafka_eos.errors import TopicError
+from airflow_kafka_eos.errors import KafkaEosError, TopicError
 from airflow_kafka_eos.kafka.admin.coordinator import Listed, of_producers, transactional_ids_of
-from airflow_kafka_eos.kafka.admin.find_markers import METADATA_LAG_S, Evidence, find_markers, text_of
+from airflow_kafka_eos.kafka.admin.find_markers import (
+    METADATA_LAG_S,
+    Evidence,
+    Progress,
+    find_markers,
+    text_of,
+)
 from airflow_kafka_eos.kafka.client import retry
-from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.client.pool import ConnectionPool
+from airflow_kafka_eos.kafka.client.wire import Wire, metadata_request
 from airflow_kafka_eos.kafka.records.scan import Sought
 from airflow_kafka_eos.manifest import TopicInfo
 from airflow_kafka_eos.transaction import Marker, TopicPartition
 
 T = TypeVar("T")
+#: Makes a request of topics and their partitions.
+_OfTopics = Callable[[Mapping[str, list[int]]], Any]
 
 _TOPIC, _BROKER = 2, 4  # resource types of DescribeConfigs
 _LATEST, _EARLIEST = -1, -2
@@ -38,6 +48,13 @@ class ProducerState(NamedTuple):
     txn_start_offset: int
     last_timestamp_ms: int = -1
     coordinator_epoch: int = -1
+
+
+class Standing(NamedTuple):
+    """Where a partition's log ended, and what producers its leader remembered right behind that."""
+
+    end_offset: int
+    producers: list[ProducerState]
 
 
 class LsoBlocker(NamedTuple):
@@ -95,6 +112,19 @@ class Partitions:
             lambda: _configs(self.wire.send_to_any(request())), what=f"reading settings of topics {', '.join(wanted)}"
         )
 
+    def shown_config(self, names: Iterable[str], keys: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The same, asked once: topics whose settings are not shown now, for whatever reason, are left out."""
+        request = _config_request(_TOPIC, sorted(set(names)), list(keys))
+        try:
+            answer = self.wire.send_to_any(request())
+        except KafkaEosError:
+            return {}
+        return {
+            result.resource_name: {c.name: c.value for c in result.configs if c.value is not None}
+            for result in answer.results
+            if result.error_code == 0
+        }
+
     def broker_configs(self, keys: Iterable[str]) -> dict[int, dict[str, str]]:
         """The settings ``keys`` of each broker by node id. An empty dict where DESCRIBE_CONFIGS is missing."""
         asked = list(keys)
@@ -123,6 +153,10 @@ class Partitions:
         return self._offsets(tps, _EARLIEST, _READ_UNCOMMITTED)
 
     def _offsets(self, tps: Iterable[TopicPartition], timestamp: int, isolation: int) -> dict[TopicPartition, int]:
+        request = self._offsets_request(timestamp, isolation)
+        return ask_leaders(self.wire, tps, request, lambda row: int(row.offset), "DESCRIBE", "reading the offsets")
+
+    def _offsets_request(self, timestamp: int, isolation: int) -> _OfTopics:
         topic = ListOffsetsRequest.ListOffsetsTopic
 
         def request(mine: Mapping[str, list[int]]) -> Any:
@@ -140,7 +174,7 @@ class Partitions:
                 min_version=4,
             )
 
-        return ask_leaders(self.wire, tps, request, lambda row: int(row.offset), "DESCRIBE", "reading the offsets")
+        return request
 
     # -- producers -------------------------------------------------------------------------------------------------
 
@@ -168,6 +202,47 @@ class Partitions:
     def listed(self, producer_ids: Iterable[int]) -> list[Listed]:
         """What each broker lists of these producer ids; what may not be described is left out without a word."""
         return of_producers(self.wire, producer_ids)
+
+    def standing(self, tps: Iterable[TopicPartition], patience_s: float) -> dict[TopicPartition, Standing]:
+        """Each partition's end, and then its producers: asked once, of all leaders at once. No answer: left out.
+
+        For what is good to know, and must keep nobody waiting.
+
+        :param patience_s: for all of it.
+        """
+        wanted = set(tps)
+        give_up = time.monotonic() + patience_s
+        with closing(self.wire.pool()) as pool:
+            node_id = pool.any_broker()
+            missing = {tp.topic for tp in wanted - self.wire.known_leaders(wanted).keys()}
+            if missing and node_id is not None:
+                pool.submit(node_id, metadata_request(sorted(missing)), None, timeout_s=patience_s)
+                for reply in pool.wait(patience_s):
+                    if reply.error is None:
+                        self.wire.take_metadata(reply.answer)
+            ends = self._ask_once(pool, wanted, self._offsets_request(_LATEST, _READ_UNCOMMITTED), give_up)
+            shown = self._ask_once(pool, ends, describe_producers, give_up)
+        return {tp: Standing(int(ends[tp].offset), producer_states(row)) for tp, row in shown.items()}
+
+    def _ask_once(
+        self, pool: ConnectionPool[Any], tps: Iterable[TopicPartition], request: _OfTopics, give_up: float
+    ) -> dict[TopicPartition, Any]:
+        found = {}
+        patience_s = max(0.0, give_up - time.monotonic())
+        grouped = _by_leader(self.wire.known_leaders(tps))
+        for node_id, mine in grouped.items():
+            pool.submit(node_id, request(_by_topic(mine)), None, timeout_s=patience_s)
+        waiting = len(grouped)
+        while waiting and (left := give_up - time.monotonic()) > 0:
+            for reply in pool.wait(left):
+                waiting -= 1
+                for topic in reply.answer.topics if reply.error is None else ():
+                    found.update({
+                        TopicPartition(topic.name, row.partition_index): row
+                        for row in topic.partitions
+                        if row.error_code == 0
+                    })  # fmt: skip
+        return found
 
     # -- evidence --------------------------------------------------------------------------------------------------
 
@@ -204,25 +279,34 @@ class Partitions:
         :raises AccessError: READ on a topic is missing.
         """
         sought = {tp: [Sought(producer_id, producer_epoch, last)] for tp, last in last_offsets.items()}
-        found, error = self.markers_of(sought, topic_ids)
+        found, error, _ = self.markers_of(sought, topic_ids)
         if error is not None:
             raise error
         return {tp: marker for tp, by in found.items() for marker in by.values()}
 
     def markers_of(
-        self, sought: Mapping[TopicPartition, Iterable[Sought]], topic_ids: Mapping[str, str]
+        self,
+        sought: Mapping[TopicPartition, Iterable[Sought]],
+        topic_ids: Mapping[str, str],
+        indexed: Collection[str] = (),
+        progress: Progress | None = None,
     ) -> Evidence:
         """:meth:`markers` of many transactions: the log of each partition is gone through once for all of them.
 
         An error keeps nothing back that was found: leaders that answer are asked whoever does not.
+
+        :param indexed: topics whose leaders' lists of aborted transactions may be believed
+            (:func:`~airflow_kafka_eos.kafka.records.transaction_index.may_be_believed`): there the log is gone through
+            only where the list tells nothing. What stands in ``by_index`` rests on the list alone.
+        :param progress: what is known before; it is added to. None: nobody looks again.
         """
-        return find_markers(self.wire, sought, topic_ids)
+        return find_markers(self.wire, sought, topic_ids, indexed, progress)
 
 
 def ask_leaders(
     wire: Wire,
     tps: Iterable[TopicPartition],
-    request: Callable[[Mapping[str, list[int]]], Any],
+    request: _OfTopics,
     read: Callable[[Any], T],
     operation: str,
     what: str,

@@ -127,11 +127,11 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     last_failure: Exception | None = None
     refusal: Exception | None = None
-    #: the cluster's feature of that name, as a broker showed it when it was connected to last
-    transaction_version: int = 0
 
     def __init__(self, net: Loop, settings: KafkaSettings, **arguments: Any) -> None:
         super().__init__(net, **arguments)
+        #: the cluster's features, as a broker showed them when it was connected to last
+        self.features: dict[str, int] = {}
         self._settings = settings
 
     @at_debug
@@ -189,7 +189,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     def _note_features(self, answer: Any) -> None:
         if answer.error_code == 0:
-            self.transaction_version = finalized(answer).get(TRANSACTION_VERSION, 0)
+            self.features = finalized(answer)
 
     def _remember(self, error: Exception) -> None:
         self.last_failure = error

@@ -149,9 +149,12 @@ class Wire:
 
     def metadata(self, topics: Iterable[str]) -> Any:
         """A MetadataResponse for these topics (none: brokers only). Topics are never created by asking."""
-        topic = MetadataRequest.MetadataRequestTopic
-        request = MetadataRequest(topics=[topic(name=t) for t in topics], allow_auto_topic_creation=False)
-        response = self.send_to_any(request)
+        response = self.send_to_any(metadata_request(topics))
+        self.take_metadata(response)
+        return response
+
+    def take_metadata(self, response: Any) -> None:
+        """Remember who leads what, of an answer that was asked for elsewhere."""
         at_debug(self._manager.cluster.update_metadata)(response)
         for t in response.topics:
             for p in t.partitions:
@@ -160,7 +163,6 @@ class Wire:
                     self._leaders[tp] = p.leader_id
                 else:
                     self._leaders.pop(tp, None)
-        return response
 
     def leaders(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Node ids of the partitions' leaders, from memory where known.
@@ -234,8 +236,12 @@ class Wire:
 
     def transaction_version(self) -> int:
         """The cluster's ``transaction.version`` (KIP-890), as a broker showed it on connecting; 0 where it has none."""
+        return self.features().get(TRANSACTION_VERSION, 0)
+
+    def features(self) -> dict[str, int]:
+        """The levels of the features that the cluster goes by (KIP-584), as a broker showed them on connecting."""
         self._connect()
-        return self._manager.transaction_version
+        return self._manager.features
 
     def ask_versions(self, node_id: int | None = None) -> Any:
         """An ApiVersions answer of this broker, or of any."""
@@ -276,6 +282,12 @@ class Wire:
         if future.exception is not None:
             raise self._manager.explained(future.exception) from None
         return future.value
+
+
+def metadata_request(topics: Iterable[str]) -> Any:
+    """For these topics; no topic is made by asking."""
+    topic = MetadataRequest.MetadataRequestTopic
+    return MetadataRequest(topics=[topic(name=t) for t in topics], allow_auto_topic_creation=False)
 
 
 def find_coordinators(transactional_ids: list[str]) -> Any:

@@ -210,7 +210,7 @@ class LogScan:
         """A batch of the producer id, at or behind where its own are looked for."""
         last = track.sought.last_offset
         if batch.base_offset <= last:
-            if not _is_of(batch, track.sought):
+            if not is_of(batch, track.sought):
                 self._settle(track, Marker.UNREADABLE)
             elif not track.is_cut_off:
                 track.is_waiting = False
@@ -254,7 +254,7 @@ class StillThere:
         first = next((b for b in batches(buffer) if b.last_offset >= self.next_offset), None)
         if first is not None:
             at, sought, marker = self._todo.popleft()
-            is_own = first.producer_id == sought.producer_id and _is_of(first, sought)
+            is_own = first.producer_id == sought.producer_id and is_of(first, sought)
             self.found[sought] = marker if first.base_offset <= at and is_own else Marker.COMPACTED
 
     def end(self, high_watermark: int) -> None:
@@ -274,7 +274,68 @@ class StillThere:
         self._todo.clear()
 
 
-def _is_of(batch: StoredBatch, sought: Sought) -> bool:
+class TailScan:
+    """What stands behind an offset that each transaction's marker is known to stand behind, too.
+
+    Nothing of the transaction stands between its last record and that offset: its leader had counted its records, and
+    showed it open, after the offset was the log's end. So its first batch from there on is its marker, or was written
+    behind the back of the manifest. Only for logs that are not compacted.
+
+    Nobody has seen the transaction's own records here: a marker counts once they were looked for (:class:`StillThere`).
+
+    :param behind: by transaction, the offset.
+    :param most_bytes: it ends early once so much was read; None: no limit.
+    """
+
+    def __init__(self, behind: Mapping[Sought, int], *, most_bytes: int | None = None) -> None:
+        self._left = dict(behind)
+        self._by_producer: dict[int, list[Sought]] = defaultdict(list)
+        for sought in behind:
+            self._by_producer[sought.producer_id].append(sought)
+        self._most_bytes = most_bytes
+        self.is_endless = most_bytes is None
+        self.found: dict[Sought, Marker] = {}
+        self.next_offset = min(behind.values())
+        #: those that have no marker up to the end of the log
+        self.at_end: set[Sought] = set()
+        self.is_done = False
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        return len(self._left), self.next_offset
+
+    def feed(self, buffer: bytes | bytearray | memoryview) -> None:
+        """One Fetch answer for :attr:`next_offset`; it may end in the middle of a batch."""
+        for batch in batches(buffer):
+            if batch.last_offset < self.next_offset:
+                continue
+            if batch.base_offset > self.next_offset:
+                self.is_done = True  # something is missing: go through all of the log
+                return
+            for sought in self._by_producer.get(batch.producer_id, ()):
+                if sought in self._left and batch.base_offset >= self._left[sought]:
+                    self.found[sought] = _judge(batch, sought.producer_epoch)
+                    del self._left[sought]
+            self.next_offset = batch.last_offset + 1
+        if self._most_bytes is not None:
+            self._most_bytes -= len(buffer)
+        self.is_done = not self._left or (self._most_bytes is not None and self._most_bytes <= 0)
+
+    def end(self, high_watermark: int) -> None:
+        """Nothing more comes."""
+        self.at_end = {s for s, behind in self._left.items() if behind <= self.next_offset}
+        self.is_done = True
+
+    def out_of_range(self) -> None:
+        """The log begins later, or ends earlier: go through all of it."""
+        self.is_done = True
+
+    def unreadable(self) -> None:
+        """The topic is gone, or another one."""
+        self.is_done = True
+
+
+def is_of(batch: StoredBatch, sought: Sought) -> bool:
     """Whether a batch of the producer id is one of the transaction's. Compaction may have emptied it."""
     is_data = batch.attributes & TRANSACTIONAL and not batch.is_control
     return bool(is_data) and sought.producer_epoch in (None, batch.producer_epoch)

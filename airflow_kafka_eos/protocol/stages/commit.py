@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import assert_never
 
 from airflow_kafka_eos.errors import (
@@ -25,11 +26,12 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
+from airflow_kafka_eos.kafka.admin.find_markers import Progress
 from airflow_kafka_eos.kafka.producer.copier import is_small
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import counted
-from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, missing_for_good
+from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, look_before_ending, missing_for_good
 from airflow_kafka_eos.protocol.forgotten_markers import end_forgotten
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_repairs_known
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 #: Markers follow EndTxn within milliseconds. Whether a coordinator has forgotten some is asked once they are late: no
 #: other load pays for the question.
 LATE_S = 2.0
+#: For so long what decide has seen of the partitions is near enough to their ends.
+FRESH_S = 1.0
 #: What was copied waits no longer than that for the small ones behind it.
 COMMIT_AFTER_S = 5.0
 
@@ -111,12 +115,13 @@ def commit(
     wait = poll_s
     first, may_repair, told = True, False, ""
     uncopied: dict[str, Uncopied] = {}
+    progress = Progress()
     while True:
         try:
             end_abandoned(session, load, closed_too=first)
             first = False
             is_late = time.monotonic() - began >= LATE_S
-            result = commit_pass(session, load, row.number, ends_forgotten=is_late)
+            result = commit_pass(session, load, row.number, ends_forgotten=is_late, progress=progress)
             if result.is_done:
                 return session.ledger.attempt(load, row.number) or row
             todo = [name for name in result.lost if name not in uncopied]
@@ -128,7 +133,7 @@ def commit(
                 wait = poll_s  # on to commit them, with what is left of the time
                 if time.monotonic() >= give_up:
                     # what was copied has a timeout: whoever comes next may come too late for it
-                    result = commit_pass(session, load, row.number)
+                    result = commit_pass(session, load, row.number, progress=progress)
                     if result.is_done:
                         continue
             elif result.refused is not None:  # only now: what could be copied has a timeout
@@ -190,12 +195,18 @@ def _unfinished(row: AttemptRow, result: CommitPass, deadline_s: float) -> NotFi
 
 
 def commit_pass(
-    session: Session, load: LoadIdentity, number: int, *, ends_forgotten: bool = False
+    session: Session,
+    load: LoadIdentity,
+    number: int,
+    *,
+    ends_forgotten: bool = False,
+    progress: Progress | None = None,
 ) -> CommitPass:
     """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting, and no repair.
 
     :param ends_forgotten: see also whether coordinators have forgotten what is open, and end that
         (:mod:`..forgotten_markers`).
+    :param progress: what earlier passes have read, which is added to: nothing is read twice.
     :raises InDoubtError: see :func:`commit`.
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.
@@ -207,6 +218,9 @@ def commit_pass(
     todo = [t for t in rows if t.outcome not in FINAL]
     failed: KafkaEosError | None = None
     answers: dict[str, EndAnswer] = {}
+    progress = progress or Progress(repeats=False)
+    if todo and not progress.is_looked_at and _is_some_time_ago(attempt):
+        look_before_ending(session, todo, progress)
     if todo:
         # the answers are hints (rule: log-is-the-evidence): a refused EndTxn may be one that went through before
         try:
@@ -214,7 +228,7 @@ def commit_pass(
         except KafkaEosError as e:
             failed = e
     by_name = {t.transaction.transactional_id: t for t in todo}
-    found, unread = evidence_of(session, todo, attempt)
+    found, unread = evidence_of(session, todo, attempt, answers=answers, progress=progress)
     failed = failed or unread
     outcomes = {name: judge_decided(markers.values()) for name, markers in found.items()}
     if outcomes:
@@ -252,9 +266,9 @@ def commit_pass(
         session.ledger.record_repairing(load, number, why)
     if ends_forgotten and result.open:
         try:
-            result.forgotten = end_forgotten(session, attempt, [by_name[name] for name in result.open])
+            result.forgotten = end_forgotten(session, attempt, [by_name[name] for name in result.open], progress)
             late = [by_name[name] for name in result.open if name not in result.forgotten]
-            never = missing_for_good(session, late)
+            never = missing_for_good(session, late, progress)
             if never:
                 session.ledger.record_outcomes(load, number, dict.fromkeys(never, Outcome.IN_DOUBT))
                 if _stop(session, load, number, doubt(session, load, number, never, by_name, answers)):
@@ -270,6 +284,11 @@ def commit_pass(
     if result.is_done:
         session.ledger.record_committed(load, number)
     return result
+
+
+def _is_some_time_ago(attempt: AttemptRow) -> bool:
+    """Whether much may have been written into its topics since it was decided."""
+    return attempt.decided_at is None or time.time() - datetime.fromisoformat(attempt.decided_at).timestamp() > FRESH_S
 
 
 def _check_decided(session: Session, load: LoadIdentity, number: int) -> AttemptRow:

@@ -158,10 +158,14 @@ def decide(
     # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
     not_after = asked_s + margin_s / 2
     if dual_write is None:
-        row = session.ledger.decide_commit(manifest, decided_by=owner, not_after=not_after)
+        row = session.ledger.decide_commit(
+            manifest, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets
+        )
     else:
         _warn_of_timeouts(manifest)
-        row = decide_beside(session.ledger, manifest, dual_write, decided_by=owner, not_after=not_after)
+        row = decide_beside(
+            session.ledger, manifest, dual_write, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets
+        )
     log.debug(
         "%s is decided: commit %d records in %s",
         ref,
@@ -219,6 +223,8 @@ class Observed:
     overdue: frozenset[str] = frozenset()
     #: topic -> settings of its retention and compaction; empty where DESCRIBE_CONFIGS is missing
     retention: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: where each partition ended, right before its leader was asked for its producers
+    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
@@ -233,7 +239,10 @@ def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
     ref = manifest.attempt
     # first: of a topic that is gone no partition has a leader that answers
     infos = session.partitions.topic_info(topics)
+    # then what the leaders show as open cannot have its end marker before these
+    ends = session.partitions.end_offsets(partitions)
     return Observed(
+        end_offsets=ends,
         descriptions=session.coordinator.describe(ids),
         producers=session.partitions.producers(partitions),
         topics=infos,

@@ -1,0 +1,271 @@
+"""Guards of what a leader's list of aborted transactions tells, and of what stands beside it (docs/adr/0028)."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_PROTOCOL = "airflow_kafka_eos/protocol/"
+_KAFKA = "airflow_kafka_eos/kafka/"
+_INDEX = _KAFKA + "records/transaction_index.py"
+_FIND = _KAFKA + "admin/find_markers.py"
+_EVIDENCE = _PROTOCOL + "evidence.py"
+_TABLE = "tests/kafka/test_transaction_index.py::test_the_table_of_answers"
+_PURE = "tests/kafka/test_transaction_index.py::"
+_REAL = "tests/kafka/test_index_answers.py::"
+_LOADS = "tests/protocol/test_index_evidence.py::"
+_RULE = "log-is-the-evidence"
+
+OF_INDEXING: tuple[Mutation, ...] = (
+    # --- each wrong reading of an answer
+    Mutation(
+        _RULE,
+        "index-out-of-range-is-done",
+        "an offset that the log does not have tells nothing",
+        _INDEX,
+        "    if answer.is_out_of_range:\n        return Told.UNREADABLE\n",
+        "",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-error-is-done",
+        "an answer with an error tells nothing",
+        _INDEX,
+        "    if answer.error_code:\n        return Told.UNKNOWN\n",
+        "",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-before-readers",
+        "what readers are not past is undecided",
+        _INDEX,
+        "    if answer.last_stable_offset <= last:\n        return Told.UNDECIDED\n",
+        "",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-at-the-last-stable-offset",
+        "readers do not see the record at the last stable offset",
+        _INDEX,
+        "answer.last_stable_offset <= last:",
+        "answer.last_stable_offset < last:",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-without-a-list",
+        "an answer without a list says of nothing that it was not aborted",
+        _INDEX,
+        "    if answer.aborted is None or not _has_own_batch(answer, sought):\n        return Told.UNKNOWN\n",
+        "    if answer.aborted is None:\n        return Told.COMMITTED\n"
+        "    if not _has_own_batch(answer, sought):\n        return Told.UNKNOWN\n",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-without-its-batch",
+        "a list counts with the batch that it is about: it may be empty for want of room, or another one's",
+        _INDEX,
+        "answer.aborted is None or not _has_own_batch(answer, sought)",
+        "answer.aborted is None",
+        (_TABLE, _REAL + "test_one_fetch_of_several_partitions_with_little_room_has_one_list"),
+    ),
+    Mutation(
+        _RULE,
+        "index-of-anybodys-batch",
+        "the batch at the last offset is of the very producer id and epoch",
+        _INDEX,
+        "            return batch.producer_id == sought.producer_id and is_of(batch, sought)\n",
+        "            return True\n",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-by-the-first-offset",
+        "an entry's first offset may be later than the recorded one",
+        _INDEX,
+        "of == sought.producer_id and first <= last for",
+        "of == sought.producer_id and first == sought.first_offset for",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-of-the-next-one",
+        "an entry that begins behind the last record is the next transaction's",
+        _INDEX,
+        "of == sought.producer_id and first <= last for",
+        "of == sought.producer_id for",
+        (_TABLE,),
+    ),
+    Mutation(
+        _RULE,
+        "index-of-anybody",
+        "an entry counts for its own producer id only",
+        _INDEX,
+        "of == sought.producer_id and first <= last for",
+        "first <= last for",
+        (_TABLE,),
+    ),
+    # --- where it is read at all
+    Mutation(
+        "compacted-is-doubt",
+        "index-of-a-compacted-topic",
+        "compaction takes an entry with its records",
+        _INDEX,
+        '    return "cleanup.policy" in config and not is_compacted(config)\n',
+        '    return "cleanup.policy" in config\n',
+        (
+            _PURE + "test_where_the_list_is_believed",
+            _LOADS + "test_a_topic_whose_list_may_not_be_believed_is_gone_through",
+        ),
+    ),
+    Mutation(
+        _RULE,
+        "index-in-tiered-storage",
+        "a list of segments in tiered storage is not believed",
+        _INDEX,
+        'config["remote.storage.enable"] == "false" and ',
+        "",
+        (_PURE + "test_where_the_list_is_believed",),
+    ),
+    Mutation(
+        _RULE,
+        "index-of-any-broker",
+        "only brokers that are seen to be Apache's are believed",
+        _INDEX,
+        '_APACHE in features and "remote.storage.enable" in config',
+        '"remote.storage.enable" in config',
+        (_PURE + "test_where_the_list_is_believed",),
+    ),
+    # --- how it is asked
+    Mutation(
+        _RULE,
+        "index-asked-together",
+        "each partition is asked by itself, by read_committed",
+        _FIND,
+        "_read_all(self._wire, searches, _fetch_each) or self.error",
+        "_read_all(self._wire, searches, _fetch_by_leader) or self.error",
+        (_REAL + "test_the_list_tells_in_all_partitions_at_once_and_no_log_is_gone_through",),
+    ),
+    # --- what stands behind the known end
+    Mutation(
+        _RULE,
+        "marker-against-the-index",
+        "where list and marker differ, the log is gone through",
+        _FIND,
+        "        if read not in (None, marker):\n            self.rest[tp].append(one)\n            return\n",
+        "",
+        (_REAL + "test_data_behind_the_manifest_is_found_however_the_end_is_told",),
+    ),
+    Mutation(
+        _RULE,
+        "data-behind-the-end",
+        "behind the known end the first batch is the marker, or a reason to read all",
+        _FIND,
+        "        return None if found is Marker.UNREADABLE else found\n",
+        "        return Marker.COMMIT if found is Marker.UNREADABLE else found\n",
+        (_REAL + "test_data_behind_the_manifest_is_found_however_the_end_is_told",),
+    ),
+    Mutation(
+        _RULE,
+        "marker-behind-anybodys-batch",
+        "a marker behind the known end counts with the transaction's own batch",
+        _FIND,
+        "                if scan.found.get(one) is marker:\n",
+        "                if one in scan.found:\n",
+        (_REAL + "test_without_its_own_batch_at_the_last_offset_nothing_counts",),
+    ),
+    Mutation(
+        _RULE,
+        "open-without-its-batch",
+        "what is late, and not there any more, is not called open",
+        _FIND,
+        "        return is_late and key not in self._known.own\n",
+        "        return False\n",
+        (_REAL + "test_an_open_one_is_looked_for_once_it_is_late",),
+    ),
+    Mutation(
+        _RULE,
+        "gap-behind-the-end",
+        "where something is missing behind the known end, nothing is found there",
+        _KAFKA + "records/scan.py",
+        "            if batch.base_offset > self.next_offset:\n                self.is_done = True",
+        "            if batch is None:\n                self.is_done = True",
+        (_PURE + "test_where_something_is_missing_nothing_is_found",),
+    ),
+    Mutation(
+        _RULE,
+        "end-that-was-not-reached",
+        "a look that could not be taken has seen no end",
+        _FIND,
+        "        if one in tail.at_end:\n",
+        "        if one not in tail.found:\n",
+        (_REAL + "test_an_end_offset_that_the_log_does_not_have_is_no_proof_of_being_open",),
+    ),
+    Mutation(
+        _RULE,
+        "ends-behind-the-producers",
+        "the ends are asked for before the leaders show what is open",
+        _PROTOCOL + "stages/decide.py",
+        "    ends = session.partitions.end_offsets(partitions)\n",
+        "    session.partitions.producers(partitions)\n    ends = session.partitions.end_offsets(partitions)\n",
+        (_LOADS + "test_decide_records_the_ends_before_it_asks_what_is_open",),
+    ),
+    Mutation(
+        _RULE,
+        "end-behind-what-has-ended",
+        "an end offset counts only while the leader shows the transaction open, with all of its records",
+        _EVIDENCE,
+        "            if p.txn_start_offset == one.first_offset and counted == records % SEQUENCE_MODULUS:\n",
+        "            if counted:\n",
+        (_LOADS + "test_an_end_offset_counts_only_with_all_records_and_nothing_ended",),
+    ),
+    # --- what must not contradict it
+    Mutation(
+        _RULE,
+        "commit-without-a-word",
+        "that there is no entry proves no commit: the list may be lost",
+        _EVIDENCE,
+        "    return word is not told if told is Marker.COMMIT else word is Marker.COMMIT\n",
+        "    return word is Marker.ABORT if told is Marker.COMMIT else word is Marker.COMMIT\n",
+        (_LOADS + "test_the_table_of_contradictions",),
+    ),
+    Mutation(
+        _RULE,
+        "commit-against-the-coordinator",
+        "what the coordinator calls aborted is looked up in the log",
+        _EVIDENCE,
+        "    return word is not told if told is Marker.COMMIT else word is Marker.COMMIT\n",
+        "    return told is Marker.ABORT and word is Marker.COMMIT\n",
+        (_LOADS + "test_a_list_that_is_lost_makes_no_lost_load_committed",),
+    ),
+    Mutation(
+        _RULE,
+        "abort-against-the-coordinator",
+        "what the coordinator calls committed is looked up in the log",
+        _EVIDENCE,
+        "if told is Marker.COMMIT else word is Marker.COMMIT\n",
+        "if told is Marker.COMMIT else False\n",
+        (_LOADS + "test_the_table_of_contradictions",),
+    ),
+    Mutation(
+        _RULE,
+        "later-commit-is-a-word",
+        "with transaction version 1 a commit at a raised epoch is a later transaction's",
+        _EVIDENCE,
+        "if raised in ((0, 1) if raises else (0,)) else None",
+        "if raised in (0, 1) else None",
+        (_LOADS + "test_the_table_of_what_coordinators_show",),
+    ),
+    Mutation(
+        _RULE,
+        "miscounted-behind-the-index",
+        "records that the manifest does not have are looked up in the log",
+        _EVIDENCE,
+        "    if counted is not None and counted != records % SEQUENCE_MODULUS:\n        return True\n",
+        "",
+        (_LOADS + "test_more_records_than_the_manifest_has_are_looked_up",),
+    ),
+)
