@@ -222,6 +222,33 @@ OF_INDEXING: tuple[Mutation, ...] = (
         "            if counted:\n",
         (_LOADS + "test_an_end_offset_counts_only_with_all_records_and_nothing_ended",),
     ),
+    Mutation(
+        _RULE,
+        "no-look-before-the-end",
+        "where the decision is some time ago, leaders are asked again before EndTxn",
+        _PROTOCOL + "stages/commit.py",
+        "    if todo and not progress.is_looked_at and _is_some_time_ago(attempt):\n",
+        "    if progress is None:\n",
+        (_LOADS + "test_nor_when_they_write_between_the_decision_and_its_end",),
+    ),
+    Mutation(
+        _RULE,
+        "ends-of-the-decision-forgotten",
+        "what is read where others hold readers back begins at the ends that decide recorded",
+        _EVIDENCE,
+        "                if tp in ends:\n",
+        "                if tp is None:\n",
+        (_LOADS + "test_a_reader_that_is_held_back_by_others_keeps_no_load_from_being_committed",),
+    ),
+    Mutation(
+        _RULE,
+        "read-again-each-pass",
+        "from one pass to the next only what is new is read",
+        _FIND,
+        "            self._known.behind[tp, one] = tail.next_offset\n",
+        "            pass\n",
+        (_REAL + "test_what_was_read_is_not_read_again",),
+    ),
     # --- what must not contradict it
     Mutation(
         _RULE,
