@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -106,3 +109,22 @@ def test_what_is_mounted_and_copied_is_there() -> None:
     copied = [name for line in lines if line.startswith("COPY") for name in line.split()[2:-1]]
     assert copied
     assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+def test_the_image_copies_all_that_a_wheel_is_built_of(tmp_path: Path) -> None:
+    """pip builds the package in the image, of what COPY brings there and .dockerignore lets through."""
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")}
+    lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
+    for line in (line for line in lines if line.startswith("COPY")):
+        *sources, target = [word for word in line.split()[1:] if not word.startswith("--")]
+        for source in sources:
+            assert source in let_through, f"{source} is not let through by .dockerignore"
+            place = tmp_path / target / Path(source).name if target.endswith("/") else tmp_path / target
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, place, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            else:
+                shutil.copy(ROOT / source, place)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "out"]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
