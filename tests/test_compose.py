@@ -125,6 +125,6 @@ def test_the_image_copies_all_that_a_wheel_is_built_of(tmp_path: Path) -> None:
                 shutil.copytree(ROOT / source, place, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
             else:
                 shutil.copy(ROOT / source, place)
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "out"]
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "out")]
     done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
