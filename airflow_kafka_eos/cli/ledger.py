@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.airflow_options import setting
+from airflow_kafka_eos.cli.airflow_options import in_ms, or_setting, setting
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
 from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, person, say
@@ -94,8 +94,9 @@ def _add_prune(ledger: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     prune.add_argument(
-        "--older-than", type=_older_than, default=PRUNE_AFTER, metavar="DURATION",
-        help=f"of attempts that were closed so long ago, a day at least; default {PRUNE_AFTER}",
+        "--older-than", type=or_setting("prune_after", _older_than, _set_or_usual), default="", metavar="DURATION",
+        help="of attempts that were closed so long ago, a day at least; default: [kafka_eos] prune_after, or "
+        f"{PRUNE_AFTER}",
     )  # fmt: skip
     prune.add_argument("--namespace", help="only of this namespace; default: of all")
     prune.add_argument("--dry-run", action="store_true", help="only say how much it would be")
@@ -110,6 +111,10 @@ def _older_than(text: str) -> int:
     if ms < milliseconds("1d"):
         raise argparse.ArgumentTypeError(f"{text} is less than a day: people may still ask what became of a load")
     return ms
+
+
+def _set_or_usual(found: timedelta | None) -> int:
+    return milliseconds(PRUNE_AFTER) if found is None else in_ms(found)
 
 
 def _prune(arguments: argparse.Namespace) -> int:

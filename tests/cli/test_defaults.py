@@ -29,6 +29,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]] | None] = {
     "abandoned_after": ("7200", {"abandoned_after": 7_200_000}),
     "sweep_timeout": ("77", {}),  # of cleanup only: other commands have a deadline of their own
     "two_phase_commit": ("required", {"two_phase_commit": "required"}),
+    "prune_after": ("864000", {"older_than": 864_000_000}),
     # of what only loads do
     "manifest_dir": None,
     "margin": None,
@@ -36,10 +37,12 @@ CHANGED: dict[str, tuple[str, dict[str, Any]] | None] = {
     "writer_deadline": None,
     "transaction_naming": None,
     "deferrable": None,
+    # of how evidence is read
+    "transaction_index": None,
 }
 AT = ("--bootstrap-server", "h:1")
 #: in which it narrows what is shown, and says nothing by default
-FILTERS = {("loads list", "namespace")}
+FILTERS = {("loads list", "namespace"), ("ledger prune", "namespace")}
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +89,7 @@ def test_the_defaults_of_an_unchanged_section_are_those_of_loads(monkeypatch: py
     assert timedelta(seconds=doctor.hold_time) == config.setting("hold_time")
     assert timedelta(milliseconds=cleanup.quiet) == config.setting("quiet_period")
     assert settings_of(doctor).bootstrap_servers == "d:1"
+    assert parsed("ledger prune").older_than == 90 * 86_400_000
 
 
 def test_arguments_win_over_the_section(home: Path) -> None:
