@@ -44,10 +44,10 @@ $(READY): pyproject.toml constraints.txt
 
 # the kernel is compiled with the installation, and again when its source has changed
 KERNEL := airflow_kafka_eos/kafka/producer/arrow
-$(KERNEL)/libkernel.so: $(KERNEL)/kernel.c scripts/build_kernel.py | $(READY)
+$(KERNEL)/kernel.elf: $(KERNEL)/kernel.c scripts/build_kernel.py | $(READY)
 	@$(BIN)/python scripts/build_kernel.py
 
-setup: $(READY) $(KERNEL)/libkernel.so
+setup: $(READY) $(KERNEL)/kernel.elf
 
 demo: tools $(READY)
 	@$(BIN)/airflow-kafka-eos demo

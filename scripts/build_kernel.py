@@ -19,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path("airflow_kafka_eos/kafka/producer/arrow/kernel.c")
-LIBRARY = SOURCE.with_name("libkernel.so")
+LIBRARY = SOURCE.with_name("kernel.elf")
 #: No -march: what is built on one machine runs on another.
 FLAGS = ("-O3", "-std=c11", "-Wall", "-Wextra", "-fPIC", "-shared", "-g0", "-Wl,--build-id=none")
 

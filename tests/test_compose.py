@@ -122,7 +122,7 @@ def test_the_image_copies_all_that_a_wheel_is_built_of(tmp_path: Path) -> None:
             place = tmp_path / target / Path(source).name if target.endswith("/") else tmp_path / target
             place.parent.mkdir(parents=True, exist_ok=True)
             if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, place, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+                shutil.copytree(ROOT / source, place, ignore=shutil.ignore_patterns("__pycache__", "*.elf"))
             else:
                 shutil.copy(ROOT / source, place)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "out")]

@@ -47,7 +47,7 @@ NEEDED = {
 PACKAGES = ("airflow_kafka_eos", "kafka")
 #: What no Spark driver or executor imports.
 _LEFT_OUT = ("airflow_kafka_eos/sandbox", "kafka/benchmarks", "kafka/cli")
-_COMPILED = (".pyc", ".pyo")
+_COMPILED = (".pyc", ".pyo", ".elf")
 #: The oldest time that a zip file can name: the same sources make the same archive.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _SCRIPT = """\

@@ -17,6 +17,10 @@ from tests.cli.conftest import Command
 from tests.ledger.ledger_support import LOAD, OTHER, prepare, sql
 from tests.ledger.test_ledger_prune import committed
 
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto-on-call.md").read_text(encoding="utf-8")
+#: the lines of the page that prune
+PRINTED = [line.strip() for line in PAGE.splitlines() if line.startswith("    airflow-kafka-eos ledger prune")]
+
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
@@ -47,6 +51,13 @@ def test_it_says_how_much_asks_and_says_what_it_did(ledger: Ledger, command: Com
     assert (nothing.code, nothing.out) == (0, "nothing to prune\n")
     young = command("ledger", "prune", "--older-than", "1d", "--dry-run")
     assert young.out == "nothing to prune\n"
+
+
+def test_as_the_page_prints_it(ledger: Ledger, command: Command) -> None:
+    counts, prunes = (line.split()[1:] for line in PRINTED)
+    assert command(*counts).out == "6 transactions of 3 attempts would be pruned\n"
+    # a person is asked
+    assert command(*prunes, "--yes").out == "6 transactions of 3 attempts pruned\n"
 
 
 def test_less_than_a_day_is_refused(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,13 +134,13 @@ def refused(library: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
 def test_a_missing_one_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert "costs more CPU" in refused(tmp_path / "libkernel.so", monkeypatch, caplog)
+    assert "costs more CPU" in refused(tmp_path / "kernel.elf", monkeypatch, caplog)
 
 
 def test_another_cpus_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = tmp_path / "libkernel.so"
+    other = tmp_path / "kernel.elf"
     # the beginning of an ELF file for a machine that nobody has
     other.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xfe\xfe\x01" + bytes(4096))
     assert str(other) in refused(other, monkeypatch, caplog)
@@ -152,7 +152,7 @@ def test_one_of_another_version_is_not_used(
 ) -> None:
     source = module.LIBRARY.with_name("kernel.c").read_text()
     (tmp_path / "kernel.c").write_text(source.replace("{ return 1; }", "{ return 0; }"))
-    other = tmp_path / "libkernel.so"
+    other = tmp_path / "kernel.elf"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", other, tmp_path / "kernel.c"], check=True)
     assert "another version" in refused(other, monkeypatch, caplog)
 

@@ -19,6 +19,7 @@ from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging import Whose, find
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import reference
+from tests.cli.test_prune import PRINTED as PRUNING
 from tests.kafka.hanging_support import SharedTopic
 from tests.kafka.hanging_support import lax as lax
 from tests.kafka.hanging_support import shared as shared
@@ -63,7 +64,8 @@ ON_OLD = pytest.mark.parametrize("lax", ["3.9.2"], indirect=True)
 
 def test_the_page_prints_these_and_no_others() -> None:
     grants = {SEE_IDS, SEE_CLUSTER, SEE_COORDINATORS}
-    assert {HANGING, END_OURS, LIST, COORDINATORS, ABORT, TERMINATE} | grants == PRINTED
+    pruning = set(PRUNING)  # tried in tests/cli/test_prune.py
+    assert {HANGING, END_OURS, LIST, COORDINATORS, ABORT, TERMINATE} | grants | pruning == PRINTED
     assert re.findall(r"`kafka-transactions\.sh .*`", PAGE) == []  # none inside a sentence
 
 

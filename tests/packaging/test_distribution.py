@@ -70,7 +70,7 @@ def test_without_a_c_compiler_the_wheel_is_for_all_machines(built: dict[str, Pat
     assert "the kernel is left out" in said
     (wheel,) = tmp_path.glob("*-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as found:
-        assert not [name for name in found.namelist() if name.endswith(".so")]
+        assert not [name for name in found.namelist() if name.endswith(".elf")]
 
 
 def test_the_sdist_holds_what_its_tests_and_the_demo_need(built: dict[str, Path]) -> None:

@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 
 #: ``kernel.c`` has the same one.
 VERSION = 1
-LIBRARY = Path(__file__).with_name("libkernel.so")
+#: Not .so: whoever walks through the package would take it for an extension module, and import it.
+LIBRARY = Path(__file__).with_name("kernel.elf")
 #: Environment variable; ``off``: the slower way is taken. For whoever has to find out whether it is the kernel.
 SWITCH = "AIRFLOW_KAFKA_EOS_KERNEL"
 
