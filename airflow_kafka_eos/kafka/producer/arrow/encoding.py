@@ -34,7 +34,8 @@ FRAME_MOST = 5 + 5 + 1
 FRAME_MOST_TIMED = 5 + 5 + 10
 #: What stays open and is less than this share of what was encoded with it is copied: a view would hold on to all of it.
 _VIEW_SHARE = 1 / 8
-_NO_HEADERS = b"\x00"
+#: A header section without headers.
+NO_HEADERS = b"\x00"
 #: what is put between the parts of a record. Made of a Python value it would import pandas, see :mod:`.binary`
 _NOTHING = single(b"")[0]
 
@@ -42,6 +43,7 @@ _NOTHING = single(b"")[0]
 Numbers = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 #: One field of each row: numbers and their :func:`sizes`, or one literal byte for all rows.
 Field = tuple[Numbers, npt.NDArray[np.uint8]] | int
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -83,6 +85,12 @@ class Columns:
             *(None if c is None else c.slice(start, count) for c in (self.key, self.value, self.headers)),
             *(None if n is None else n[start : start + count] for n in (self.header_bytes, self.timestamps)),
         )
+
+    def contents(self, start: int, count: int) -> list[memoryview | bytes]:
+        """The keys of some rows, their values and their header sections, each one after the other, as they lie."""
+        part = self.slice(start, count)
+        keys, values = (b"" if column is None else data_of(column) for column in (part.key, part.value))
+        return [keys, values, NO_HEADERS * count if part.headers is None else data_of(part.headers)]
 
 
 # -- rows in the order of their partitions ---------------------------------------------------------------------------
@@ -165,21 +173,12 @@ class GatheredRows:
             pieces = encoded.records(s.start, s.end)
             if not s.full and s.size < _VIEW_SHARE * encoded.bytes:
                 pieces = [b"".join(pieces)]
-            part = columns.slice(s.start, s.end - s.start)
-            headers = _NO_HEADERS * part.rows if part.headers is None else data_of(part.headers)
             content = int(frames.content[s.start : s.end].sum())
-            yield Run(
-                pieces, content, lengths[s.start : s.end], content_of(part.key), content_of(part.value), headers
-            )
+            yield Run(pieces, content, lengths[s.start : s.end], *columns.contents(s.start, s.end - s.start))
 
     def content_of(self, row: int) -> int:
         """See :class:`Rows`."""
         return int(self._frames.content[row])
-
-
-def content_of(column: pa.BinaryArray | None) -> memoryview | bytes:
-    """The bytes of all entries, one after the other."""
-    return b"" if column is None else data_of(column)
 
 
 # -- the records section ---------------------------------------------------------------------------------------------
@@ -208,7 +207,7 @@ def measure(columns: Columns) -> Frames:
     keys, key_field, key_sizes = _length_field(columns.key, columns.rows)
     values, value_field, value_sizes = _length_field(columns.value, columns.rows)
     if columns.headers is None:
-        headers = np.full(columns.rows, len(_NO_HEADERS), np.int32)
+        headers = np.full(columns.rows, len(NO_HEADERS), np.int32)
     else:
         headers = lengths_of(columns.headers)
     content = np.maximum(keys, 0) + np.maximum(values, 0)
@@ -268,7 +267,7 @@ def encode(
         body += timestamp_field[1]
     head: list[Field] = [field(body), 0, timestamp_field, offset_field, frames.key_field]
     # "no headers" is one byte at the end of each record: written as the first one of the next, it costs no column
-    tail = _NO_HEADERS if columns.headers is None else b""
+    tail = NO_HEADERS if columns.headers is None else b""
     if tail:
         head.insert(0, tail[0])
     parts: list[Any] = []

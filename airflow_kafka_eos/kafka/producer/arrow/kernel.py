@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_kafka_eos.kafka.producer.arrow.binary import lengths_of, offsets_of
-from airflow_kafka_eos.kafka.producer.arrow.encoding import Columns, Run, Segment, content_of, measure
+from airflow_kafka_eos.kafka.producer.arrow.encoding import NO_HEADERS, Columns, Run, Segment, measure
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,6 @@ LIBRARY = Path(__file__).with_name("kernel.elf")
 #: Environment variable; ``off``: the slower way is taken. For whoever has to find out whether it is the kernel.
 SWITCH = "AIRFLOW_KAFKA_EOS_KERNEL"
 
-_NO_HEADERS = b"\x00"
 #: Of key, value and header section, for the digest.
 LENGTHS_BYTES = 3 * 4
 
@@ -151,23 +150,19 @@ class KernelRows:
             )
             assert size <= s.size
             if order is None:
-                keys, values, sections = self._as_they_lie(s)
+                keys, values, sections = self._columns.contents(s.start, count)
             else:
                 ends = (streams.keys, streams.values, streams.headers)
                 keys, values, sections = (
                     b"" if room is None else memoryview(room)[: end - room.address]
                     for room, end in zip(rooms, ends, strict=True)
                 )
-            if headers.column.offsets is None:
-                sections = _NO_HEADERS * count
+                if headers.column.offsets is None:
+                    sections = NO_HEADERS * count
             content = len(keys) + len(values)
             if self._header_bytes is not None:
                 content += int(self._header_bytes[s.start : s.end].sum())
             yield Run([memoryview(out)[:size]], content, lengths, keys, values, sections)
-
-    def _as_they_lie(self, s: Segment) -> list[Any]:
-        part = self._columns.slice(s.start, s.end - s.start)
-        return [content_of(column) for column in (part.key, part.value, part.headers)]
 
     def content_of(self, row: int) -> int:
         """See :class:`.encoding.Rows`."""
