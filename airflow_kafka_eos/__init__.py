@@ -7,24 +7,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_kafka_eos.argument_groups import Checks, Transactions
     from airflow_kafka_eos.decorator import exactly_once_load
+    from airflow_kafka_eos.operators.own_submitter import Submit
     from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Checks", "ExactlyOnceLoad", "Transactions", "__version__", "exactly_once_load"]
+__all__ = ["Checks", "ExactlyOnceLoad", "Submit", "Transactions", "__version__", "exactly_once_load"]
+_MODULES = {
+    "Checks": "argument_groups",
+    "ExactlyOnceLoad": "task_group",
+    "Submit": "operators.own_submitter",
+    "Transactions": "argument_groups",
+    "exactly_once_load": "decorator",
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # lazily: Spark's drivers and executors import this package where no Airflow is installed
-    if name == "ExactlyOnceLoad":
-        from airflow_kafka_eos.task_group import ExactlyOnceLoad
+    from importlib import import_module
 
-        return ExactlyOnceLoad
-    if name == "exactly_once_load":
-        from airflow_kafka_eos.decorator import exactly_once_load
+    from airflow_kafka_eos.errors import ConfigurationError
+    from airflow_kafka_eos.extras import needed
 
-        return exactly_once_load
-    if name in ("Checks", "Transactions"):
-        from airflow_kafka_eos import argument_groups
-
-        return getattr(argument_groups, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        with needed(name):
+            return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ConfigurationError as e:
+        raise ImportError(str(e)) from e  # what whoever imports expects

@@ -93,9 +93,9 @@ OPTIONS: Mapping[str, Option] = {
     "hold_time": Option(
         "float",
         "900",
-        "Seconds from a Spark task's first record until the load must be decided; at most the broker's "
-        "transaction.max.timeout.ms. Two-phase commit has no such limit.",
-        "3600",
+        "Seconds from a Spark task's first record until the load must be decided; at most the brokers' "
+        "transaction.max.timeout.ms, 900 s by default: raise that first. Two-phase commit has no such limit.",
+        "1800",
         _seconds,
     ),
     "margin": Option("float", "60", "Seconds of hold_time that must be left when decide runs.", "120", _seconds),
@@ -202,7 +202,8 @@ def deferrable(given: bool | None = None) -> bool:
 
 
 def _read(key: str) -> Any:
-    from airflow.sdk.configuration import conf  # get_provider_info imports us for every `airflow` command
+    # here, for get_provider_info imports us for every `airflow` command
+    from airflow.providers.common.compat.sdk import conf
 
     return value_of(key, str(conf.get(SECTION, key, fallback="") or ""))
 

@@ -11,6 +11,8 @@ from typing import Any, Never, Unpack
 
 from airflow_kafka_eos.arguments import check_json
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.load import Engine
+from airflow_kafka_eos.operators.own_submitter import put_before
 from airflow_kafka_eos.signatures import DecoratorArguments, OverridingArguments, check_names
 from airflow_kafka_eos.spark.dag_file import JOB, job_args, remember
 from airflow_kafka_eos.task_group import ExactlyOnceLoad
@@ -46,12 +48,15 @@ class DecoratedLoad:
         :param job_arguments: what the function gets beside the Spark session: JSON values, no secrets. (templated)
         :raises ConfigurationError: the function does not take them.
         """
+        session = () if self._arguments.get("engine") == Engine.ARROW else (None,)
         try:
-            inspect.signature(self.function).bind(None, **job_arguments)
+            inspect.signature(self.function).bind(*session, **job_arguments)
         except TypeError as e:
             raise ConfigurationError(
                 f"{self.function.__name__}() is called with {sorted(job_arguments)}: {e}",
-                remedy="Let its first parameter be the Spark session, which you do not pass, and name all others",
+                remedy="Let its first parameter be the Spark session, which you do not pass, and name all others"
+                if session
+                else "Name all of its parameters; with engine='arrow' there is no Spark session",
             ) from None
         check_json(job_arguments, argument=f"{self.function.__name__}()")
         group = ExactlyOnceLoad(**{"group_id": self.function.__name__} | self._arguments | {"job": JOB})
@@ -60,6 +65,8 @@ class DecoratedLoad:
         remember(dag.dag_id, group_id, self.function)
         roots = [os.path.abspath(p) for p in sys.path if p and file.startswith(os.path.abspath(p) + os.sep)]
         group.prepare.job_args = job_args(file, dag.dag_id, group_id, job_arguments, roots)
+        if group.submit is not None:  # also behind what these arguments come from
+            put_before(group.submit, group.prepare)
         return group
 
     def override(self, **arguments: Unpack[OverridingArguments]) -> DecoratedLoad:
@@ -94,6 +101,13 @@ def exactly_once_load(
     in the driver too: what asks Airflow for variables or connections there is refused when prepare runs. What
     executors call (UDFs) travels by value; own modules that they import are shipped with
     ``spark_args={"py_files": …}``.
+
+    With ``engine="arrow"`` it runs in Airflow's worker, as prepare's own code, without a Spark session, and returns a
+    stream of Arrow record batches (docs/arrow-engine.md)::
+
+        @exactly_once_load(topics=["orders"], load_key=DAY, engine="arrow")
+        def load_orders(day):
+            return pyarrow.dataset.dataset(f"/data/orders/{day}")
 
     :param arguments: those of :class:`~airflow_kafka_eos.task_group.ExactlyOnceLoad` but ``job``, ``sql`` and
         ``job_args``; ``group_id`` is the function's name, if none is given.

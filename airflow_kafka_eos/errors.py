@@ -4,17 +4,17 @@
     ├── TerminalError                trying again cannot help: a person or another attempt must act
     │   ├── ConfigurationError       a setting, a column or an argument is wrong
     │   │   ├── InvalidNameError     a name cannot become part of a transactional id
+    │   │   ├── BrokerTooOldError    a broker lacks a request that exactly-once needs, whoever made it
     │   │   ├── TopicError           a topic or partition is missing or does not fit
     │   │   ├── SchemaRefusedError       the registry refuses the values' schema, or the columns do not fit it
     │   │   ├── OtherClusterError    the attempt was written to another Kafka cluster than the connection leads to
     │   │   ├── OtherLedgerError     this process opens another ledger than the one that the load is noted in
     │   │   └── ToolMissingError     a program on the machine is missing or too old
     │   ├── AccessError              the broker refuses the credentials or the operation
-    │   ├── BrokerTooOldError        the broker lacks a request that exactly-once needs
     │   ├── RecordError              a record cannot be written (too large, wrong type, unknown partition)
     │   ├── ManifestError            the manifest is missing, of another attempt, torn or of an unknown version
     │   ├── UndecidableError         the attempt can no longer be committed (superseded, aborted, too late)
-    │   │   └── SupersededError      the attempt was given up while its Spark application wrote it
+    │   │   └── SupersededError      the attempt was superseded or aborted while it was written
     │   ├── CheckFailedError         the author's check refused the load
     │   ├── DualWriteError           the author's SQL beside the decision failed: nothing is decided
     │   ├── ProducerFencedError      the writer's own transaction was ended or taken over
@@ -25,9 +25,11 @@
     └── TransientError               the same call may succeed later; nothing was lost by failing now
         ├── BrokerUnavailableError   no broker, no coordinator, no leader answered
         ├── RegistryUnavailableError no schema registry answered
-        ├── LedgerUnavailableError   the metadata DB is locked or gone
+        ├── LedgerUnavailableError   the ledger's database is locked or gone
         │   └── LedgerNotReadyError  there is no ledger in it, or one that is not upgraded yet
         ├── StorageUnavailableError  the object store with the manifests did not answer
+        ├── StreamError              the stream of rows that prepare reads (engine="arrow") ended in an error
+        ├── StoppedError             prepare (engine="arrow") was told to stop
         └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
 
 Every error says what to do next, and carries the ids it knows as attributes, so that a log line at night
@@ -62,7 +64,9 @@ __all__ = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "StoppedError",
     "StorageUnavailableError",
+    "StreamError",
     "SupersededError",
     "TerminalError",
     "TooLargeToCopyError",
@@ -180,8 +184,8 @@ class AccessError(TerminalError):
     """The broker refuses the credentials, or an ACL is missing."""
 
 
-class BrokerTooOldError(TerminalError):
-    """The broker lacks a request that exactly-once needs."""
+class BrokerTooOldError(ConfigurationError):
+    """A broker lacks a request that exactly-once needs, or has an older one. Whose broker it is plays no part."""
 
 
 class RecordError(TerminalError):
@@ -197,7 +201,7 @@ class UndecidableError(TerminalError):
 
 
 class SupersededError(UndecidableError):
-    """The attempt was aborted in the ledger while its Spark application wrote it, which has noticed that and ended."""
+    """The attempt was aborted in the ledger while it was written, and its writer has noticed that and ended."""
 
 
 class CheckFailedError(TerminalError):
@@ -243,7 +247,7 @@ class RegistryUnavailableError(TransientError):
 
 
 class LedgerUnavailableError(TransientError):
-    """The metadata DB is locked or unreachable."""
+    """The ledger's database is locked or unreachable."""
 
 
 class LedgerNotReadyError(LedgerUnavailableError):
@@ -252,6 +256,14 @@ class LedgerNotReadyError(LedgerUnavailableError):
 
 class StorageUnavailableError(TransientError):
     """The object store with claims and manifests did not answer, or it is unknown whether it has written."""
+
+
+class StreamError(TransientError):
+    """The stream of rows that prepare reads in its own process ended in an error: nothing of it is visible."""
+
+
+class StoppedError(TransientError):
+    """prepare was told to stop while it wrote in its own process, and has ended what it had written."""
 
 
 class NotFinishedError(TransientError):

@@ -80,7 +80,11 @@ def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whol
             raise InDoubtError(
                 f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
                 remedy="Look at it with `airflow-kafka-eos loads show`, finish it with `airflow-kafka-eos loads "
-                "recover`, and clear the group then; or load under another load_key",
+                "recover`, and clear the group then. Else give it up first, by `airflow-kafka-eos loads give-up`, and "
+                "load under another load_key"
+                if newest.state is LoadState.IN_DOUBT
+                else "It stays as it is, and its key is not loaded again. `airflow-kafka-eos loads show` says what of "
+                "it is visible; load the same data under another load_key",
                 load=str(load_of(first, newest.number)),
             )
         case LoadState.COMMITTED:

@@ -45,8 +45,8 @@ def get_provider_info() -> dict[str, Any]:
     """The ``apache_airflow_provider`` entry point."""
     name = "Kafka exactly-once loads"
 
-    def modules(package: str, *names: str) -> list[dict[str, Any]]:
-        found = [f"airflow_kafka_eos.{package}.{module}" for module in names]
+    def modules(*names: str) -> list[dict[str, Any]]:
+        found = [f"airflow_kafka_eos.{module}" for module in names]
         return [{"integration-name": name, "python-modules": found}]
 
     return {
@@ -58,14 +58,24 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": name,
                 "external-doc-url": "https://kafka.apache.org/documentation/",
+                # of the repository, as Airflow's own providers have them
+                "how-to-guide": ["/docs/quick-start.md", "/docs/howto-dag-authors.md", "/docs/howto-on-call.md"],
                 "tags": ["apache"],
             }
         ],
         "cli": ["airflow_kafka_eos.cli.get_kafka_eos_cli_commands"],
-        "operators": modules("operators", "begin", "prepare", "decide", "commit", "maintenance"),
-        "sensors": modules("sensors", "cleanup", "loaded"),
-        "triggers": modules("triggers", "polling"),
-        "hooks": modules("hooks", "kafka_eos"),
+        "operators": modules(
+            *("operators.begin", "operators.prepare", "operators.own_submitter", "operators.collect"),
+            *("operators.decide", "operators.commit", "operators.maintenance"),
+        ),
+        "sensors": modules("sensors"),
+        "triggers": modules("triggers"),
+        "hooks": modules("hooks"),
+        "bundles": modules("dag_bundle"),
+        "extra-links": [
+            "airflow_kafka_eos.operators.links.AlreadyCommittedLink",
+            "airflow_kafka_eos.plugin.airflow_plugin.KafkaTransactionsLink",
+        ],
         "connection-types": [LEDGER_CONNECTION],
         "config": provider_config(),
     }

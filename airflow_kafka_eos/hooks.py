@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
+from airflow.providers.common.compat.sdk import conf, mask_secret
 from airflow.sdk import BaseHook
-from airflow.sdk.configuration import conf
-from airflow.sdk.log import mask_secret
+from asgiref.sync import sync_to_async
 
 from airflow_kafka_eos.config import OPTIONS, setting
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
@@ -34,7 +34,7 @@ class Resolved:
         """Open the ledger alone; close it afterwards.
 
         :param existing: never make or upgrade one (``Ledger.open_existing``).
-        :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
+        :raises LedgerUnavailableError: the ledger's database does not answer, or is not upgraded.
         :raises OtherLedgerError: ``existing``, and there is none.
         """
         from airflow_kafka_eos.ledger.ledger import Ledger
@@ -114,17 +114,14 @@ class KafkaEosHook(BaseHook):
         """The same, for triggers."""
         kafka = await self.aget_connection(self.kafka_conn_id)
         ledger = await self.aget_connection(self.ledger_conn_id) if self.ledger_conn_id else None
-        return self._resolved(kafka, ledger)
+        # Google's provider reads a connection of its own, which waits
+        return await sync_to_async(self._resolved)(kafka, ledger)
 
     def _resolved(self, kafka: Any, ledger: Any) -> Resolved:
-        from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+        from airflow_kafka_eos.kafka_connection import settings_of
         from airflow_kafka_eos.ledger.location import default_url
 
-        try:
-            settings = KafkaSettings.from_mapping(kafka.extra_dejson)
-        except ConfigurationError as e:
-            e.message = f"Airflow connection {self.kafka_conn_id!r}: {e.message}"
-            raise
+        settings = settings_of(self.kafka_conn_id, kafka.extra_dejson)
         if ledger is None:
             _check_one_host(conf.get("core", "executor"))
         return Resolved(settings, ledger_url(ledger) if ledger is not None else default_url())

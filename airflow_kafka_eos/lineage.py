@@ -1,4 +1,4 @@
-"""What a load that readers see tells others: asset events, OpenLineage's facets, numbers for Airflow's Stats.
+"""What a load that readers see tells others: asset events and OpenLineage's facets.
 
 Asset events: one for each topic, once per load (docs/assets.md).
 
@@ -18,20 +18,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetRef, AssetUniqueKey
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
-from airflow.sdk.observability.stats import gauge, incr, normalize_name_for_stats, timing
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TerminalError
-from airflow_kafka_eos.load import LoadIdentity
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How the names of all numbers begin (docs/howto-on-call.md names them all).
-PREFIX = "kafka_eos"
 #: Airflow has the success of whoever acquired the lease by then, on a busy machine too.
 LEASE_TTL = timedelta(seconds=60)
 #: Nobody waits longer.
@@ -274,20 +271,30 @@ def _extra(arrival: Mapping[str, Any], topic: str | None) -> dict[str, Any]:
 def _has_event(key: AssetUniqueKey) -> bool:
     """Whether the asset was made, active or not: Airflow makes those that no DAG names with their first event."""
     try:
-        return bool(list(_past(key).limit(1)))
+        return bool(_past(key.to_asset(), limit=1))
     except AirflowRuntimeError:
         return False
 
 
-def _past(key: AssetUniqueKey) -> Any:
-    from airflow.sdk.execution_time.context import InletEventsAccessor
+def _past(of: Asset | AssetAlias, *, since: datetime | None = None, limit: int) -> Sequence[Any]:
+    """Events that Airflow has, the oldest first.
 
-    return InletEventsAccessor(asset_name=key.name, asset_uri=key.uri)
+    :raises AirflowRuntimeError: Airflow does not say.
+    """
+    from airflow.sdk.execution_time.context import InletEventsAccessors
+
+    found: Any = InletEventsAccessors([of])[of]
+    if isinstance(found, list):  # Airflow 3.1 has no filters, and gives all there are
+        return [event for event in found if since is None or event.timestamp >= since][:limit]
+    return list((found.after(since.isoformat()) if since else found).limit(limit))
 
 
 def _assets_of(alias: AssetAlias) -> set[AssetUniqueKey]:
     """Those that were told of by this alias, active or not. None: Airflow does not say, and a lease is acquired."""
-    from airflow.sdk.execution_time.comms import AssetsByAliasResult, GetAssetsByAlias
+    try:
+        from airflow.sdk.execution_time.comms import AssetsByAliasResult, GetAssetsByAlias
+    except ImportError:  # before Airflow 3.3
+        return _assets_of_events(alias)
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
     try:
@@ -299,11 +306,19 @@ def _assets_of(alias: AssetAlias) -> set[AssetUniqueKey]:
     return {AssetUniqueKey(asset.name, asset.uri) for asset in answer.assets}
 
 
+def _assets_of_events(alias: AssetAlias) -> set[AssetUniqueKey]:
+    """The same, from the alias's events: where the events of an asset are gone, it has a lease again."""
+    try:
+        events = _past(alias, limit=MAX_EVENTS)
+    except AirflowRuntimeError:
+        return set()
+    return {AssetUniqueKey(event.asset.name, event.asset.uri) for event in events}
+
+
 def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
-    past = _past(key)
     since = datetime.fromisoformat(arrival["decided_at"]) - CLOCKS_APART
     try:
-        events = list(past.after(since.isoformat()).limit(MAX_EVENTS))
+        events = _past(key.to_asset(), since=since, limit=MAX_EVENTS)
     except AirflowRuntimeError as e:
         # twice is better than never
         log.warning("events of %s cannot be read: this load sends its own, maybe for the second time: %s", key.uri, e)
@@ -339,41 +354,3 @@ def lineage_of(
             )
         )
     return OperatorLineage(outputs=outputs)
-
-
-def send_gauges(namespace: str, numbers: Mapping[str, int]) -> None:
-    """What is now, by name."""
-    for number, value in numbers.items():
-        _send(gauge, namespace, number, value)
-
-
-def count(namespace: str, number: str, by: int) -> None:
-    """What happened so many times more."""
-    if by > 0:
-        _send(incr, namespace, number, by)
-
-
-def count_arrival(load: LoadIdentity, arrival: Mapping[str, Any], now: datetime) -> None:
-    """A load that readers see for the first time.
-
-    :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load.
-    """
-    for number, by in (
-        ("loads", 1),
-        ("records", arrival["records"] or 0),
-        ("attempts", arrival["attempt"]),
-        ("repaired_transactions", arrival["repaired"]),
-    ):
-        count(load.namespace, number, by)
-    passed = max(timedelta(0), now - datetime.fromisoformat(arrival["decided_at"]))
-    _send(timing, load.namespace, "decided_to_visible", passed)
-
-
-def _send(send: Callable[..., None], namespace: str, number: str, value: float | timedelta) -> None:
-    """Twice, as Airflow sends its own while it keeps their former names: ``kafka_eos.<number>`` with the namespace as a
-    tag, and ``kafka_eos.<namespace>.<number>`` for a StatsD without tags, where namespaces would overwrite each other.
-    """
-    send(f"{PREFIX}.{number}", value, tags={"namespace": namespace})
-    # a dot in the name would make a level of its own
-    level = normalize_name_for_stats(namespace, log_warning=False).replace(".", "_")
-    send(f"{PREFIX}.{level}.{number}", value)

@@ -1,4 +1,4 @@
-"""What a load is, which states it may have, and which moves between them are allowed."""
+"""What a load is, its states and the moves between them, verdicts, and the words of its settings (enums)."""
 
 from __future__ import annotations
 
@@ -89,6 +89,16 @@ NamingText = Literal["pooling", "incrementing"]
 TwoPhaseCommitText = Literal["auto", "required", "off"]
 OnCommittedText = Literal["skip", "fail", "reload"]
 WriterText = Literal["auto", "arrow", "confluent"]
+EngineText = Literal["spark", "arrow"]
+
+
+class Engine(Choice):
+    """What runs the author's job and prepares the load."""
+
+    #: a Spark application, by spark-submit
+    SPARK = "spark"
+    #: prepare's own process: a stream of Arrow record batches
+    ARROW = "arrow"
 
 
 class TransactionScope(Choice):

@@ -249,7 +249,7 @@ def load(text: str, expected: AttemptRef) -> Manifest:
         if found != expected:
             raise refuse(f"the manifest is of {found} (ledger {found.ledger_id}), not of this attempt")
         if "given_up" in document:
-            raise refuse(f"Spark gave this attempt up: {document['given_up']}")
+            raise refuse(f"prepare gave this attempt up: {document['given_up']}")
         manifest = Manifest(
             attempt=found,
             created_at=str(document["created_at"]),

@@ -13,14 +13,14 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSensorTimeout
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
 from airflow_kafka_eos.arguments import Duration, check_bool, check_text, check_topics, duration
 from airflow_kafka_eos.config import deferrable as in_the_triggerer
 from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TransientError
-from airflow_kafka_eos.lineage import LEASE_TTL, alias_of, announce, check_server, count_arrival, server_of
+from airflow_kafka_eos.lineage import LEASE_TTL, alias_of, announce, check_server, server_of
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import (
@@ -33,6 +33,7 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
     task_of,
 )
+from airflow_kafka_eos.stats import count_arrival
 from airflow_kafka_eos.triggers import OTHER_LEDGER, CleanupTrigger, LoadedTrigger
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def before_polling(self, owner: str) -> None:
         """What has to be asked once, before the first poll. Nothing here."""
+
+    def has_looked(self, ledger: Ledger) -> None:
+        """Behind each look of its own, whatever that has found. Nothing here; never raises."""
 
     @abstractmethod
     def new_poll(self, owner: str) -> Poll:
@@ -142,7 +146,10 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
         try:
             with self.open_session(FINAL_WHEN_DECIDED) as session:
                 self._ledger_id = session.ledger.ledger_id
-                return poll(session)
+                try:
+                    return poll(session)
+                finally:
+                    self.has_looked(session.ledger)
         except TransientError as e:
             return f"{type(e).__name__}: {e}"  # a broker that is away is waited for like everything else
 
@@ -290,6 +297,11 @@ class CleanupLoadSensor(PollingLoadSensor):
     What only commit or a person can end (a decided transaction was lost, its load given up, or one hangs and ALTER on
     the Cluster is missing) is not waited for. It is a warning in the log and ``problem`` in the result, no failure:
     loaded, which has waited for commit, fails the run.
+
+    An application may begin behind it: its cluster was still starting when the task that has submitted it was killed.
+    So cleanup leaves a note for those of its attempts, as whoever opens the next attempt does (rule:
+    writers-have-a-deadline). A store that does not answer is tried at each look, and once more at the end; behind that
+    it is a warning: whether Kafka is clean does not hang on it, and the next begin leaves the note.
     """
 
     trigger_class = CleanupTrigger
@@ -301,6 +313,8 @@ class CleanupLoadSensor(PollingLoadSensor):
         self.quiet_period = wanted
         self._up_to = 0
         self._poll: CleanPoll | None = None
+        self._is_told = False
+        self._why_untold: Exception | None = None
 
     def before_polling(self, owner: str) -> None:
         """See :meth:`look_up`."""
@@ -339,10 +353,51 @@ class CleanupLoadSensor(PollingLoadSensor):
         )
         return self._poll
 
+    def has_looked(self, ledger: Ledger) -> None:
+        """Tell the applications of its attempts that these are over, once, behind the sweep that has made them so."""
+        if not self._is_told:
+            self._tell_superseded(ledger, self._up_to)
+
+    def _tell_superseded(self, ledger: Ledger, up_to: int) -> None:
+        from airflow_kafka_eos.operators.look_ahead import store_of_group
+        from airflow_kafka_eos.operators.submitting import left_behind, note_superseded
+
+        try:
+            rows = ledger.attempts(self.load_identity)
+            behind = left_behind(rows, up_to=up_to)
+            store = store_of_group(self, upstream=True) if behind else None
+            if store is not None:
+                note_superseded(store, ledger.ledger_id, behind)
+        except Exception as e:  # whatever a store's library raises: Kafka can be swept without it
+            self._why_untold = e
+        else:
+            self._why_untold = None
+            # else the sweep has not come so far
+            self._is_told = not any(row.is_undecided for row in rows if row.number <= up_to)
+
+    def _tell_at_last(self, owner: str) -> None:
+        """Where the triggerer has waited, which does not know the store; or the store did not answer before."""
+        from airflow_kafka_eos.protocol.cleanup.poll import own_number
+
+        try:
+            with self._resolve().ledger(existing=True) as ledger:
+                own = own_number(ledger.attempts(self.load_identity), owner)
+                self._tell_superseded(ledger, self._up_to or own)
+        except Exception as e:  # the sweep is done, whatever becomes of this
+            self._why_untold = e
+        if self._why_untold is not None:
+            self.log.warning(
+                "load %s: an application of this run that begins only now is not told that its attempt is over; what "
+                "it opens stays open until its timeout, or until the next begin or maintenance ends it: %s",
+                self.load_identity, self._why_untold,
+            )  # fmt: skip
+
     def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
         """
         :raises AirflowFailException: see :func:`hidden_failure`.
         """
+        if not self._is_told:
+            self._tell_at_last(owner_of(context))
         problem = summary.get("problem")
         hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
         if hidden is not None:

@@ -16,8 +16,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG, BaseOperator, BaseSensorOperator
 
 from airflow_kafka_eos.argument_groups import PLACES
+from airflow_kafka_eos.arguments import shown
 from airflow_kafka_eos.errors import ConfigurationError, nearest
-from airflow_kafka_eos.load import OnCommittedText
+from airflow_kafka_eos.load import Engine, EngineText, OnCommittedText
 from airflow_kafka_eos.operators.base import LoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import TaskGroup, XComArg
 
     from airflow_kafka_eos.argument_groups import Checks, Transactions
+    from airflow_kafka_eos.operators.own_submitter import Submit
 
 
 class GroupArguments(TypedDict, total=False):
@@ -67,6 +69,9 @@ class SharedArguments(GroupArguments, total=False):
     asset_events: bool
     asset_server: str | None
     spark_args: Mapping[str, Any] | None
+    engine: EngineText
+    max_batch_bytes: int
+    submit: Submit | None
 
 
 class JobArguments(SharedArguments, total=False):
@@ -189,6 +194,49 @@ def check_spark_args(given: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"spark_args has {name!r}, which neither SparkSubmitOperator nor a task has",
                 remedy=f"Did you mean {near}" if near else "Spark's own settings go into spark_args={'conf': {…}}",
+            )
+
+
+def check_no_spark(given: Mapping[str, Any]) -> None:
+    """Whether a load that runs no spark-submit of its own is given what is its.
+
+    :raises ConfigurationError: naming the argument.
+    """
+    submit = given.get("submit")
+    if submit is not None:
+        _check_submit(given)
+    if given.get("engine") != Engine.ARROW:
+        return
+    of_tasks = _defaults(BaseOperator).keys() | _defaults(LoadOperator).keys()
+    of_spark = [f"spark_args={{{name!r}: …}}" for name in given.get("spark_args") or {} if name not in of_tasks]
+    if "spark_conn_id" in given:
+        of_spark.insert(0, f"spark_conn_id={given['spark_conn_id']!r}")
+    if of_spark:
+        raise ConfigurationError(
+            f"{of_spark[0]} is of Spark, and engine='arrow' starts none",
+            remedy="Leave it out, or use engine='spark'",
+        )
+
+
+def _check_submit(given: Mapping[str, Any]) -> None:
+    from airflow_kafka_eos.operators.own_submitter import Submit
+
+    submit = given["submit"]
+    if not isinstance(submit, Submit):
+        raise ConfigurationError(
+            f"submit={shown(submit)} is of type {type(submit).__name__}, not Submit",
+            remedy="Write submit=Submit(YourOperator, …), after `from airflow_kafka_eos import Submit`",
+        )
+    if given.get("engine", Engine.SPARK) != Engine.SPARK:
+        raise ConfigurationError(
+            f"engine={given['engine']!r} runs in Airflow's worker, and submit= names an operator that runs Spark",
+            remedy="Leave one of them out",
+        )
+    for name in ("spark_conn_id", "spark_args"):
+        if given.get(name):
+            raise ConfigurationError(
+                f"{name}={shown(given[name])} is of spark-submit by this package, and submit= names another operator",
+                remedy=f"Give it to that operator: Submit(…, argument=…), and leave {name} out",
             )
 
 

@@ -16,9 +16,12 @@ from airflow_kafka_eos.load import OnCommitted
 from airflow_kafka_eos.mapped import MappedLoads
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
+from airflow_kafka_eos.operators.collect import CollectLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
+from airflow_kafka_eos.operators.own_submitter import OwnSubmitter, check_shared, put_before
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.operators.preparing import PreparingOperator
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 from airflow_kafka_eos.signatures import (
     GroupArguments,
@@ -26,6 +29,7 @@ from airflow_kafka_eos.signatures import (
     PartialArguments,
     arguments_of,
     check_names,
+    check_no_spark,
     check_spark_args,
 )
 
@@ -106,6 +110,11 @@ class ExactlyOnceLoad(TaskGroup):
         has written to (docs/assets.md). False: ``outlets`` alone.
     :param asset_server: one ``host:port`` or a name of the cluster; None: the connection's first bootstrap server.
     :param spark_args: further keyword arguments of SparkSubmitOperator, such as ``conf`` or ``driver_memory``.
+    :param engine: ``spark``, the default: prepare is a spark-submit. ``arrow``: the job runs in the worker, is called
+        as ``function(**job_args)``, and returns what has the Arrow C stream protocol (docs/arrow-engine.md).
+    :param max_batch_bytes: engine ``arrow``: a batch of that stream above it fails prepare; default 256 MiB.
+    :param submit: another operator than spark-submit that runs the application, as ``Submit(LivyOperator, …)``: the
+        group then has ``begin >> submit >> collect >> decide`` (docs/any-submitter.md).
     :param arguments: and keyword arguments of TaskGroup, such as ``tooltip`` or ``default_args``.
     """
 
@@ -118,6 +127,7 @@ class ExactlyOnceLoad(TaskGroup):
         if spark_args is not None:
             check_mapping("spark_args", spark_args)
             check_spark_args(spark_args)
+        check_no_spark(given)
         check_mapping("default_args", given.get("default_args", {}))
         outlets = given.get("outlets", ())
         check_assets("outlets", outlets)
@@ -146,14 +156,25 @@ class ExactlyOnceLoad(TaskGroup):
                 begun = f"ti.xcom_pull(task_ids='{self.begin.task_id}', map_indexes=ti.map_index)"
                 of_load["load_key"] = f"{{{{ {begun}['load_key'] }}}}"
             after = of_load | {"trigger_rule": "all_success"}
-            self.prepare = PrepareLoadOperator(
-                task_id="prepare",
-                conn_id=spark_conn_id,
-                outlets=[],
-                **arguments_of(PrepareLoadOperator, given),
-                **after,
-                **(spark_args or {}),
-            )
+            submit = given.get("submit")
+            #: the operator of the author's own that submits the application
+            self.submit: OwnSubmitter | None = None if submit is None else submit.task()
+            #: what has the load's arguments: prepare; or collect, behind that operator
+            self.prepare: PreparingOperator
+            if self.submit is None:
+                self.prepare = PrepareLoadOperator(
+                    task_id="prepare",
+                    conn_id=spark_conn_id,
+                    outlets=[],
+                    **arguments_of(PrepareLoadOperator, given),
+                    **after,
+                    **(spark_args or {}),
+                )
+            else:
+                self.prepare = CollectLoadOperator(
+                    task_id="collect", outlets=[], **arguments_of(CollectLoadOperator, given), **after
+                )
+                check_shared(self.submit, self.prepare)
             self.decide = DecideLoadOperator(
                 task_id="decide", outlets=[], **arguments_of(DecideLoadOperator, given), **after
             )
@@ -162,14 +183,19 @@ class ExactlyOnceLoad(TaskGroup):
                     f"margin={self.decide.margin} does not fit hold_time={self.prepare.hold_time}",
                     remedy="Set hold_time to more than the margin; both are timedeltas, or seconds",
                 )
-            self.commit = CommitLoadOperator(task_id="commit", outlets=[], **after)
+            self.commit = CommitLoadOperator(
+                task_id="commit", outlets=[], **arguments_of(CommitLoadOperator, given), **after
+            )
             self.cleanup = CleanupLoadSensor(
                 task_id="cleanup", outlets=[], **arguments_of(CleanupLoadSensor, given), **waiting, **of_load
             )
             self.loaded = LoadedSensor(
                 task_id="loaded", outlets=list(outlets), **arguments_of(LoadedSensor, given), **waiting, **after
             )
-        self.begin >> self.prepare >> self.decide >> self.commit >> [self.cleanup, self.loaded]
+        self.begin >> (self.submit or self.prepare)
+        if self.submit is not None:
+            put_before(self.submit, self.prepare)
+        self.prepare >> self.decide >> self.commit >> [self.cleanup, self.loaded]
         self.cleanup.as_teardown(setups=self.begin, on_failure_fail_dagrun=True)
 
     @classmethod

@@ -199,7 +199,7 @@ async def report_unfinished_loads(
     :param load_name: only loads of that name; None: of the whole namespace.
     :returns: JSON: ``unfinished``, how many loads are neither committed, aborted nor given up, and ``oldest``:
         ``load``, ``state`` and ``updated_at`` of the first 20 of them. The log has all of them, with their reasons.
-    :raises LedgerUnavailableError: the metadata DB does not answer.
+    :raises LedgerUnavailableError: the ledger's database does not answer.
     :raises OtherLedgerError: there is no ledger on the triggerer's host.
     """
     namespace = setting("namespace", namespace)

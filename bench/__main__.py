@@ -7,12 +7,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from airflow_kafka_eos.sandbox.jars import cache_root
 from bench import jvm
 from bench.broker import Broker
-from bench.cases import CONTESTANTS, Case, Contestant, Knobs, takes_part
+from bench.cases import CONTESTANTS, Case, Contestant, Knobs, takes_part, writes_steadily
 from bench.data import Dataset, dataset
 from bench.encoding import NoEncoder, encoding
 from bench.ending import ending
@@ -49,7 +50,7 @@ class Bench:
 
     def records(self, size: str, count: int) -> Dataset:
         """Made when first asked for."""
-        return dataset(self.root, size, count, self.knobs.tasks, self.knobs.partitions)
+        return dataset(self.root, size, count, self.knobs.tasks, self.knobs.partitions, self.knobs.parquet)
 
     def warm_up(self) -> None:
         """Not counted, for compilers and caches: everybody with fewer records, which are read back; then with all."""
@@ -74,6 +75,18 @@ class Bench:
                     run = self._measure(f"round {round_}", contestant, case, records, round_)
                     if run is not None:
                         self.results.runs.append(run)
+
+    def steady(self) -> None:
+        """Many writes of one contestant, one after the other, then of the next: what changes as a process goes on."""
+        for case in self.knobs.chosen_cases():
+            records = self.records(case.size, self.knobs.records_of(case.size))
+            for contestant in self._taking_part(case, 1):
+                if writes_steadily(contestant):
+                    for number in range(1, self.knobs.steady + 1):
+                        run = self._measure(f"steady {number}", contestant, case, records, number)
+                        if run is None:
+                            break
+                        self.results.steady.append(run)
 
     def cold(self) -> None:
         """Each in a process of its own, which is ended afterwards."""
@@ -128,8 +141,7 @@ class Bench:
 
     def _load(self, host: Host, contestant: Contestant, records: Dataset) -> None:
         if self._loaded.get(host) != records:
-            files = {"files": ",".join(map(str, records.parquet_files))}
-            host.ask("load", files if contestant.host == "spark" else {"file": records.java_file})
+            self.stage.load(host, contestant.host, records)
             self._loaded[host] = records
 
     def _measure(
@@ -168,11 +180,15 @@ def main() -> int:
     for log in root.glob("*.log"):
         log.unlink()  # of the last run
     say("building what Java needs")
-    java = jvm.built(root)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=root) as work, Broker(Path(work) / "broker") as broker:
+    java, sink = jvm.built(root), jvm.spark_sink(root, version("pyspark"))
+    with (
+        tempfile.TemporaryDirectory(prefix="run-", dir=root) as work,
+        Broker(Path(work) / "broker", knobs.brokers) as broker,
+    ):
         bench = Bench(knobs, Stage(broker, root, Path(work), knobs.partitions), root)
-        bench.results.environment = environment(knobs, java, broker.version)
+        bench.results.environment = environment(knobs, java, sink, broker.version)
         steps: list[Callable[[], None]] = [bench.warm_up, bench.rounds]
+        steps += [bench.steady] if knobs.steady else []
         steps += [bench.encode, bench.commit] if knobs.extras else []
         steps += [bench.cold] if knobs.cold else []
         try:

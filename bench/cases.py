@@ -12,6 +12,8 @@ TIMEOUT_MS = 600_000
 LINGER_MS = "200"
 
 SAME, DEFAULTS = "512 KiB", "default"
+#: The Parquet files that Spark reads; see :mod:`bench.data`.
+PLAIN, ZSTD = "plain", "zstd"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ CASES = tuple(Case(size, codec) for size in ("small", "large") for codec in ("no
 class Contestant:
     """Somebody who writes.
 
-    :param host: ``spark``, ``flink`` or ``java``: in which process.
+    :param host: ``spark``, ``arrow``, ``flink`` or ``java``: in which process.
     :param batches: ``512 KiB`` with zstd at level 3, the same for all; or its own defaults for both.
     :param given: what its process is told beside topic, id and Kafka's settings.
     :param slow: it takes part in few rounds only (knob SLOW_ROUNDS).
@@ -60,26 +62,49 @@ class Contestant:
     def writes(self) -> bool:
         return self.name != "floor"
 
+    @property
+    def java_client(self) -> bool:
+        """Whether its producer is Java's, not librdkafka or ours, which has librdkafka's names."""
+        return self.host in ("flink", "java") or self.given.get("writer") == "spark-sink"
+
+    @property
+    def transactional(self) -> bool:
+        return self.given.get("writer") != "spark-sink"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it writes keys; else values alone."""
+        return "key" in self.given.get("columns", "key,value").split(",")
+
 
 def _ours(writer: str, scope: str) -> dict[str, str]:
     return {"writer": "kafka_eos", "option.writer": writer, "option.transaction.scope": scope}
 
 
+_KEYLESS = {"columns": "value"}
+
+
 _ARROW = "ours, arrow writer, scope task"
+_LOAD = "ours, arrow writer, scope load"
 _FOREACH = "foreachPartition, confluent-kafka row by row"
 _BATCH = "mapInArrow, confluent-kafka produce_batch"
+_SINK = "Spark's own Kafka sink, at least once"
 _SLOW_DEFAULTS = ("small-none",)
 
 CONTESTANTS = (
     Contestant("floor", "spark", "Spark → Python Arrow transfer alone", given={"writer": "floor"}),
     Contestant("arrow-task", "spark", _ARROW, given=_ours("arrow", "task")),
     Contestant("arrow-task", "spark", _ARROW, DEFAULTS, _ours("arrow", "task")),
-    Contestant("arrow-load", "spark", "ours, arrow writer, scope load", given=_ours("arrow", "load")),
+    Contestant("arrow-load", "spark", _LOAD, given=_ours("arrow", "load")),
+    Contestant("arrow-task-keyless", "spark", f"{_ARROW}, no keys", given=_ours("arrow", "task") | _KEYLESS),
+    Contestant("arrow-load-keyless", "spark", f"{_LOAD}, no keys", given=_ours("arrow", "load") | _KEYLESS),
     Contestant("confluent", "spark", "ours, confluent writer", given=_ours("confluent", "task"), slow=True),
     Contestant("foreach", "spark", _FOREACH, given={"writer": "foreach"}, slow=True),
     Contestant("foreach", "spark", _FOREACH, DEFAULTS, {"writer": "foreach"}, slow=True, cases=_SLOW_DEFAULTS),
     Contestant("produce-batch", "spark", _BATCH, given={"writer": "produce-batch"}),
     Contestant("produce-batch", "spark", _BATCH, DEFAULTS, {"writer": "produce-batch"}),
+    Contestant("spark-sink", "spark", _SINK, given={"writer": "spark-sink"}),
+    Contestant("spark-sink", "spark", _SINK, DEFAULTS, {"writer": "spark-sink"}),
     *(
         Contestant(f"flink-{naming}", "flink", f"Flink KafkaSink, {naming} names", batches, {"naming": naming.upper()})
         for naming in ("incrementing", "pooling")
@@ -88,28 +113,58 @@ CONTESTANTS = (
     *(Contestant("java", "java", "Java producer, two threads, from memory", batches) for batches in (SAME, DEFAULTS)),
 )  # fmt: skip
 
-#: What the issue asks for: (name, numerator, denominator, at least). The faster of several denominators counts.
+
+
+@dataclass(frozen=True)
+class Target:
+    """How many times as fast one should be as the fastest of some others.
+
+    :param aims: at least, by the name of the case; the ratio is shown in the other cases, too.
+    """
+
+    title: str
+    one: str
+    others: tuple[str, ...]
+    aims: Mapping[str, float]
+
+
+def _aims(**by_size: float) -> dict[str, float]:
+    return {case.name: by_size[case.size] for case in CASES if case.size in by_size}
+
+
+#: What the issues ask for.
 TARGETS = (
-    ("arrow writer / foreachPartition", "arrow-task", ("foreach", "foreach@default"), 9.0),
-    ("arrow writer / produce_batch", "arrow-task", ("produce-batch", "produce-batch@default"), 3.0),
-    (
-        "arrow writer / Flink at its faster batch size",
-        "arrow-task",
-        ("flink-incrementing", "flink-pooling", "flink-incrementing@default", "flink-pooling@default"),
-        1.2,
+    Target("arrow writer / foreachPartition", "arrow-task", ("foreach", "foreach@default"), {"small-none": 9.0}),
+    Target(
+        "arrow writer / produce_batch", "arrow-task", ("produce-batch", "produce-batch@default"), {"small-none": 3.0}
     ),
-    ("arrow writer / Java producer at 512 KiB", "arrow-task", ("java",), 1.0),
-)
+    Target(
+        "arrow writer / Spark's own sink, at least once", "arrow-task", ("spark-sink", "spark-sink@default"),
+        _aims(small=2.0),
+    ),
+    Target(
+        "arrow writer / Flink at its faster batch size", "arrow-task",
+        ("flink-incrementing", "flink-pooling", "flink-incrementing@default", "flink-pooling@default"),
+        _aims(small=1.2, large=1.0),
+    ),
+    Target("arrow writer / Java producer at 512 KiB", "arrow-task", ("java",), {"small-none": 1.0}),
+    Target("scope load / scope task", "arrow-load", ("arrow-task",), _aims(small=0.6, large=0.6)),
+    Target(
+        "scope load / scope task, no keys", "arrow-load-keyless", ("arrow-task-keyless",), _aims(small=0.9, large=0.9)
+    ),
+)  # fmt: skip
 
 
 def kafka_settings(contestant: Contestant, case: Case, bootstrap_servers: str) -> dict[str, str]:
     """The client's own settings, by the names that Java's client or librdkafka have for them.
 
-    acks=all, idempotence and a transaction are what all of them have anyway; keys are placed by murmur2.
+    acks=all and idempotence are what all of them have anyway, and a transaction those who are exactly once; keys are
+    placed by murmur2.
     """
     settings = {"bootstrap.servers": bootstrap_servers, "compression.type": case.codec}
-    settings["transaction.timeout.ms"] = str(TIMEOUT_MS)
-    java = contestant.host in ("flink", "java")
+    java = contestant.java_client
+    if contestant.transactional:
+        settings["transaction.timeout.ms"] = str(TIMEOUT_MS)
     if not java:
         settings["partitioner"] = "murmur2_random"
     if contestant.batches == SAME:
@@ -133,6 +188,9 @@ class Knobs:
     warm_up_records: int = 1_000_000
     tasks: int = 2
     partitions: int = 4
+    brokers: int = 1
+    parquet: str = PLAIN
+    steady: int = 6
     only: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     cold: bool = True
@@ -144,7 +202,7 @@ class Knobs:
     def of(cls, environment: Mapping[str, str]) -> Knobs:
         """Read ``ROUNDS``, ``RECORDS``, ``ONLY`` and so on.
 
-        :raises ValueError: a number is none.
+        :raises ValueError: a number is none, or there is no such choice.
         """
         default = cls()
 
@@ -154,6 +212,12 @@ class Knobs:
         def words(name: str) -> tuple[str, ...]:
             return tuple(w.strip() for w in environment.get(name, "").split(",") if w.strip())
 
+        def one_of(name: str, otherwise: str, choices: tuple[str, ...]) -> str:
+            given = environment.get(name) or otherwise
+            if given not in choices:
+                raise ValueError(f"{name}={given}: use one of {', '.join(choices)}")
+            return given
+
         rounds = number("ROUNDS", default.rounds)
         records = number("RECORDS", default.records)
         return cls(
@@ -162,6 +226,10 @@ class Knobs:
             records=records,
             warm_up_records=min(records, number("WARM_UP", default.warm_up_records)),
             tasks=number("TASKS", default.tasks),
+            partitions=number("PARTITIONS", default.partitions),
+            brokers=int(one_of("BROKERS", str(default.brokers), ("1", "3"))),
+            parquet=one_of("PARQUET", default.parquet, (PLAIN, ZSTD)),
+            steady=number("STEADY", default.steady),
             only=words("ONLY"),
             cases=words("CASES"),
             cold=environment.get("COLD", "1") != "0",
@@ -175,7 +243,8 @@ class Knobs:
         """Where the results go: beside the code only when nothing was left out, so that a try replaces no figures."""
         if self.out:
             return self.out
-        return "bench" if self == replace(Knobs(), rounds=max(self.rounds, Knobs.rounds)) else ".bench"
+        more = {name: max(getattr(self, name), getattr(Knobs, name)) for name in ("rounds", "steady")}
+        return "bench" if self == replace(Knobs(), **more) else ".bench"
 
     def wants(self, contestant: Contestant) -> bool:
         """``ONLY`` names contestants by any part of their key."""
@@ -198,3 +267,8 @@ def takes_part(contestant: Contestant, case: Case, round_: int, knobs: Knobs) ->
     if contestant.slow and contestant.batches == DEFAULTS:
         return round_ == 1
     return round_ <= (knobs.slow_rounds if contestant.slow else knobs.rounds)
+
+
+def writes_steadily(contestant: Contestant) -> bool:
+    """Whether it makes many writes one after the other: all but the row-wise ones, at their own defaults ours only."""
+    return not contestant.slow and (contestant.batches == SAME or contestant.is_ours)

@@ -2,6 +2,9 @@
 
 Values are JSON as orders have it: numbers, names out of small and large sets, times, a few random ids. They neither
 repeat nor are they noise: zstd (level 3, 512 KiB) makes a fifth to a quarter of them, as of real JSON.
+
+The Parquet files that Spark reads are ``plain``, neither encoded nor compressed: then the least of the time goes into
+reading them. Or ``zstd``, compressed and dictionary-encoded, as people have them.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bench.cases import PLAIN, ZSTD
 from bench.murmur2 import partitions_of
 
 #: A change of what is in the records makes another folder.
@@ -29,49 +33,75 @@ WORDS = Path(__file__).with_name("words.txt").read_text().split()
 
 @dataclass(frozen=True)
 class Dataset:
-    """What was made. ``per_partition``: records that each Kafka partition must get (murmur2 of the key)."""
+    """What was made.
+
+    :param bytes: of keys and values together, as they are written.
+    :param per_partition: records that each Kafka partition must get (murmur2 of the key); None where no key says it.
+    :param parquet: ``plain`` or ``zstd``: which files Spark reads.
+    """
 
     name: str
     folder: Path
     records: int
     bytes: int
-    per_partition: tuple[int, ...]
+    per_partition: tuple[int, ...] | None
+    parquet: str = PLAIN
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the keys are written, too."""
+        return self.per_partition is not None
+
+    @property
+    def wanted(self) -> tuple[int, ...] | int:
+        """What :func:`bench.logcheck.check` is to find."""
+        return self.records if self.per_partition is None else self.per_partition
 
     @property
     def parquet_files(self) -> list[Path]:
-        """One for each Spark task; columns key and value, binary, neither encoded nor compressed."""
-        return sorted(self.folder.glob("part-*.parquet"))
+        """One for each Spark task; columns key and value, binary."""
+        return sorted(self.folder.glob(f"{self.parquet}-*.parquet"))
 
     @property
     def java_file(self) -> Path:
         """See ``Records.java``."""
         return self.folder / "records.bin"
 
+    def without_keys(self) -> Dataset:
+        """The same files, of which the values alone are written."""
+        return replace(self, bytes=self.bytes - self.records * KEY_BYTES, per_partition=None) if self.keyed else self
 
-def dataset(root: Path, name: str, records: int, tasks: int, partitions: int) -> Dataset:
+
+def dataset(root: Path, name: str, records: int, tasks: int, partitions: int, parquet: str = PLAIN) -> Dataset:
     """Make a set of records, or find the one that was made before.
 
     :param name: ``small`` (about 140 bytes of key and value) or ``large`` (about 1 KiB).
+    :param parquet: ``plain`` or ``zstd``.
     """
-    folder = root / f"{name}-{records}-{tasks}-{partitions}-v{FORMAT}"
+    folder = root / f"{name}-{records}-{tasks}-v{FORMAT}"
     if not folder.is_dir():
         unfinished = root / f".{folder.name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        _write(unfinished, name, records, tasks, partitions)
+        size = _write(unfinished, name, records, tasks)
+        (unfinished / "facts.json").write_text(json.dumps({"bytes": size}))
         unfinished.rename(folder)
-    facts = json.loads((folder / "facts.json").read_text())
-    return Dataset(name, folder, records, facts["bytes"], tuple(facts["per_partition"]))
+    size = json.loads((folder / "facts.json").read_text())["bytes"]
+    plain = Dataset(name, folder, records, size, _per_partition(folder, partitions))
+    if parquet == ZSTD:
+        _pack(plain)
+    return replace(plain, parquet=parquet)
 
 
-def _write(folder: Path, name: str, records: int, tasks: int, partitions: int) -> None:
-    counts, size = np.zeros(partitions, int), 0
+def _write(folder: Path, name: str, records: int, tasks: int) -> int:
+    """Returns the bytes of all keys and values."""
+    size = 0
     with open(folder / "records.bin", "wb") as java:
         java.write(np.array([records], ">i4").tobytes())
         for task in range(tasks):
             first, last = records * task // tasks, records * (task + 1) // tasks
             with pq.ParquetWriter(
-                folder / f"part-{task}.parquet",
+                folder / f"{PLAIN}-{task}.parquet",
                 pa.schema([("key", pa.binary()), ("value", pa.binary())]),
                 compression="none",
                 use_dictionary=False,
@@ -80,9 +110,35 @@ def _write(folder: Path, name: str, records: int, tasks: int, partitions: int) -
                 for chunk in _chunks(name, first, last):
                     parquet.write_table(chunk, row_group_size=CHUNK)
                     java.write(_with_lengths(chunk))
-                    counts += np.bincount(partitions_of(chunk["key"], partitions), minlength=partitions)
                     size += sum(pc.sum(pc.binary_length(column)).as_py() for column in chunk.columns)
-    (folder / "facts.json").write_text(json.dumps({"bytes": size, "per_partition": counts.tolist()}))
+    return size
+
+
+def _pack(plain: Dataset) -> None:
+    """The same rows once more, as people have them: a writer's defaults but for the codec."""
+    for file in plain.parquet_files:
+        packed = file.with_name(file.name.replace(PLAIN, ZSTD, 1))
+        if not packed.exists():
+            unfinished = packed.with_suffix(".unfinished")
+            read = pq.ParquetFile(file)
+            with pq.ParquetWriter(unfinished, read.schema_arrow, compression="zstd", use_dictionary=True) as writer:
+                for group in range(read.num_row_groups):
+                    writer.write_table(read.read_row_group(group), row_group_size=CHUNK)
+            unfinished.rename(packed)
+
+
+def _per_partition(folder: Path, partitions: int) -> tuple[int, ...]:
+    """Kept beside the records, for each number of partitions that was ever asked for."""
+    kept = folder / f"partitions-{partitions}.json"
+    if not kept.exists():
+        counts = np.zeros(partitions, int)
+        for file in folder.glob(f"{PLAIN}-*.parquet"):
+            keys = pq.read_table(file, columns=["key"])["key"]
+            counts += np.bincount(partitions_of(keys, partitions), minlength=partitions)
+        unfinished = kept.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(counts.tolist()))
+        unfinished.rename(kept)
+    return tuple(json.loads(kept.read_text()))
 
 
 def _chunks(name: str, first: int, last: int) -> Iterator[pa.Table]:

@@ -51,10 +51,10 @@ def _works(partitions: int) -> dict[str, Callable[[pa.RecordBatch], object]]:
         from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher
         from airflow_kafka_eos.kafka.producer.arrow.columns import read
         from airflow_kafka_eos.kafka.producer.arrow.encoding import encode, measure
-        from airflow_kafka_eos.kafka.producer.arrow.kernel import Kernel, kernel
         from airflow_kafka_eos.kafka.producer.arrow.partitioner import place
         from airflow_kafka_eos.kafka.producer.interface import Tally, TopicLimits, WriteTarget
         from airflow_kafka_eos.kafka.records.compression import compressor
+        from airflow_kafka_eos.kafka.records.kernel import Kernel, kernel
         from airflow_kafka_eos.load import LoadIdentity
         from airflow_kafka_eos.naming import TransactionalId
         from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition

@@ -14,7 +14,7 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 from bench.broker import Broker
 from bench.cases import TIMEOUT_MS
 from bench.identity import LEDGER, NAMESPACE
@@ -99,10 +99,12 @@ def _produce(wire: Wire, transactional_id: str, state: PreparedTxnState, topic: 
         ],
         max_version=_PRODUCE_VERSION,
     )
-    _until_taken(
-        lambda: int(wire.send_to_any(request).responses[0].partition_responses[0].error_code),
-        f"producing in {transactional_id}",
-    )
+
+    def send() -> int:
+        answer = wire.send_to_leader(TopicPartition(topic, partition), request)
+        return int(answer.responses[0].partition_responses[0].error_code)
+
+    _until_taken(send, f"producing in {transactional_id}")
 
 
 def _until_taken(send: Callable[[], int], what: str) -> None:

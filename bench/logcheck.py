@@ -18,6 +18,8 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH = 12
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _COMMIT = 1
+#: The first four fields of Found.
+_FATES = ("committed", "aborted", "open", "plain")
 
 
 class NotWhatWasWritten(Exception):
@@ -77,12 +79,15 @@ def _marker_type(segment: bytes | mmap.mmap, at: int) -> int:
     return int(struct.unpack_from(">h", segment, at + 1 + 1 + 1 + 1 + 1 + 2)[0])
 
 
-def scan_topic(data: Path, topic: str, partitions: int) -> list[Found]:
-    """All partitions of a topic below a broker's ``log.dirs``."""
+def scan_topic(data: Sequence[Path], topic: str) -> list[Found]:
+    """All partitions of a topic.
+
+    :param data: for each partition the ``log.dirs`` of the broker whose copy is read.
+    """
     found = []
-    for partition in range(partitions):
+    for partition, folder in enumerate(data):
         maps = []
-        for file in sorted((data / f"{topic}-{partition}").glob("*.log")):
+        for file in sorted((folder / f"{topic}-{partition}").glob("*.log")):
             with open(file, "rb") as opened:
                 if file.stat().st_size:
                     maps.append(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
@@ -92,15 +97,26 @@ def scan_topic(data: Path, topic: str, partitions: int) -> list[Found]:
     return found
 
 
-def check(found: Sequence[Found], wanted: Sequence[int]) -> None:
-    """Every partition has exactly its records, all of them committed, in transactions.
+def check(found: Sequence[Found], wanted: Sequence[int] | int, *, transactional: bool = True) -> None:
+    """Every partition has exactly its records, all of them committed; or all of them outside transactions.
 
-    :param wanted: records by partition.
+    :param wanted: records by partition; or of all partitions together, where no key says in which they belong.
+    :param transactional: False for those who write without transactions.
     :raises NotWhatWasWritten: it does not.
     """
+    if isinstance(wanted, int):
+        whole = Found(*(sum(getattr(one, fate) for one in found) for fate in _FATES))
+        _check_one("all partitions", whole, wanted, transactional)
+        return
     for partition, (one, count) in enumerate(zip(found, wanted, strict=True)):
-        if (one.committed, one.aborted, one.open, one.plain) != (count, 0, 0, 0):
-            raise NotWhatWasWritten(
-                f"partition {partition}: {count} records were to be committed, there are {one.committed} committed, "
-                f"{one.aborted} aborted, {one.open} open, {one.plain} outside transactions"
-            )
+        _check_one(f"partition {partition}", one, count, transactional)
+
+
+def _check_one(where: str, one: Found, count: int, transactional: bool) -> None:
+    right = Found(committed=count) if transactional else Found(plain=count)
+    if any(getattr(one, fate) != getattr(right, fate) for fate in _FATES):
+        aim = "committed" if transactional else "outside transactions"
+        raise NotWhatWasWritten(
+            f"{where}: {count} records were to be {aim}, there are {one.committed} committed, {one.aborted} aborted, "
+            f"{one.open} open, {one.plain} outside transactions"
+        )

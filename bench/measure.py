@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import zlib
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -50,18 +52,26 @@ class Stage:
         self._number = 0
 
     def start(self, kind: str) -> Host:
-        """A fresh process for ``spark``, ``flink`` or ``java``."""
+        """A fresh process for ``spark``, ``arrow``, ``flink`` or ``java``."""
         log = self.root / f"{kind}.log"
+        if kind == "arrow":
+            return Host([sys.executable, "-m", "bench.arrow_host"], log, {"PYTHONPATH": str(REPOSITORY)})
         if kind == "spark":
             environment = {
                 "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1",
                 "PYTHONDONTWRITEBYTECODE": "",
             }  # fmt: skip
-            return Host([sys.executable, "-m", "bench.spark_host"], log, environment)
+            jars = jvm.spark_sink(self.root, version("pyspark"))
+            return Host([sys.executable, "-m", "bench.spark_host", str(jars)], log, environment)
         java = jvm.built(self.root)
         if kind == "flink":
             return Host(jvm.flink_command(java), log)
         return Host(jvm.producer_command(java, self.broker.version), log)
+
+    def load(self, host: Host, kind: str, records: Dataset) -> None:
+        """Tell a process of this kind which records it will write."""
+        files = {"files": ",".join(map(str, records.parquet_files))}
+        host.ask("load", files if kind in ("spark", "arrow") else {"file": records.java_file})
 
     def write(self, host: Host, contestant: Contestant, case: Case, records: Dataset, round_: int) -> Run:
         """Have a contestant write all records, commit them, and check the log.
@@ -72,6 +82,8 @@ class Stage:
         """
         if not contestant.writes:
             return self._floor(host, contestant, case, records, round_)
+        if not contestant.keyed:
+            records = records.without_keys()
         ref = self.attempt(contestant)
         topic = self.broker.create_topic(self.partitions)
         try:
@@ -86,7 +98,7 @@ class Stage:
             broker_cpu = self.broker.cpu_seconds - broker
             self.broker.wait_ended(topic, self.partitions)
             found = self.broker.scan(topic, self.partitions)
-            check(found, records.per_partition)
+            check(found, records.wanted, transactional=contestant.transactional)
             if round_ < 0:
                 check_content(self.broker.bootstrap_servers, topic, self.partitions, records)
             log_bytes = sum(one.bytes for one in found)
@@ -116,7 +128,7 @@ class Stage:
         :raises NotAvailable: ours only, see there.
         """
         settings = kafka_settings(contestant, case, self.broker.bootstrap_servers)
-        given = {**contestant.given, **{f"kafka.{key}": value for key, value in settings.items()}}
+        given = {**{f"kafka.{key}": value for key, value in settings.items()}, **contestant.given}
         if contestant.is_ours:
             return self._options(ref, topic, given)
         return given | {"topic": topic, "id": f"bench-{ref.load.key}"}
@@ -153,8 +165,9 @@ def available(given: Mapping[str, str]) -> dict[str, str]:
     """
     for drop in ((), ("option.writer", "option.transaction.scope")):
         kept = {k: v for k, v in given.items() if k not in drop}
+        options = {k.removeprefix("option."): v for k, v in kept.items() if k.startswith(("option.", "kafka."))}
         try:
-            WriteOptions.parse({k.removeprefix("option."): v for k, v in kept.items() if k != "writer"})
+            WriteOptions.parse(options)
         except ConfigurationError as error:
             if given.get("option.writer") != "confluent":
                 raise NotAvailable(str(error)) from None
@@ -173,7 +186,8 @@ def check_content(
     wanted = 0
     for file in records.parquet_files:
         table = pq.read_table(file)
-        pairs = zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+        keys = table["key"].to_pylist() if records.keyed else itertools.repeat(b"", table.num_rows)
+        pairs = zip(keys, table["value"].to_pylist(), strict=True)
         wanted += sum(zlib.crc32(value, zlib.crc32(key)) for key, value in pairs)
     consumer = Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": topic, "isolation.level": "read_committed"}

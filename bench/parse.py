@@ -19,8 +19,8 @@ from dataclasses import dataclass
 AIRFLOWS_OWN = """
 import json, sys, time
 from airflow.sdk import DAG, BaseHook, BaseOperator, BaseSensorOperator, TaskGroup, task_group
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.triggers.base import BaseTrigger
 before, started = set(sys.modules), time.perf_counter()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.cases import CASES, CONTESTANTS, TARGETS, Contestant
-from bench.stats import Run, Summary, ratio, summaries
+from bench.stats import Run, Summary, ratio, steady, summaries
 
 #: A figure beside the writes: title, and rows of (what, value as text).
 Extra = tuple[str, list[tuple[str, str]]]
@@ -16,10 +16,17 @@ Extra = tuple[str, list[tuple[str, str]]]
 
 @dataclass
 class Results:
-    """All that was found. ``environment``: versions, cores, knobs. ``skipped``: contestant -> reason."""
+    """All that was found.
+
+    :param environment: versions, cores, knobs.
+    :param runs: warm and cold ones.
+    :param steady: writes one after the other in one process, of each contestant in their order.
+    :param skipped: contestant -> reason.
+    """
 
     environment: dict[str, str] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    steady: list[Run] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     extras: list[Extra] = field(default_factory=list)
 
@@ -49,6 +56,7 @@ def markdown(results: Results) -> str:
             lines += ["", f"## {records.records:,} records of {size:.0f} bytes, compression {case.codec}", ""]
             lines += table(_HEAD, rows)
     lines += _targets(found)
+    lines += _steady(results.steady)
     lines += _cold(results.runs, found)
     for title, extra in results.extras:
         lines += ["", f"## {title}", "", *table(("what", "figure"), extra)]
@@ -92,16 +100,45 @@ def _row(contestant: Contestant, one: Summary) -> list[str]:
 
 def _targets(found: dict[tuple[str, str], Summary]) -> list[str]:
     rows = []
-    for title, one, others, at_least in TARGETS:
+    for target in TARGETS:
         for case in CASES:
-            measured = ratio(found, case.name, one, others)
+            measured = ratio(found, case.name, target.one, target.others)
             if measured is not None:
-                aim = f"{at_least:g}" if case.name == "small-none" else ""
-                default = ratio(found, case.name, f"{one}@default", others)
+                aim = f"{target.aims[case.name]:g}" if case.name in target.aims else ""
+                default = ratio(found, case.name, f"{target.one}@default", target.others)
                 at_default = f"{default[0]:.2f}" if default is not None else ""
-                rows.append([title, case.name, f"{measured[0]:.2f}", at_default, aim, measured[1]])
+                rows.append([target.title, case.name, f"{measured[0]:.2f}", at_default, aim, measured[1]])
     head = ("how many times as fast", "case", "512 KiB", "ours at its default", "aim", "against")
     return ["", "## Against the others, warm", "", *table(head, rows)] if rows else []
+
+
+def _steady(runs: Sequence[Run]) -> list[str]:
+    found = steady(runs)
+    rows = []
+    for case in CASES:
+        for contestant in CONTESTANTS:
+            one = found.get((case.name, contestant.key))
+            if one is not None:
+                broker = [f"{part.broker_cpu:.2f}" if contestant.writes else "" for part in (one.first, one.last)]
+                rows.append(
+                    [
+                        contestant.title,
+                        contestant.batches if contestant.writes else "",
+                        case.name,
+                        str(one.writes),
+                        f"{one.first.seconds:.2f}",
+                        f"{one.last.seconds:.2f}",
+                        f"{one.first.client_cpu:.2f}",
+                        f"{one.last.client_cpu:.2f}",
+                        *broker,
+                    ]
+                )
+    head = (
+        "contestant", "batches", "case", "writes", "first s", "steady s", "first client CPU s/M",
+        "steady client CPU s/M", "first broker CPU s/M", "steady broker CPU s/M",
+    )  # fmt: skip
+    title = "## Steady: one write after the other in the same process, the first one and the last half"
+    return ["", title, "", *table(head, rows)] if rows else []
 
 
 def _cold(runs: Sequence[Run], found: Mapping[tuple[str, str], Summary]) -> list[str]:
@@ -139,10 +176,22 @@ def as_json(results: Results) -> str:
         }
         for (case, contestant), runs in groups.items()
     ]
+    one_after_the_other = steady(results.steady)
+    steadily = [
+        {
+            "case": case,
+            "contestant": contestant,
+            "first": _rounded(one.first),
+            "last half": _rounded(one.last),
+            "runs": [_short(run) for run in results.steady if (run.case, run.contestant) == (case, contestant)],
+        }
+        for (case, contestant), one in one_after_the_other.items()
+    ]
     extras = [{"title": title, "figures": dict(rows)} for title, rows in results.extras]
     parts = [
         f'"environment": {json.dumps(results.environment, ensure_ascii=False)}',
         f'"measured": [\n{_lines(measured)}\n]',
+        f'"steady": [\n{_lines(steadily)}\n]',
         f'"extras": [\n{_lines(extras)}\n]',
         f'"skipped": {json.dumps(results.skipped, ensure_ascii=False)}',
     ]

@@ -1,7 +1,7 @@
-"""The process in which Spark's contestants run: ``python -m bench.spark_host`` with what :mod:`bench.host` sends.
+"""The process in which Spark's contestants run: ``python -m bench.spark_host JARS`` with what :mod:`bench.host` sends.
 
-One session, local[2]. The DataFrame is read from Parquet files that are neither encoded nor compressed and stand in
-the page cache: the same rows in a fresh session as in a warm one, at the cost that the floor shows.
+One session, local[2]. The DataFrame is read from Parquet files that stand in the page cache: the same rows in a fresh
+session as in a warm one, at the cost that the floor shows. ``JARS`` is the folder with Spark's own Kafka sink.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.spark_writers import WRITERS
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed must not answer for us
-    spark = session()
+    spark = session(sys.argv[1])
     frame: DataFrame | None = None
     for line in sys.stdin:
         word, *fields = line.rstrip("\n").split("\t")
@@ -47,8 +47,11 @@ def main() -> None:
     spark.stop()
 
 
-def session() -> SparkSession:
-    """As the packaged application has it, on two cores, without a UI. One file is one task."""
+def session(jars: str) -> SparkSession:
+    """As the packaged application has it, on two cores, without a UI. One file is one task.
+
+    :param jars: a folder; what is in it comes behind Spark's own jars.
+    """
     builder = SparkSession.builder.master("local[2]")
     for key, value in ARROW_BATCHES.items():
         builder = builder.config(key, value)
@@ -57,6 +60,7 @@ def session() -> SparkSession:
         .config("spark.driver.memory", "3g")
         # a heap that shrinks with each System.gc() and grows again took a fifth of the floor's time
         .config("spark.driver.extraJavaOptions", "-Xms3g")
+        .config("spark.driver.extraClassPath", f"{jars}/*")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "WARN")

@@ -33,6 +33,8 @@ def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def kafka_eos(frame: DataFrame, given: Settings) -> None:
     """Ours: prepared when it returns; whoever measures commits."""
+    if "columns" in given:
+        frame = frame.select(*given["columns"].split(","))
     options = {k.removeprefix("option."): v for k, v in given.items() if k.startswith(("option.", "kafka."))}
     if "repartition" in given:
         frame = frame.repartition(int(given["repartition"]))
@@ -83,6 +85,12 @@ def write_batches(batches: Iterable[pa.RecordBatch], topic: str, settings: Setti
     yield pa.record_batch([pa.array([], pa.int32())], ["none"])
 
 
+def spark_sink(frame: DataFrame, given: Settings) -> None:
+    """What Spark has for it: each task hands its rows to one Java producer, without a transaction."""
+    settings = {k: v for k, v in given.items() if k.startswith("kafka.")}
+    frame.write.format("kafka").options(topic=given["topic"], **settings).mode("append").save()
+
+
 def _begun(settings: Settings) -> Any:
     from confluent_kafka import Producer
 
@@ -108,4 +116,5 @@ WRITERS: dict[str, Callable[[DataFrame, Settings], None]] = {
     "kafka_eos": kafka_eos,
     "foreach": foreach_partition,
     "produce-batch": produce_batch,
+    "spark-sink": spark_sink,
 }

@@ -12,7 +12,7 @@ from typing import Any
 class Run:
     """One timed write of a contestant. ``seconds`` is all of it, ``commit_seconds`` the part of it that commits.
 
-    :param round: 0 for a cold one.
+    :param round: 0 for a cold one; of steady writes the number.
     :param start_seconds: cold only: from starting the process until it takes its first command.
     :param batch_bytes: mean size of the record batches in the log.
     :param log_bytes: all record batches in the log.
@@ -91,6 +91,28 @@ def summaries(runs: Iterable[Run]) -> dict[tuple[str, str], Summary]:
         if run.round > 0:
             grouped.setdefault((run.case, run.contestant), []).append(run)
     return {key: summarise(mine) for key, mine in grouped.items()}
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Of many writes one after the other in one process: the first one, and medians of the last half."""
+
+    first: Summary
+    last: Summary
+    writes: int
+
+
+def steady(runs: Iterable[Run]) -> dict[tuple[str, str], Steady]:
+    """By case and contestant, in the order in which they first came.
+
+    :param runs: of each contestant in the order in which it wrote.
+    """
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        grouped.setdefault((run.case, run.contestant), []).append(run)
+    return {
+        key: Steady(summarise(mine[:1]), summarise(mine[len(mine) // 2 :]), len(mine)) for key, mine in grouped.items()
+    }
 
 
 def ratio(

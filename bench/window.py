@@ -70,7 +70,7 @@ def windows(stage: Stage, host: Host, rounds: int, say: Callable[[str], None]) -
             (f"{name}: all EndTxn answered after, ms", f"{commit:.1f}"),
         ]
     rows += [(name, f"left out: {reason[:200]}") for name, reason in reasons.items()]
-    return "Part-visible window of a load over 4 partitions", rows
+    return f"Part-visible window of a load over {stage.partitions} partitions", rows
 
 
 def _one(stage: Stage, host: Host, contestant: Contestant) -> Window:

@@ -1,6 +1,9 @@
 """A person approves a load of unusual size, between prepare and decide: its records are written, and nobody sees them.
 
 Approved, it is committed as it stands. Rejected, decide does not run, cleanup ends it, and the run fails.
+
+Needs the connections `kafka_default` and `spark_default`, a topic `approved_orders`, a broker that grants
+two-phase commit, and a person who answers in Airflow's UI.
 """
 
 from __future__ import annotations
@@ -8,10 +11,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 

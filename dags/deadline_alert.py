@@ -1,4 +1,7 @@
-"""A load that is not done an hour after its run was queued: Airflow's deadline alert says in what state it is."""
+"""A load that is not done an hour after its run was queued: Airflow's deadline alert says in what state it is.
+
+Needs Airflow 3.2, the connections `kafka_default` and `spark_default`, and a topic `events`.
+"""
 
 from __future__ import annotations
 

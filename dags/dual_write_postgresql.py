@@ -1,13 +1,15 @@
 """Rows in PostgreSQL and records in Kafka become true together: the ledger lives in the warehouse (docs/dual-write.md).
 
-Needs a connection ``warehouse`` of type postgres, `airflow-kafka-eos ledger upgrade --conn-id warehouse` once, and a
-broker that grants two-phase commit.
+Needs the connections `kafka_default` and `spark_default`, a topic `orders`, a broker that grants two-phase commit, a
+connection `warehouse` of type postgres with its driver (the extra `postgres`), and once
+`airflow-kafka-eos ledger upgrade --conn-id warehouse`.
 """
 
 from __future__ import annotations
 
 import pendulum
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 

@@ -2,6 +2,8 @@
 
 The hour is the load's key, the partition of the asset's event, and what the query selects. Events of a run with a
 partition key wake DAGs with a partitioned timetable, and no others (docs/assets.md).
+
+Needs Airflow 3.2, the connections `kafka_default` and `spark_default`, and a topic `clicks`.
 """
 
 from __future__ import annotations

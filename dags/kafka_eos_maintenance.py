@@ -3,6 +3,8 @@
 One per ledger: this one is for the ledger and the namespace that Airflow's section ``[kafka_eos]`` names. Its option
 ``abandoned_after`` must be longer than any run takes from begin to decide, retries included. What each finding means,
 and what to do: docs/howto-on-call.md.
+
+Needs the connection `kafka_default`, and to be unpaused for good. Where there is no ledger yet, it is skipped.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 To recover looks at everything anew, rolls it forward and repairs what was lost; to give up leaves it as it is for good.
 Who answered, and why, is kept in the ledger. Whoever may trigger this DAG and answer it may recover or give up any
 load, of any DAG: give it to those who may do that to all DAGs.
+
+Needs the connection `kafka_default`, and a person who answers in Airflow's UI.
 """
 
 from __future__ import annotations

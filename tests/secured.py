@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from confluent_kafka.admin import (
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.keeping import free_ports
 
 PASSWORD = "t0p-secret"
 #: of ``loader``. No part of it is a word of anything else: it is searched for in logs
@@ -79,14 +79,15 @@ class Secured:
 
 
 def free_port() -> int:
-    with socket.socket() as probing:
-        probing.bind(("127.0.0.1", 0))
-        return int(probing.getsockname()[1])
+    """None of those that Linux hands out to connections: one of them may have it before a server comes to it."""
+    (port,) = free_ports(1)
+    return port
 
 
 def add_listeners(plain: LocalKafka, protocols: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
     """Restart a broker with further listeners (name -> security protocol); returns their addresses."""
-    addresses = {name: f"127.0.0.1:{free_port()}" for name in protocols}
+    ports = free_ports(len(protocols))
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(protocols, ports, strict=True)}
     properties = plain.log_file().parent / "server.properties"
     lines = []
     for line in properties.read_text().splitlines():

@@ -33,8 +33,11 @@ def test_the_first_generation_has_the_authors_own_key_and_each_other_one_of_its_
 def test_only_behind_a_commit_a_new_generation_is_opened(found: list[Generation]) -> None:
     newest = found[-1]
     if newest.state in UNFINISHED:  # all of it is another group's
-        with pytest.raises(InDoubtError, match="loads recover"):
+        with pytest.raises(InDoubtError) as refused:
             pick(found)
+        # what is given up is not recovered any more
+        assert ("loads recover" in refused.value.remedy) == (newest.state is LoadState.IN_DOUBT)
+        assert "under another load_key" in refused.value.remedy
     else:
         assert pick(found) == newest.number + (newest.state is LoadState.COMMITTED)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -104,3 +106,14 @@ def test_what_a_database_or_an_id_cannot_hold_is_refused(field: str, value: obje
     with pytest.raises(InvalidNameError, match=f"the load's {field} ") as refused:
         LoadIdentity(**parts)  # type: ignore[arg-type]
     assert refused.value.remedy
+
+
+#: as a load goes
+ORDER = ["PREPARING", "PREPARED", "ABORTING", "ABORTED", "COMMITTING", "COMMITTED", "REPAIRING", "IN_DOUBT", "GIVEN_UP"]
+
+
+def test_the_page_of_concepts_has_every_state() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "concepts.md").read_text(encoding="utf-8")
+    table = page.partition("| state | readers see |")[2].partition("\n\n")[0]
+    assert re.findall(r"(?m)^\| `([A-Z_]+)` \|", table) == ORDER
+    assert set(ORDER) == {state.value for state in LoadState}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from airflow_kafka_eos.errors import NotFinishedError
 from airflow_kafka_eos.reasons import LONGEST, noted, reason_of, without_secrets

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutations.table import MUTATIONS
-from tests.rules import ROOT, Rule, cited, rules
+from tests.rules import ROOT, Rule, cited, names_in, rules
 
 RULES = rules()
 PACKAGE = ROOT / "airflow_kafka_eos"
@@ -21,12 +21,6 @@ CITING = [
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in {".py", ".md", ".js", ".html"}
 ] + sorted(ROOT.glob("*.md"))
-
-
-def names_in(path: Path) -> set[str]:
-    """Functions and classes of a file, at any depth."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {n.name for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, kinds)}
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = PROG) -> int:
 def _run(argv: list[str], prog: str) -> int:
     from airflow_kafka_eos.cli.terminal import TRANSIENT, USAGE, code_of, to_stderr
     from airflow_kafka_eos.errors import KafkaEosError
+    from airflow_kafka_eos.extras import needed
 
     try:
         to_stderr()
@@ -47,7 +48,8 @@ def _run(argv: list[str], prog: str) -> int:
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         _check_encoding(argv)
         arguments = parser(prog).parse_args(argv)
-        code = int(arguments.run(arguments))
+        with needed("this command"):
+            code = int(arguments.run(arguments))
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where it can still be said that it failed
         return code
@@ -67,7 +69,7 @@ def _run(argv: list[str], prog: str) -> int:
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """All commands."""
     from airflow_kafka_eos import __version__
-    from airflow_kafka_eos.cli import cleanup, doctor, ids, ledger, loads, local, transactions
+    from airflow_kafka_eos.cli import cleanup, doctor, examples, ids, ledger, loads, local, transactions
     from airflow_kafka_eos.cli.terminal import EXPLAINED
 
     every = argparse.ArgumentParser(
@@ -75,7 +77,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, transactions, cleanup, ids, ledger, doctor, local):
+    for group in (loads, transactions, cleanup, ids, ledger, doctor, examples, local):
         group.add_to(commands)
     return every
 

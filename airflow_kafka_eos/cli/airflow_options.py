@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_eos import config
+from airflow_kafka_eos.cli.durations import text_of
 from airflow_kafka_eos.cli.terminal import to_stderr
 
 
@@ -101,7 +102,7 @@ def _is_testing(settings: ConfigParser) -> bool:
 
 
 def _by_airflow(section: str, key: str) -> str | None:
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     to_stderr()
     found = conf.get(section, key, fallback=None)
@@ -138,4 +139,7 @@ def in_ms(duration: timedelta) -> int:
 def default_of(key: str) -> str:
     """For the help."""
     default = config.OPTIONS[key].default
+    value = config.value_of(key, default)
+    if isinstance(value, timedelta):
+        default = text_of(in_ms(value))
     return f"default: {key} of section [{config.SECTION}] in Airflow's configuration, else {default}"

@@ -45,12 +45,12 @@ def add_to(commands: Any) -> None:
     cleanup.add_argument(
         "--abandoned-after", type=or_setting("abandoned_after", milliseconds, in_ms), default="", metavar="DURATION",
         help="an undecided attempt counts as abandoned after so long without a sign of life; "
-        f"{default_of('abandoned_after')} s",
+        f"{default_of('abandoned_after')}",
     )  # fmt: skip
     add_quiet(cleanup)
     cleanup.add_argument(
         "--deadline", type=or_setting("sweep_timeout", seconds, timedelta.total_seconds), default="", metavar="SECONDS",
-        help=f"how long to try; {default_of('sweep_timeout')}",
+        help=f"how long to try: seconds, or such as 15m; {default_of('sweep_timeout')}",
     )  # fmt: skip
     cleanup.add_argument(
         "--dry-run", action="store_true", help="only show which loads, up to which attempt, and what of them is open"
@@ -65,7 +65,7 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--quiet", type=or_setting("quiet_period", milliseconds, in_ms), default="", metavar="DURATION",
         help="how long nothing may have been open, where an application never reported, before cleanup ends; "
-        f"{default_of('quiet_period')} s",
+        f"{default_of('quiet_period')}",
     )  # fmt: skip
 
 

@@ -78,8 +78,8 @@ def airflow_connection(option: str, conn_id: str) -> Any:
 
 
 def _by_airflow(conn_id: str) -> Any:
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
     from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
 
     to_stderr()
     with suppress(AirflowNotFoundException):

@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
     doctor.add_argument("--load-name", help="the load name, where the ACLs are for one load name only")
     doctor.add_argument(
         "--hold-time", type=or_setting("hold_time", seconds, timedelta.total_seconds), default="", metavar="SECONDS",
-        help=f"as the load has it; {default_of('hold_time')}",
+        help=f"as the load has it: seconds, or such as 15m; {default_of('hold_time')}",
     )  # fmt: skip
     doctor.add_argument(
         "--two-phase-commit", choices=[choice.value for choice in TwoPhaseCommit], default="",

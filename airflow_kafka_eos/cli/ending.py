@@ -149,7 +149,8 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
     name = needed_id(arguments)
     with open_session(arguments) as session:
         attempt = _attempt(session, name)
-        confirm(arguments, f"Abort {name}, of attempt {attempt.number} of load {attempt.load}?")
+        undecided = ", which nobody has decided yet: a run may be working on it" if attempt.is_undecided else ""
+        confirm(arguments, f"Abort {name}, of attempt {attempt.number} of load {attempt.load}{undecided}?")
         ended = force_terminate(
             session, name, by=person(), reason=arguments.reason, deadline_s=arguments.deadline, of=attempt
         )

@@ -1,4 +1,4 @@
-"""``ledger``: the metadata DB, and how each command finds it."""
+"""``ledger``: the ledger's database, and how each command finds it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ The id is part of every transactional id. With a new one
   - undecided attempts are aborted. What their transactions have open under the old id is not
     ended any more: it holds readers back until its timeout, or until somebody ends it by hand;
   - decided loads must be finished before.
-Restart Airflow's triggerer afterwards, and do not let tasks that began before go on."""
+Restart Airflow's scheduler and triggerer afterwards, and do not let tasks that began before go on."""
 
 _FORGET_CLUSTER = """\
 Each attempt remembers the Kafka cluster that it was written to, and is not touched through a
@@ -67,7 +67,8 @@ database's to use again; VACUUM gives it back to the disk."""
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
-    ledger = commands.add_parser("ledger", help="the metadata DB").add_subparsers(required=True, metavar="COMMAND")
+    group = commands.add_parser("ledger", help="the ledger's database")
+    ledger = group.add_subparsers(required=True, metavar="COMMAND")
     for name, run, help, explained in (
         ("upgrade", _upgrade, "create or migrate the ledger's tables", None),
         ("check", _check, "say which ledger it is, and whether its tables are up to date", None),
@@ -89,7 +90,7 @@ def add_to(commands: Any) -> None:
 def _add_prune(ledger: Any) -> None:
     prune = ledger.add_parser(
         "prune",
-        help="forget the transactions of loads that were over long ago",
+        help="forget the transactions of loads that ended long ago",
         description=_PRUNE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

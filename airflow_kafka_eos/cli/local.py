@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_kafka_eos.cli.durations import whole
 from airflow_kafka_eos.cli.terminal import OK
+from airflow_kafka_eos.sandbox.jars import DEFAULT_KAFKA
 
 _PARTITIONS = 4
 
@@ -28,6 +29,7 @@ def add_to(commands: Any) -> None:
     broker.add_argument(
         "--folder", type=Path, default=Path(".kafka"), help="where its data stays, for the next time; default .kafka"
     )
+    _add_kafka_version(broker)
     broker.set_defaults(run=_broker)
 
     demo = commands.add_parser("demo", help="load real flights while things fail, and count what arrived")
@@ -39,6 +41,7 @@ def add_to(commands: Any) -> None:
         "--keep-running", action="store_true", help="leave the broker and Airflow with its UI running, until Ctrl-C"
     )
     demo.add_argument("--folder", type=Path, default=Path(".demo"), help="its folder, emptied first; default .demo")
+    _add_kafka_version(demo)
     demo.set_defaults(run=_demo)
 
     archive = commands.add_parser(
@@ -50,6 +53,13 @@ def add_to(commands: Any) -> None:
     )
     archive.add_argument("out", type=Path, metavar="OUT.zip", help="the file to write; replaced if it exists")
     archive.set_defaults(run=_archive)
+
+
+def _add_kafka_version(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--kafka-version", default=DEFAULT_KAFKA, metavar="VERSION",
+        help=f"the broker's, such as 4.1.2, or 4.1; default {DEFAULT_KAFKA}",
+    )  # fmt: skip
 
 
 def _broker(arguments: argparse.Namespace) -> int:
@@ -65,7 +75,7 @@ def _broker(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with (
         sigterm_as_ctrl_c(),
-        LocalKafka(data_dir=folder, port=arguments.port, log=_say, start_again=True) as kafka,
+        LocalKafka(arguments.kafka_version, data_dir=folder, port=arguments.port, log=_say, start_again=True) as kafka,
     ):
         for topic in dict.fromkeys(arguments.topic):
             with suppress(TopicExists):  # from the last time
@@ -85,7 +95,8 @@ def _say(line: str) -> None:
 def _demo(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.sandbox.demo.main import main as run
 
-    return run(arguments.folder, days=arguments.days, keep_running=arguments.keep_running)
+    kept = arguments.keep_running
+    return run(arguments.folder, days=arguments.days, keep_running=kept, kafka=arguments.kafka_version)
 
 
 def _archive(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from airflow_kafka_eos.cli.airflow_options import default_of, or_setting, settin
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import seconds, whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, told_where_else_it_may_be, url_of
-from airflow_kafka_eos.cli.terminal import add_output, say
+from airflow_kafka_eos.cli.terminal import add_output, say, to_stderr
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.transaction import TopicPartition
@@ -91,6 +91,7 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
     from airflow_kafka_eos.kafka.client.client_properties import read_client_properties
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.kafka.producer.options import check_setting_names
+    from airflow_kafka_eos.kafka_connection import settings_of as settings_of_connection
 
     address = arguments.bootstrap_server or getattr(arguments, "bootstrap_server_before", None)
     file = arguments.command_config or getattr(arguments, "command_config_before", None)
@@ -104,18 +105,26 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
         conn_id = setting("kafka_conn_id", arguments.kafka_conn_id or None)
         source = f"Airflow connection {conn_id!r}"
         extra = airflow_connection("--kafka-conn-id", conn_id).extra_dejson
+        settings = settings_of_connection(conn_id, extra, behind_import=to_stderr)
     else:
         source = f"{file or '--bootstrap-server'}"
         extra = read_client_properties(file) if file else {}
         if address:
             extra["bootstrap.servers"] = address
-    try:
-        settings = KafkaSettings.from_mapping(extra)
+        with _named(source):
+            settings = KafkaSettings.from_mapping(extra)
+    with _named(source):
         check_setting_names(settings)
+    return settings
+
+
+@contextmanager
+def _named(source: str) -> Iterator[None]:
+    try:
+        yield
     except ConfigurationError as e:
         e.message = f"{source}: {e.message}"
         raise
-    return settings
 
 
 @contextmanager

@@ -70,8 +70,9 @@ def add_output(command: argparse.ArgumentParser) -> None:
 def add_deadline(command: argparse.ArgumentParser, default: float) -> None:
     """The argument that ends a command's waits."""
     command.add_argument(
-        "--deadline", type=seconds, default=default, metavar="SECONDS", help=f"how long to try; default {default:g}"
-    )
+        "--deadline", type=seconds, default=default, metavar="SECONDS",
+        help=f"how long to try: seconds, or such as 15m; default {default:g}",
+    )  # fmt: skip
 
 
 def show(arguments: argparse.Namespace, document: Any, for_people: Any = None, *, nothing: str = "") -> bool:
@@ -192,7 +193,8 @@ def to_stderr() -> None:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     for handler in root.handlers:
         if type(handler) is logging.StreamHandler and handler.stream is not sys.stderr:
-            handler.setStream(_Stderr())
+            # not by setStream, which flushes what it had before: that may be closed
+            handler.stream = _Stderr()
 
 
 _AGAIN_S = 0.05

@@ -29,6 +29,7 @@ from airflow_kafka_eos.cli.terminal import (
     OK,
     add_output,
     as_lines,
+    as_table,
     say,
     say_hidden,
     show,
@@ -205,18 +206,22 @@ def _describe(arguments: argparse.Namespace) -> int:
             )
         recorded = _recorded(session, name, attempt)
         decided = attempt if attempt is not None and attempt.verdict is Verdict.COMMIT else None
-        markers = None if recorded is None else evidence(session, recorded, decided).values()
+        markers = None if recorded is None else evidence(session, recorded, decided)
         wire = session.partitions.wire
         node_id = wire.coordinators([name])[name]
         address = wire.addresses().get(node_id)
         say_where(session)
-    outcome = None if markers is None else (judge_decided if decided else judge)(markers)
+    outcome = None if markers is None else (judge_decided if decided else judge)(markers.values())
+    # in each partition, for "open" says only that one of them has none yet: whoever then aborts by hand what has a
+    # commit marker in another one tears it
+    seen_there = None if markers is None else {str(tp): marker for tp, marker in sorted(markers.items())}
     shown: dict[str, Any] = {
         "transactional_id": name,
         "coordinator": None if seen is None else {"broker": node_id, "address": address} | _coordinator(seen),
         "ledger": None if attempt is None else _ledger(attempt, recorded, seen),
         # what the partitions' logs say of the recorded transaction: the only evidence (rule: log-is-the-evidence)
         "log": outcome,
+        "markers": seen_there,
     }
     verdict = "not of this ledger" if attempt is None else attempt.verdict or "undecided"
     log = outcome or "not looked at: this ledger has no offsets of it"
@@ -231,6 +236,8 @@ def _describe(arguments: argparse.Namespace) -> int:
             ledger = ledger | {"verdict": verdict} | words_of(ledger)
         for title, document in (("coordinator", coordinator), ("ledger", ledger)):
             print(f"\n{title}\n" + (as_lines(document) if document else "knows nothing of it"))
+        rows = [{"topic_partition": tp, "marker": marker} for tp, marker in (seen_there or {}).items()]
+        print("\nmarkers\n" + (as_table(rows) or "not looked at"))
     return FOUND if outcome in (Outcome.IN_DOUBT, Outcome.LOST) else OK
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import (
@@ -17,8 +17,9 @@ from airflow_kafka_eos.doctor.finding import (
 )
 from airflow_kafka_eos.doctor.topics import check_replicas
 from airflow_kafka_eos.doctor.transactional_ids import all_of
+from airflow_kafka_eos.kafka.admin.capabilities import Lack, lacking, needed, remedy_for
 from airflow_kafka_eos.kafka.admin.inspect import Clock
-from airflow_kafka_eos.kafka.admin.preflight import ENABLE, MAX_TIMEOUT, missing_requests
+from airflow_kafka_eos.kafka.admin.preflight import ENABLE, MAX_TIMEOUT
 from airflow_kafka_eos.load import TwoPhaseCommit
 
 ID_EXPIRATION = "transactional.id.expiration.ms"
@@ -43,7 +44,7 @@ def check_brokers(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterat
 
 
 def of_broker(broker: BrokerSeen) -> Iterator[Finding]:
-    """Whether it answers, and is new enough."""
+    """Whether it answers, and has the requests that are sent to it."""
     subject = f"broker {broker.node_id}"
     if isinstance(broker.versions, Unknown):
         found = Judgement("broker-reachable", subject, f"{broker.address}: {broker.versions.reason}")
@@ -55,12 +56,30 @@ def of_broker(broker: BrokerSeen) -> Iterator[Finding]:
         )
         return
     yield Judgement("broker-reachable", subject, broker.address).ok("It answers from here")
-    problems = missing_requests(broker.versions.requests)
-    found = Judgement("broker-requests", subject, "; ".join(problems) or "has every request")
-    if problems:
-        yield found.error("Exactly-once loads need these requests", "Upgrade the broker to Kafka 3.9 or newer")
-    else:
-        yield found.ok("New enough")
+    lacks = lacking(broker.versions.requests)
+    yield _needed(subject, needed(lacks))
+    yield _optional(subject, [one for one in lacks if not one.capability.is_needed])
+
+
+def _needed(subject: str, lacks: Sequence[Lack]) -> Finding:
+    found = Judgement("broker-requests", subject, "; ".join(map(str, lacks)) or "has every request that loads need")
+    if lacks:
+        return found.error("No exactly-once load works with it: begin and prepare refuse it", remedy_for(lacks))
+    return found.ok("As it must be")
+
+
+def _optional(subject: str, lacks: Sequence[Lack]) -> Finding:
+    """What loads can do without; all but the end markers is told with what it is about, or only costs time."""
+    found = Judgement("broker-requests-optional", subject, "; ".join(map(str, lacks)) or "has every request")
+    means = "; ".join(f"without {one.capability} {one.capability.without}" for one in lacks)
+    lost = [one for one in lacks if one.capability.warns]
+    if lost:
+        return found.warning(
+            f"Loads work; {means}",
+            f"Let clients have {', '.join(one.capability.name for one in lost)} on this listener, or keep a listener "
+            "that offers it: `airflow-kafka-eos loads recover` and `transactions hanging --abort` need it there",
+        )
+    return found.ok(f"Loads work; {means}" if lacks else "As it must be")
 
 
 def _transaction_version(seen: ClusterSeen, commands: Commands) -> Finding:
@@ -90,9 +109,11 @@ def _two_phase(seen: ClusterSeen, asked: Asked, commands: Commands) -> Finding:
     found = Judgement(id, "cluster", seen.two_phase.why or "granted")
     remedy = seen.two_phase.remedy
     if seen.two_phase.is_refused:
-        allow = commands.acl(("TWO_PHASE_COMMIT", "WRITE"), "transactional-id", all_of(asked.namespace), prefixed=True)
+        wanted_rights, ids = ("TWO_PHASE_COMMIT", "WRITE"), all_of(asked.namespace)
+        allow = commands.allow(wanted_rights, "transactional-id", ids, prefixed=True)
         enabled = f"If that does not help, set {ENABLE}=true on every broker"
-        remedy = f"{allow}\n{enabled}"
+        # where no policy can allow it there is nothing to try: with auto, loads live with a timeout
+        remedy = f"{allow}; use two_phase_commit=auto" if commands.by_iam else f"{allow}\n{enabled}"
     if seen.two_phase.is_granted:
         return found.ok("What is prepared has no timeout: the broker never ends it by itself (KIP-939)")
     if wanted is TwoPhaseCommit.REQUIRED:

@@ -6,12 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.kafka.client.librdkafka import OnlyLibrdkafkaError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.producer.options import (
-    OnlyLibrdkafkaError,
-    ProducerOptions,
-    check_setting_values,
-)
+from airflow_kafka_eos.kafka.producer.options import ProducerOptions, check_setting_values
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 
 

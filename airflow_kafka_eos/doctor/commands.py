@@ -10,8 +10,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_kafka_eos.doctor.iam import statement
 from airflow_kafka_eos.kafka.admin.inspect import TopicSeen
-from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.cloud_tokens import MSK
+from airflow_kafka_eos.kafka.client.settings import TOKEN_CALLBACK, KafkaSettings
 
 #: In Kafka's own client settings the login of somebody who may do this. We know of no such login.
 ADMIN_CONFIG = "admin.properties"
@@ -26,11 +28,13 @@ class Commands:
 
     :param login: whether the tools need a login, which is never printed.
     :param user: what brokers call the login that was examined; None where only they can tell.
+    :param by_iam: its rights are actions of an IAM policy, which no tool of Kafka's grants.
     """
 
     bootstrap_servers: str
     login: bool = False
     user: str | None = "ANONYMOUS"
+    by_iam: bool = False
 
     @classmethod
     def of(cls, settings: KafkaSettings) -> Commands:
@@ -41,8 +45,8 @@ class Commands:
         user = None if login else "ANONYMOUS"
         if settings.sasl_mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
             # of certificates, tokens and tickets the brokers' own rules make a name
-            user = settings.for_librdkafka().get("sasl.username")
-        return cls(settings.bootstrap_servers, login, user)
+            user = settings.texts.get("sasl.username")
+        return cls(settings.bootstrap_servers, login, user, settings.texts.get(TOKEN_CALLBACK) == MSK)
 
     def topic_config(self, topic: str, setting: str) -> str:
         return (
@@ -70,12 +74,15 @@ class Commands:
             f"--replication-factor {max(1, min(3, brokers))}"
         )
 
-    def acl(self, operations: str | Sequence[str], resource: str, name: str = "", *, prefixed: bool = False) -> str:
-        """
+    def allow(self, operations: str | Sequence[str], resource: str, name: str = "", *, prefixed: bool = False) -> str:
+        """The ACLs that a login lacks; for one by IAM, in words, what to allow in its policy.
+
         :param operations: as the protocol names them, such as ``TWO_PHASE_COMMIT``.
         :param resource: ``topic``, ``transactional-id`` or ``cluster``.
         """
         every = [operations] if isinstance(operations, str) else operations
+        if self.by_iam:
+            return statement(every, resource, name, prefixed=prefixed)
         words = ("".join(word.capitalize() for word in operation.split("_")) for operation in every)
         asked = " ".join(f"--operation {word}" for word in words)
         pattern = " --resource-pattern-type prefixed" if prefixed else ""

@@ -127,12 +127,12 @@ def look_at_cluster(
             may_write=_failure(check_may_end, wire, unused),
             two_phase=_granted(
                 _look(_two_phase, wire, partitions, asked, load, ledger_id),
-                commands.acl("WRITE", "transactional-id", all_of(asked.namespace), prefixed=True),
+                commands.allow("WRITE", "transactional-id", all_of(asked.namespace), prefixed=True),
             ),
             ids=_look(lambda: tuple(ids_listed(wire, all_of(asked.namespace)))),
-            clock=_granted(_look(controller_clock, wire, now), commands.acl("DESCRIBE", "cluster")),
+            clock=_granted(_look(controller_clock, wire, now), commands.allow("DESCRIBE", "cluster")),
             cluster_rights=_look(cluster_rights, wire),
-            message_bytes=int(settings.for_librdkafka().get("message.max.bytes", 1_000_000)),
+            message_bytes=int(settings.texts.get("message.max.bytes", 1_000_000)),
             retention={name: _look(_retention, partitions, name) for name in waited_for},
         )
 
@@ -168,7 +168,7 @@ def _brokers(wire: Wire, partitions: Partitions, commands: Commands) -> tuple[Br
 def _layout(
     wire: Wire, partitions: Partitions, commands: Commands, name: str, keys: tuple[str, ...]
 ) -> LayoutSeen:
-    allow = commands.acl("DESCRIBE", "topic", name)
+    allow = commands.allow("DESCRIBE", "topic", name)
     topic = _granted(_look(topic_seen, wire, name), allow)
     if topic is None or isinstance(topic, Unknown):
         return LayoutSeen(topic, Unknown("the topic is not seen"))

@@ -38,7 +38,7 @@ def check_topics(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterato
 def _topic(name: str, found: LayoutSeen, seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterator[Finding]:
     subject = f"topic {name}"
     if isinstance(found.topic, Unknown) and found.topic.is_refused:
-        remedy = commands.acl(("WRITE", "READ"), "topic", name)
+        remedy = commands.allow(("WRITE", "READ"), "topic", name)
         yield Judgement("topic-exists", subject, found.topic.reason).error("No load can write to it", remedy)
         return
     if isinstance(found.topic, Unknown):
@@ -77,7 +77,7 @@ def _rights(name: str, rights: frozenset[str], commands: Commands) -> Iterator[F
             yield found.ok(f"{operation} is granted")
         else:
             means = f"Without {operation} on Topic {name}, {needed_for}"
-            yield found.error(means, commands.acl(operation, "topic", name))
+            yield found.error(means, commands.allow(operation, "topic", name))
 
 
 def _election(name: str, config: Mapping[str, str], commands: Commands) -> Finding:
@@ -215,5 +215,5 @@ def refused_configs(commands: Commands, resource: str, name: str = "") -> Unknow
     """Brokers answer a question for settings that one may not see with nothing."""
     shown = f"{resource.capitalize()} {name}".strip()
     return Unknown(
-        f"DESCRIBE_CONFIGS on {shown} is missing", commands.acl("DESCRIBE_CONFIGS", resource, name), is_refused=True
+        f"DESCRIBE_CONFIGS on {shown} is missing", commands.allow("DESCRIBE_CONFIGS", resource, name), is_refused=True
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from airflow_kafka_eos.doctor.commands import Commands
 from airflow_kafka_eos.doctor.finding import Asked, ClusterSeen, Finding, Judgement, LedgerSeen, Unknown
+from airflow_kafka_eos.kafka.admin.capabilities import lacking
 from airflow_kafka_eos.naming import LEDGER_ID_PATTERN, PooledId, namespace_prefix, parse
 from airflow_kafka_eos.protocol.guards.id_caps import WARN_AT
 
@@ -19,6 +20,7 @@ def all_of(namespace: str) -> str:
     return namespace_prefix(namespace, "").removesuffix(".")
 
 
+_MAY_END = frozenset({"ALTER", "CLUSTER_ACTION"})
 _MEANS = {
     "DESCRIBE": "Brokers leave the loads' transactions out of listings without saying so: cleanup refuses to work",
     "WRITE": "Transactions can neither be begun nor ended",
@@ -33,7 +35,7 @@ def check_access(seen: ClusterSeen, asked: Asked, commands: Commands) -> Iterato
         if missing is None:
             yield Judgement(id, subject, f"{operation} is granted").ok("As it must be")
         elif missing.is_refused:
-            remedy = commands.acl("WRITE", "transactional-id", prefix, prefixed=True)
+            remedy = commands.allow("WRITE", "transactional-id", prefix, prefixed=True)
             yield Judgement(id, subject, missing.reason).error(_MEANS[operation], remedy)
         else:
             yield Finding.not_seen(id, subject, missing)
@@ -46,12 +48,15 @@ def _alter(seen: ClusterSeen, commands: Commands) -> Finding:
     if isinstance(rights, Unknown):
         return Finding.not_seen(id, subject, rights)
     found = Judgement(id, subject, f"allowed: {', '.join(sorted(rights)) or 'nothing'}")
-    if rights & {"ALTER", "CLUSTER_ACTION"}:
+    versions = (b.versions for b in seen.brokers if not isinstance(b.versions, Unknown))
+    if rights & _MAY_END and any(one.capability.warns for v in versions for one in lacking(v.requests)):
+        return found.ok("It is granted, and of no use: see broker-requests-optional")
+    if rights & _MAY_END:
         return found.ok("commit and cleanup can end what a restarted broker has forgotten to end")
     return found.warning(
         "A broker that is restarted may forget end markers. Readers then wait until somebody who has ALTER (or "
         "CLUSTER_ACTION) runs `loads recover`, or `transactions hanging --abort`. Nothing else needs it",
-        commands.acl("ALTER", "cluster"),
+        commands.allow("ALTER", "cluster"),
     )
 
 

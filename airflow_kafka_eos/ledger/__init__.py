@@ -1,4 +1,4 @@
-"""Everything that speaks to the metadata DB: tables, migrations, the compare-and-sets."""
+"""Everything that speaks to the ledger's database: tables, migrations, the compare-and-sets."""
 
 from __future__ import annotations
 

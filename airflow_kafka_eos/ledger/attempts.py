@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, assert_never
 
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -82,7 +82,7 @@ def submit(
     if locked.committed is not None:
         return locked.committed
     newest = locked.newest
-    if newest is not None and newest.verdict is Verdict.ABORT:
+    if newest is not None and not newest.is_undecided:
         # opened here, nobody's cleanup would be left to sweep it: the run's own may be over by now
         raise UndecidableError(
             f"the attempt was aborted by {newest.decided_by} at {newest.decided_at}: {newest.reason}",
@@ -184,7 +184,7 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
             attempt=number,
         )
     given_up = locked.row.state is LoadState.GIVEN_UP
-    if (attempt.verdict is Verdict.COMMIT and not given_up) or attempt.closed_at is not None:
+    if attempt.closed_at is not None or not _may_be_swept(attempt, given_up):
         return attempt
     if not given_up and locked.newest == attempt:
         move(connection, locked, LoadState.ABORTED, reason="")
@@ -192,6 +192,18 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
     quarantine = given_up or not attempt.is_prepared or attempt.writers_left is not False
     release(connection, locked.attempt_id(number), quarantine=quarantine)
     return _set(connection, locked, attempt, closed_at=now())
+
+
+def _may_be_swept(attempt: AttemptRow, given_up: bool) -> bool:
+    """:param given_up: whether its load was."""
+    match attempt.verdict:
+        case Verdict.ABORT:
+            return True
+        case Verdict.COMMIT:
+            return given_up
+        case None:
+            return False
+    assert_never(attempt.verdict)
 
 
 def normalise_interval(load: LoadIdentity, interval: Interval | None) -> Interval | None:

@@ -370,15 +370,21 @@ def _committing(connection: Connection, load: LoadIdentity, number: int) -> tupl
     """:raises UndecidableError: the attempt is not decided to be committed."""
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
-    if attempt.verdict is not Verdict.COMMIT:
-        what = "undecided" if attempt.verdict is None else "decided to be aborted"
-        raise UndecidableError(
-            f"the attempt is {what}, so it has no commit to record",
-            remedy="Decide first; outcomes belong to a commit decision",
-            load=str(load),
-            attempt=number,
-        )
-    return locked, locked.attempt_id(number), attempt
+    match attempt.verdict:
+        case Verdict.COMMIT:
+            return locked, locked.attempt_id(number), attempt
+        case Verdict.ABORT:
+            what = "decided to be aborted"
+        case None:
+            what = "undecided"
+        case _:
+            assert_never(attempt.verdict)
+    raise UndecidableError(
+        f"the attempt is {what}, so it has no commit to record",
+        remedy="Decide first; outcomes belong to a commit decision",
+        load=str(load),
+        attempt=number,
+    )
 
 
 def _outcomes(connection: Connection, attempt_id: int) -> dict[str, Outcome | None]:

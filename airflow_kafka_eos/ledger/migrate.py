@@ -115,19 +115,17 @@ def _upgrade(connection: Connection) -> None:
             "another process has been upgrading this ledger for more than 60 seconds",
             remedy="Try again later",
         )
-    try:
-        revision = read_revision(connection)
-        if revision == REVISION:
-            return
-        scripts = _check_known(revision)
-        with _silent_alembic():
-            if revision is None:
-                _create(connection, scripts)
-            else:
-                _migrate(connection, scripts)
-    finally:
-        if mysql:
-            connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _MYSQL_LOCK})
+    # it goes with the connection, which is closed behind the commit: released here, whoever waits for it would not see
+    # yet what was made, and make it once more
+    revision = read_revision(connection)
+    if revision == REVISION:
+        return
+    scripts = _check_known(revision)
+    with _silent_alembic():
+        if revision is None:
+            _create(connection, scripts)
+        else:
+            _migrate(connection, scripts)
 
 
 def _create(connection: Connection, scripts: ScriptDirectory) -> None:

@@ -10,9 +10,13 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+    redact,
+)
 from airflow.sdk import BaseOperator, BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
-from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import check_text
@@ -38,13 +42,16 @@ Final = tuple[type[KafkaEosError], ...]
 
 #: The identity's key when the author gives none: scheduled and backfill runs of one date are one load, whatever
 #: run, try or clear they come from; manual runs have no date, their run id stands for them (docs/load-keys.md).
+#: Runs of Airflow 3.1 have no partition key.
 DEFAULT_LOAD_KEY = (
-    "{{ dag_run.partition_key or (dag_run.logical_date.isoformat() if dag_run.logical_date else run_id) }}"
+    "{{ dag_run.partition_key | default(none) "
+    "or (dag_run.logical_date.isoformat() if dag_run.logical_date else run_id) }}"
 )
 
 #: dag id, run id and group id may have 250 characters each, the ledger keeps 500 of an owner
 MAX_OWNER_PART = 200
 _GROUP, _MAPPED = "#group=", "#map_index="
+_PACKAGE = __name__.partition(".")[0]
 #: What ends a decided load's task for good. Anything else, a refused login or a broker in the middle of an upgrade, is
 #: tried again: behind the point of no return giving up loses the load to the broker's timeout.
 FINAL_WHEN_DECIDED = (InDoubtError, UndecidableError)
@@ -111,11 +118,15 @@ class LoadOperator(BaseOperator):
                 ) from e
 
     def pre_execute(self, context: Any) -> None:
+        """Airflow's own, with the author's ``pre_execute``; and see :meth:`check_key`."""
+        super().pre_execute(context)
+        self.check_key(context)
+
+    def check_key(self, context: Any) -> None:
         """Refuse keys that would stand for several loads: the second would be taken for loaded already.
 
         :raises AirflowFailException: a mapped load has no ``load_key`` of its own, or a template had nothing to say.
         """
-        super().pre_execute(context)
         with no_retry_of_terminal_errors():
             if self.load_key == "None":
                 raise ConfigurationError(
@@ -132,12 +143,14 @@ class LoadOperator(BaseOperator):
                 )
 
     @contextmanager
-    def as_step(self, context: Any) -> Iterator[Step]:
+    def as_step(self, context: Any, name: str | None = None) -> Iterator[Step]:
         """Around all that the task does: it ends with one line that says what was done, or why not.
 
         Why not is noted in the ledger too, for the page and the command line.
+
+        :param name: of the step, where another task does it with this one's arguments.
         """
-        step = Step(self, context)
+        step = Step(self, context, name)
         try:
             yield step
         except (TaskDeferred, AirflowSkipException):
@@ -162,8 +175,9 @@ class Step:
     :param attempt: its number, once it is known.
     """
 
-    def __init__(self, task: LoadOperator, context: Any) -> None:
+    def __init__(self, task: LoadOperator, context: Any, name: str | None = None) -> None:
         self._task = task
+        self._name = name or task.step_name
         self._context = context
         self._began = time.monotonic()
         self.attempt: int | None = None
@@ -186,16 +200,16 @@ class Step:
             secrets = [] if resolved is None else resolved.secrets
             why = str(redact(reason_of(error, secrets)))
             took = duration_text(self._seconds())
-            task.log.error("%s: %s failed after %s: %s", self._of(task.load_identity), task.step_name, took, why)
+            task.log.error("%s: %s failed after %s: %s", self._of(task.load_identity), self._name, took, why)
             if resolved is None or _is_of_ledger(error):
                 return  # waiting for it once more would tell nobody
             with resolved.ledger(existing=True) as ledger:
                 ledger.note_failure(
                     task.load_identity,
                     by=owner_of(self._context),
-                    reason=f"{task.step_name} failed: {why}",
+                    reason=f"{self._name} failed: {why}",
                     number=self.attempt,
-                    sweeping=task.step_name == "cleanup",
+                    sweeping=self._name == "cleanup",
                 )
 
     def _of(self, load: LoadIdentity | str) -> str:
@@ -210,8 +224,9 @@ class Step:
         return max(here, float((datetime.now(UTC) - started).total_seconds()))
 
 
-def overridden(task: BaseOperator, kind: type[BaseOperator], *methods: str) -> str:
-    """The first of these methods that an author's own class has in its place, for people; else an empty text."""
+def overridden(task: BaseOperator, *methods: str) -> str:
+    """The first of these methods that an author's class has in the place of ours, for people; else an empty text."""
+    kind = next((k for k in type(task).__mro__ if k.__module__.startswith(f"{_PACKAGE}.")), type(task))
     for method in methods:
         if getattr(type(task), method) is not getattr(kind, method):
             return f"{type(task).__name__} overrides {method}"

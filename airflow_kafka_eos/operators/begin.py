@@ -39,7 +39,8 @@ class BeginLoadOperator(LoadOperator):
         key = "{{ ti.xcom_pull(task_ids='begin')['load_key'] }}"
         prepare = PrepareLoadOperator(task_id="prepare", load_name="orders", load_key=key, ...)
 
-    Behind that it looks at what the group's prepare will need (:mod:`.look_ahead`): connection, job, topics, rights.
+    Behind that it looks at what the group's prepare, or own operator, will need (:mod:`.look_ahead`): connection, job,
+    topics, rights.
     """
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "on_committed", "item", "topics")
@@ -114,28 +115,29 @@ class BeginLoadOperator(LoadOperator):
 
     def _tell_superseded(self, session: Session, row: AttemptRow) -> None:
         """As prepare does, and before it: by then a zombie may have written for a while, and held back readers."""
-        from airflow_kafka_eos.operators.look_ahead import prepare_behind
-        from airflow_kafka_eos.operators.submitting import manifest_store, tell_superseded
+        from airflow_kafka_eos.operators.look_ahead import store_of_group
+        from airflow_kafka_eos.operators.submitting import tell_superseded
 
-        prepare = prepare_behind(self)
-        # of a template only prepare knows what becomes of it
-        if row.number > 1 and prepare is not None and not is_filled_in_later(prepare.manifest_dir):
+        if row.number > 1:
             try:
-                store = manifest_store(prepare.manifest_dir)
+                store = store_of_group(self)
             except ConfigurationError as e:
                 self.log.debug("prepare will say so: %s", e)
             else:
-                tell_superseded(session, store, row)
+                if store is not None:
+                    tell_superseded(session, store, row)
 
     def _whole_group_runs(self, context: Any) -> bool:
         """Whether no later step of this load has succeeded and stays so: clearing a part brings its setup along."""
+        from airflow_kafka_eos.operators.own_submitter import OwnSubmitter
+
         if not self.has_dag():  # type: ignore[no-untyped-call]
             return True
         group = self.task_id.rpartition(".")[0]
         steps = [
             task.task_id
             for task in self.get_flat_relatives(upstream=False)
-            if isinstance(task, LoadOperator)
+            if isinstance(task, (LoadOperator, OwnSubmitter))
             and not task.is_teardown
             and task.task_id.rpartition(".")[0] == group
         ]

@@ -194,7 +194,7 @@ def decide_at_once(
 
     Templates are rendered in prepare's task: ``ti`` is its own.
 
-    :param found: the task decide, as :func:`.prepare.decide_behind` finds it.
+    :param found: the task decide, as :func:`.preparing.decide_behind` finds it.
     :param prepare: the task that this runs in.
     :param result: what it returns; decide's templates may ask XCom for it.
     """

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
-    from airflow.sdk.types import TaskInstanceKey
+    from airflow.providers.common.compat.sdk import TaskInstanceKey
 
 #: Airflow wants a route for each view: this one is the tab on the DAG run.
 URL_ROUTE_OF_RUN = "kafka-transactions-run"
@@ -19,7 +19,7 @@ URL_ROUTE_OF_RUN = "kafka-transactions-run"
 
 def run_tab(dag_id: str, run_id: str) -> str:
     """A path of this Airflow, with a proxy's prefix where it has one."""
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     prefix = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
     return f"{prefix}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}/plugin/{URL_ROUTE_OF_RUN}"

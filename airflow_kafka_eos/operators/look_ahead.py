@@ -1,4 +1,4 @@
-"""begin looks at what prepare will need, before a JVM starts for it: connection, job, topics, rights.
+"""begin looks at what prepare will need, before a JVM starts for it: brokers, connection, job, topics, rights.
 
 What is wrong there fails prepare too, half a minute and a JVM later, or decide, when all is written. Only what can be
 seen is judged, and only where it is the same for prepare: a template that is not filled in yet, a job on another host,
@@ -15,15 +15,17 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_kafka_eos.arguments import is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicError, TransientError
 from airflow_kafka_eos.hooks import registry_settings
-from airflow_kafka_eos.load import TwoPhaseCommit, Verdict, WriterName
+from airflow_kafka_eos.load import Engine, TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import LoadOperator, overridden, owner_of
+from airflow_kafka_eos.operators.own_submitter import submitter_before
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.operators.preparing import PreparingOperator
 from airflow_kafka_eos.operators.submitting import Deployment, manifest_store
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.session import Session
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +43,35 @@ _SPARK_TYPES = ("spark", "yarn", "k8s", "mesos", "local")
 _OF_A_TASK = re.compile(r"\b(ti|task|task_instance|task_instance_key_str|xcom\w*)\b")
 
 
-def prepare_behind(begin: LoadOperator) -> PrepareLoadOperator | None:
-    """The task of begin's group that prepares its load; None where there is none, or it is not known which."""
-    if not begin.has_dag():  # type: ignore[no-untyped-call]
+def prepare_behind(begin: LoadOperator) -> PreparingOperator | None:
+    """The task of begin's group that prepares its load, or collects what was prepared elsewhere; None where there is
+    none, or it is not known which.
+    """
+    return _that_prepares(begin, upstream=False)
+
+
+def store_of_group(step: LoadOperator, *, upstream: bool = False) -> ManifestStore | None:
+    """Where the applications of the step's group keep their manifests; None where only prepare knows: of a template.
+
+    :param upstream: prepare is before the step, as it is before cleanup; else behind it, as it is behind begin.
+    :raises ConfigurationError: prepare will say so, too.
+    """
+    prepare = _that_prepares(step, upstream=upstream)
+    if prepare is None or is_filled_in_later(prepare.manifest_dir):
         return None
-    group = begin.task_id.rpartition(".")[0]
-    behind = [
+    return manifest_store(prepare.manifest_dir)
+
+
+def _that_prepares(step: LoadOperator, *, upstream: bool) -> PreparingOperator | None:
+    if not step.has_dag():  # type: ignore[no-untyped-call]
+        return None
+    group = step.task_id.rpartition(".")[0]
+    found = [
         task
-        for task in begin.get_flat_relatives(upstream=False)
-        if isinstance(task, PrepareLoadOperator) and task.task_id.rpartition(".")[0] == group
+        for task in step.get_flat_relatives(upstream=upstream)
+        if isinstance(task, PreparingOperator) and task.task_id.rpartition(".")[0] == group
     ]
-    return behind[0] if len(behind) == 1 else None
+    return found[0] if len(found) == 1 else None
 
 
 def look_ahead(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, topics: Sequence[str]) -> None:
@@ -78,8 +99,15 @@ def look_ahead(begin: LoadOperator, context: Any, session: Session, row: Attempt
 
 
 def _look(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, topics: Sequence[str]) -> None:
-    from airflow_kafka_eos.protocol.stages.begin import Wanted, check_limits, check_rights, check_topics_exist
+    from airflow_kafka_eos.protocol.stages.begin import (
+        Wanted,
+        check_brokers,
+        check_limits,
+        check_rights,
+        check_topics_exist,
+    )
 
+    check_brokers(session)
     found = prepare_behind(begin)
     seen = None if found is None else _Seen(begin, found, context)
     wanted = None
@@ -135,37 +163,48 @@ def _close(session: Session, row: AttemptRow, why: KafkaEosError, owner: str) ->
 class _Seen:
     """What can be seen of a prepare task from begin's. Its checks raise ConfigurationError."""
 
-    def __init__(self, begin: LoadOperator, prepare: PrepareLoadOperator, context: Any) -> None:
+    def __init__(self, begin: LoadOperator, prepare: PreparingOperator, context: Any) -> None:
         self._context = context
         #: a copy, as Airflow's task runner makes one
-        self.prepare: PrepareLoadOperator = prepare.prepare_for_execution()
+        self.prepare: PreparingOperator = prepare.prepare_for_execution()
+        self._submitter = submitter_before(prepare)
+        runs = self._submitter or prepare  # what has the application run
         upstream = begin.get_flat_relative_ids(upstream=True)
-        others = prepare.get_flat_relative_ids(upstream=True) - upstream - {begin.task_id}
+        others = runs.get_flat_relative_ids(upstream=True) - upstream - {begin.task_id}
         #: something of the author's runs before prepare, and not before begin: it may make a topic, or fetch the job
         self.may_be_made = (
             bool(others)
-            or prepare._pre_execute_hook is not None
-            or bool(prepare.on_execute_callback)
-            or bool(overridden(prepare, PrepareLoadOperator, "pre_execute", "execute"))
+            or runs._pre_execute_hook is not None
+            or bool(runs.on_execute_callback)
+            or bool(overridden(prepare, "pre_execute", "execute"))
         )
         self._known_tasks = upstream
         where = ("queue", "executor", "executor_config")
-        self._is_same_place = all(getattr(prepare, name) == getattr(begin, name) for name in where)
+        self._is_same_place = all(getattr(runs, name) == getattr(begin, name) for name in where)
 
     def deployment(self) -> Deployment | None:
-        """Where the driver will run, checked with its connection; None where that cannot be told yet."""
-        _check_spark_connection(self.prepare._conn_id)
-        given, conf = self.prepare.conf, self._known("conf")
+        """Where the driver will run, checked with its connection; None where that cannot be told yet.
+
+        Without Spark, as a driver beside the Airflow task; behind an operator of the author's, as that was said to be.
+        """
+        prepare = self.prepare
+        if not isinstance(prepare, PrepareLoadOperator):
+            here = self._submitter is not None and self._submitter.kafka_eos_runs_here
+            return Deployment("an operator of the author's", "client" if here else "cluster", {})
+        if prepare.engine == Engine.ARROW:
+            return Deployment("prepare's own process", "client", {})
+        _check_spark_connection(prepare._conn_id)
+        given, conf = prepare.conf, self._known("conf")
         if conf is None and given is not None:
             return None  # it may name another deploy mode
-        self.prepare.conf = conf
+        prepare.conf = conf
         try:
-            hook = self.prepare._get_hook()
+            hook = prepare._get_hook()
         except Exception as e:  # a library that this master needs, a keytab that cannot be written: prepare says so
             log.debug("the Spark connection cannot be looked at: %s", e)
             return None
         found = Deployment.of(hook, conf)
-        found.check(self.prepare.manifest_dir)
+        found.check(prepare.manifest_dir)
         binary = hook._connection["spark_binary"]
         if self._is_same_place and "PATH" not in (self._known("env_vars") or {}) and shutil.which(binary) is None:
             raise ConfigurationError(
@@ -187,7 +226,9 @@ class _Seen:
         if path.is_file() and os.access(path, os.R_OK):
             return
         wrong = "cannot be read" if path.exists() else "is not there"
-        where = f"on {socket.gethostname()}, where the Spark driver runs"
+        in_worker = isinstance(self.prepare, PrepareLoadOperator) and self.prepare.engine == Engine.ARROW
+        runs = "prepare" if in_worker else "the Spark driver"
+        where = f"on {socket.gethostname()}, where {runs} runs"
         message = f"job={job!r}: the file {path.absolute()} {wrong} {where}"
         if self.may_be_made:
             log.warning("not there yet? %s", message)

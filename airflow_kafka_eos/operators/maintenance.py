@@ -8,20 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowRuntimeError,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import Duration, a_day_or_more, check_bool, check_text, check_texts, duration
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
-from airflow_kafka_eos.lineage import count, send_gauges
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import (
@@ -31,6 +26,7 @@ from airflow_kafka_eos.operators.base import (
     group_of_task,
     no_retry_of_terminal_errors,
 )
+from airflow_kafka_eos.stats import count, send_gauges
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,18 +10,19 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_kafka_eos.errors import (
     AccessError,
     BrokerTooOldError,
+    CheckFailedError,
     ConfigurationError,
     KafkaEosError,
     RecordError,
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: What the next attempt would meet too. Superseded: a retry would open one attempt more, and so stop the one that has
+#: superseded this one.
+FINAL = (ConfigurationError, AccessError, BrokerTooOldError, RecordError, CheckFailedError, SupersededError)
 #: How SparkSubmitHook's error begins; a command line of a kilobyte follows.
 _SUBMIT_FAILED = "Cannot execute: "
 _ERROR_CODE = re.compile(r"Error code is: (-?\d+)")
@@ -149,27 +153,36 @@ def environment(texts: Mapping[str, str], local: bool) -> Iterator[None]:
 
     Set on this process, not by the hook's ``env_vars``: on YARN and Kubernetes those become ``--conf`` arguments.
     """
-    from airflow_kafka_eos.spark.airflow_here import NO_DATABASE
-    from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
     from airflow_kafka_eos.spark.python_env import quick_python
 
     with quick_python() as python:
-        # the driver sets it for itself; here for the executors of a local master, which inherit this environment too
-        wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid()), NO_DATABASE: "1"}
+        wanted = dict(texts)
         if "PYSPARK_DRIVER_PYTHON" not in os.environ:
             wanted["PYSPARK_DRIVER_PYTHON"] = python  # client mode: the driver runs here, with our package
         if local and "PYSPARK_PYTHON" not in os.environ:
             wanted["PYSPARK_PYTHON"] = python
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
-        try:
+        with for_a_child(wanted):
             yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+
+
+@contextmanager
+def for_a_child(texts: Mapping[str, str]) -> Iterator[None]:
+    """Set them in this process's environment, for a Spark driver that it starts and that ends when it is gone."""
+    from airflow_kafka_eos.spark.airflow_here import NO_DATABASE
+    from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE, identity_of
+
+    # the driver sets it for itself; here for the executors of a local master, which inherit this environment too
+    wanted = {**texts, PARENT_VARIABLE: identity_of(os.getpid()), NO_DATABASE: "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -180,22 +193,13 @@ def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[N
 
     :param word: asks for what the application has left as its reason, where its output does not reach this process.
     """
-    from airflow_kafka_eos.spark.errortext import gist, printed_cause, printed_error
-
     try:
         yield
     except AirflowException as e:
         printed = str(e)
-        found, lines = printed_error(printed), printed_cause(printed)
-        if found is None and not lines and (left := _asked(word)):
-            found, lines = printed_error(left), printed_cause(left)
-        if found is not None:
-            kind, message = found
-            # superseded: a retry would open one attempt more, and so stop the one that has superseded this one
-            final = issubclass(kind, (ConfigurationError, AccessError, BrokerTooOldError, RecordError, SupersededError))
-            raise (AirflowFailException if final else AirflowException)(f"{kind.__name__}: {message}") from e
-        if lines:
-            raise AirflowException(f"the Spark application failed: {gist(lines)}") from e
+        said = what_it_said(printed) or what_it_said(asked(word))
+        if said is not None:
+            raise said from e
         if isinstance(e, AirflowFailException) or not printed.startswith(_SUBMIT_FAILED):
             raise
         code = _ERROR_CODE.search(printed)
@@ -205,7 +209,23 @@ def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[N
         ) from e
 
 
-def _asked(word: Callable[[], str | None]) -> str | None:
+def what_it_said(text: str | None) -> AirflowException | None:
+    """What a task fails with, for what the packaged application has printed or left; None: it has said nothing."""
+    from airflow_kafka_eos.spark.errortext import gist, printed_cause, printed_error
+
+    found, lines = printed_error(text or ""), printed_cause(text or "")
+    if found is not None:
+        return for_airflow(*found)
+    return AirflowException(f"the Spark application failed: {gist(lines)}") if lines else None
+
+
+def for_airflow(kind: type[KafkaEosError], message: str) -> AirflowException:
+    """What prepare fails with, for an error of what writes: without retries, where the next attempt would meet it."""
+    return (AirflowFailException if issubclass(kind, FINAL) else AirflowException)(f"{kind.__name__}: {message}")
+
+
+def asked(word: Callable[[], str | None]) -> str | None:
+    """What the application has left, as far as that can be read now."""
     try:
         return word()
     except Exception as e:  # a store that is away must not hide the error
@@ -236,19 +256,36 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
 def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> None:
     """Leave a note for each application that may still write an attempt that is over. Never raises.
 
-    How it looks for the note is in spark/orphan.py. The ledger has given the attempt up before (rule:
-    decide-before-kafka); what it has open is swept in any case.
+    What it has open is swept in any case.
 
     :param row: the attempt that is open now.
     """
-    from airflow_kafka_eos.manifest import AttemptRef
-
     if row.verdict is not None:
         return  # decided: no attempt was opened, and that of the decision has its manifest
     try:
-        for old in session.ledger.attempts(row.load):
-            if old.number < row.number and old.verdict is Verdict.ABORT and old.is_submitted and not old.is_prepared:
-                by = f"aborted by {old.decided_by} at {old.decided_at}: {old.reason}"
-                store.note_superseded(AttemptRef(row.load, session.ledger.ledger_id, old.number, old.slot), by)
+        rows = session.ledger.attempts(row.load)
+        note_superseded(store, session.ledger.ledger_id, left_behind(rows, up_to=row.number - 1))
     except KafkaEosError as e:
         log.warning("load %s: drivers of older attempts that still run are not told to stop: %s", row.load, e)
+
+
+def left_behind(rows: Sequence[AttemptRow], *, up_to: int) -> list[AttemptRow]:
+    """Attempts that are over, and whose application may still write, or begin to: it has never reported. No I/O."""
+    return [
+        row
+        for row in rows
+        if row.number <= up_to and row.verdict is Verdict.ABORT and row.is_submitted and not row.is_prepared
+    ]
+
+
+def note_superseded(store: ManifestStore, ledger_id: str, rows: Sequence[AttemptRow]) -> None:
+    """Leave a note for the application of each of these, which looks for it before it begins and then now and then
+    (spark/orphan.py). The ledger has given the attempts up before (rule: decide-before-kafka).
+
+    :raises KafkaEosError: see :meth:`~airflow_kafka_eos.spark.manifest_store.ManifestStore.note_superseded`.
+    """
+    from airflow_kafka_eos.manifest import AttemptRef
+
+    for row in rows:
+        by = f"aborted by {row.decided_by} at {row.decided_at}: {row.reason}"
+        store.note_superseded(AttemptRef(row.load, ledger_id, row.number, row.slot), by)

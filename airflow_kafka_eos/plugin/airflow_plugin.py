@@ -1,12 +1,13 @@
 """The plugin as Airflow's plugins manager reads it: the page's app, its places in the UI, and the link of each task.
 
 Schedulers and workers import it too, so it imports little: the app is made with the first request, which only
-api-servers get.
+api-servers get. A process that tasks are forked from imports for them, as Airflow loads it (:mod:`.pre_import`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,10 +17,11 @@ from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_eos.operators.links import run_tab
 from airflow_kafka_eos.plugin import TITLE, URL_PREFIX, URL_ROUTE, URL_ROUTE_OF_RUN
+from airflow_kafka_eos.plugin.pre_import import forks_tasks, pre_import
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import TaskInstanceKey
     from airflow.sdk import BaseOperator
-    from airflow.sdk.types import TaskInstanceKey
 
 
 Scope = MutableMapping[str, Any]
@@ -52,14 +54,18 @@ class _Operators:
 
     def __get__(self, instance: object, owner: type) -> list[type[BaseOperator]]:
         from airflow_kafka_eos.operators.begin import BeginLoadOperator
+        from airflow_kafka_eos.operators.collect import CollectLoadOperator
         from airflow_kafka_eos.operators.commit import CommitLoadOperator
         from airflow_kafka_eos.operators.decide import DecideLoadOperator
+        from airflow_kafka_eos.operators.own_submitter import OwnSubmitter
         from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
         from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
 
         return [
             BeginLoadOperator,
             PrepareLoadOperator,
+            OwnSubmitter,
+            CollectLoadOperator,
             DecideLoadOperator,
             CommitLoadOperator,
             CleanupLoadSensor,
@@ -105,3 +111,9 @@ class KafkaEosPlugin(AirflowPlugin):
         },
     ]
     operator_extra_links: list[Any] = [KafkaTransactionsLink()]  # noqa: RUF012
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Airflow's own, in each of its processes."""
+        if forks_tasks(sys.argv):
+            pre_import()

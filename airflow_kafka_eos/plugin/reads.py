@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, NotFinishedError, OtherLedgerError
 from airflow_kafka_eos.hooks import KafkaEosHook, ledger_url
@@ -54,7 +54,7 @@ def open_ledger(conn_id: str | None) -> Iterator[Ledger]:
     :param conn_id: None for the embedded SQLite file.
     :raises ConfigurationError: the connection is a template, Airflow has no such one, or there is no embedded ledger
         here.
-    :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
+    :raises LedgerUnavailableError: the ledger's database does not answer, or is not upgraded.
     """
     with _known_connections(), Ledger.open_existing(_url(conn_id)) as ledger:
         yield ledger

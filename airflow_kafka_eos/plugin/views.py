@@ -233,7 +233,7 @@ def load_in_full(
     allowed = actions(row, attempts, outlook_of(row, newest, runs)) if may_act else []
     return {
         "load": load(row, newest, note, paused=paused, runs=runs),
-        "attempts": [_attempt(a) for a in attempts],
+        "attempts": [_attempt(a, row.state) for a in attempts],
         "hidden_attempts": hidden,
         "transactions": [_transaction(a, t) for a, t in transactions[:MOST_TRANSACTIONS]],
         "transactions_left_off": max(0, len(transactions) - MOST_TRANSACTIONS),
@@ -243,13 +243,13 @@ def load_in_full(
     }
 
 
-def _attempt(row: AttemptRow) -> dict[str, Any]:
+def _attempt(row: AttemptRow, state: LoadState) -> dict[str, Any]:
     moments = (
         ("begun", row.opened_at),
         ("submitted", row.submitted_at),
         ("prepared", row.prepared_at),
         ("decided", row.decided_at),
-        (_end(row), row.closed_at),
+        (_end(row, state), row.closed_at),
     )
     return {
         "number": row.number,
@@ -265,8 +265,14 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
     }
 
 
-def _end(row: AttemptRow) -> str:
-    return "committed" if row.verdict is Verdict.COMMIT else "swept"
+def _end(row: AttemptRow, state: LoadState) -> str:
+    """What has closed it; of a load that was given up cleanup does, and nothing of it is called committed."""
+    match row.verdict:
+        case Verdict.COMMIT:
+            return "swept" if state is LoadState.GIVEN_UP else "committed"
+        case Verdict.ABORT | None:
+            return "swept"
+    assert_never(row.verdict)
 
 
 def _transaction(attempt: AttemptRow, row: TransactionRow) -> dict[str, Any]:

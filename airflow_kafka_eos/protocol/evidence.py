@@ -40,14 +40,15 @@ _PATIENCE_S = 2.0
 _SHOWN = 5
 _REMEDY = (
     "Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
-    "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew; `loads give-up` leaves "
-    "it as it is, and the same data can be loaded under a load_key of its own"
+    "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew. Else give it up first, by "
+    "`airflow-kafka-eos loads give-up`, so that nothing of it is committed any more; then live with what is visible, "
+    "or load the same data under a load_key of its own"
 )
 _REMEDY_COMPACTED = (
     "Nothing more is touched: a load that was committed, and whose keys were written again since, looks like an "
     "aborted one. Compare the topic with what `airflow-kafka-eos loads show` says. If it has every key of the "
-    "load, as the load wrote it or newer, nothing is missing; if not, load the same data under a load_key of its "
-    "own. Either way `airflow-kafka-eos loads give-up` closes this load"
+    "load, as the load wrote it or newer, nothing is missing. Either way give it up first, by `airflow-kafka-eos "
+    "loads give-up`; then, if something is missing, load the same data under a load_key of its own"
 )
 
 

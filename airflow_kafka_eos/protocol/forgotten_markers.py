@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.kafka.admin.find_markers import Progress
-from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers, write_marker
+from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers, who_may, write_marker
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.protocol.evidence import evidence_of
@@ -47,7 +47,7 @@ def end_forgotten(
     :param unfinished: transactions of its decision whose end the logs do not show.
     :param progress: see :func:`.evidence.evidence_of`.
     :returns: the transactional ids that were ended.
-    :raises AccessError: ALTER on the Cluster is missing: says who has to do what.
+    :raises AccessError: ALTER on the Cluster is missing, or brokers take no markers: says who has to do what.
     :raises TransientError: a broker does not answer. Safe to call again.
     """
     known = {t.transaction.transactional_id: t for t in unfinished}
@@ -132,8 +132,7 @@ def _end(session: Session, row: AttemptRow, forgotten: Forgotten) -> bool:
                 f"transaction {transaction} is decided, its coordinator has forgotten its end markers "
                 f"({forgotten.verdict.value}), and it is open in {places}; they cannot be written from here: "
                 f"{e.message}",
-                remedy="Run `airflow-kafka-eos loads recover` with a login that has ALTER on the Cluster (or "
-                "CLUSTER_ACTION); or grant it to this one, and clear commit",
+                remedy=f"Run `airflow-kafka-eos loads recover` {who_may(e)}; then clear commit",
                 load=str(row.load),
                 attempt=row.number,
                 transactional_id=transaction.transactional_id,

@@ -33,6 +33,7 @@ from airflow_kafka_eos.kafka.admin.inspect import topics_seen
 from airflow_kafka_eos.kafka.admin.open_producers import (
     OpenProducer,
     open_producers,
+    who_may,
     why_hanging,
     write_marker,
 )
@@ -410,7 +411,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         raise AccessError(
             f"a hanging transaction of this ledger holds readers back, {now}; it cannot be ended from here: "
             f"{e.message}",
-            remedy="Run `airflow-kafka-eos transactions hanging --abort` with a login that has ALTER on the Cluster",
+            remedy=f"Run `airflow-kafka-eos transactions hanging --abort` {who_may(e)}",
             load=str(now.attempt.load) if now.attempt else None,
             attempt=now.attempt.number if now.attempt else None,
             transactional_id=now.transactional_id,

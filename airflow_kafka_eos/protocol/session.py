@@ -60,7 +60,7 @@ def connect(
     :param timeout_s: seconds that one request, with its retries, may take.
     :param open_ledger: ``Ledger.open`` or ``Ledger.open_existing``.
     :param reads_index: see :class:`Session`.
-    :raises LedgerUnavailableError: the metadata DB does not answer, or is not upgraded.
+    :raises LedgerUnavailableError: the ledger's database does not answer, or is not upgraded.
     :raises BrokerUnavailableError: no broker answers.
     :raises AccessError: the broker refuses the credentials.
     :raises BrokerTooOldError: the broker lacks a request that exactly-once needs.

@@ -389,7 +389,9 @@ class LocalAirflow(Running):
         def read() -> bool | None:
             errors = self.get("/importErrors")["import_errors"]
             if errors:
-                raise SandboxError(f"a DAG file cannot be imported: {errors[0]['stack_trace']}")
+                raise SandboxError(
+                    f"a DAG file cannot be imported: {errors[0]['stack_trace']}", remedy="Correct what it names"
+                )
             found = self.get("/dags", dag_id_pattern=dag)["dags"]
             return True if any(d["dag_id"] == dag for d in found) else None
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +21,14 @@ POM = Path(__file__).with_name("pom.xml")
 CACHE_VARIABLE = "AIRFLOW_KAFKA_EOS_CACHE"
 MINIMUM_JAVA = 17
 MAVEN_SECONDS = 900
+# a registry that does not answer is asked again: seconds before the second and the third time
+MAVEN_PAUSES = (5.0, 20.0)
+# what Maven says when there is no such version, the first time and from then on: asking again would not help
+NO_SUCH_VERSION = ("Could not find artifact", "during a previous attempt")
 # for short runs: compile little, collect simply
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
+DEFAULT_KAFKA = "4.4.0"
 # the newest patch of each release line that the tests run on
 VERSIONS = {"3.9": "3.9.2", "4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.2", "4.3": "4.3.1", "4.4": "4.4.0"}
 
@@ -118,6 +124,12 @@ def _fetch(maven: str, version: str, folder: Path, pom: Path, log: Callable[[str
             f"-DoutputDirectory={work / 'jars'}",
         ]
         code, output = _run(command, version, log)
+        for pause in MAVEN_PAUSES:
+            if code == 0 or any(words in output for words in NO_SUCH_VERSION):
+                break
+            log(f"Maven could not fetch Kafka {version} (exit code {code}); tried again in {pause:g} s")
+            time.sleep(pause)
+            code, output = _run(command, version, log)
         if code != 0 or not any(work.glob("jars/kafka_*.jar")):
             said = "\n".join(output.strip().splitlines()[:12])
             raise SandboxError(

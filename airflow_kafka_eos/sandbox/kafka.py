@@ -21,7 +21,7 @@ from pathlib import Path
 from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
 from airflow_kafka_eos.sandbox import broker
 from airflow_kafka_eos.sandbox.broker import KAFKA_MAIN, BrokerProcess, Node, format_storage, java_command
-from airflow_kafka_eos.sandbox.jars import QUICK_JVM, find_java, full_version, kafka_jars
+from airflow_kafka_eos.sandbox.jars import DEFAULT_KAFKA, QUICK_JVM, find_java, full_version, kafka_jars
 from airflow_kafka_eos.sandbox.keeping import (
     HOST,
     Keeper,
@@ -63,7 +63,7 @@ class LocalKafka(Running):
 
     def __init__(
         self,
-        version: str = "4.4.0",
+        version: str = DEFAULT_KAFKA,
         brokers: int = 1,
         data_dir: Path | None = None,
         broker_settings: Mapping[str, str] | None = None,

@@ -50,7 +50,7 @@ def questions_refused(job: str) -> Iterator[None]:
     """
     try:
         yield
-    except PermissionError as e:
+    except (PermissionError, _Refused) as e:
         asked = getattr(e, _ASKED, None)
         if asked is None:
             raise
@@ -89,17 +89,25 @@ def _give_nobody_to_ask() -> None:
         task_runner.SUPERVISOR_COMMS = _Nobody()  # type: ignore[assignment]
 
 
+class _Refused(BaseException):
+    """For Airflow 3.1, which has no refusal that it keeps to: it takes each Exception for a backend that is down, and
+    the default for the answer.
+    """
+
+
 class _Nobody:
     """In the place of the channel to a task's supervisor. Airflow keeps to a refusal, and takes no default then."""
 
     def send(self, msg: Any) -> None:
-        from airflow.sdk.exceptions import AirflowSecretsBackendAccessDenied
+        denied: type[BaseException] = _Refused
+        with suppress(ImportError):
+            from airflow.sdk.exceptions import AirflowSecretsBackendAccessDenied as denied
 
         kind = type(msg).__name__
         if kind == "MaskSecret":  # no question
             return
         asked = _question(kind, msg)
-        refusal = AirflowSecretsBackendAccessDenied(f"there is no way to Airflow from here: {asked[0]}")
+        refusal = denied(f"there is no way to Airflow from here: {asked[0]}")
         setattr(refusal, _ASKED, asked)
         raise refusal
 

@@ -1,6 +1,6 @@
 """The packaged spark-submit application: claims the attempt, runs the author's job, writes what it returns.
 
-    spark-submit ... airflow_kafka_eos/spark/application.py --spec '<json>'      (or --spec @file)
+    spark-submit ... airflow_kafka_eos/spark/application.py --spec '<json>'      (or otherwise: :mod:`.spec_argument`)
 
 The Kafka settings come in the environment variable AIRFLOW_KAFKA_EOS_KAFKA of the driver, or in a file that
 AIRFLOW_KAFKA_EOS_KAFKA_FILE names (:mod:`.driver_secrets`), never on the command line. Exits with 1 on any error; an
@@ -19,9 +19,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -43,15 +45,15 @@ def main(arguments: list[str]) -> int:
     from airflow_kafka_eos.spark.airflow_here import prepare_for_airflow
     from airflow_kafka_eos.spark.errortext import FAILED, cause, gist, own_error
     from airflow_kafka_eos.spark.orphan import end_with_parent
+    from airflow_kafka_eos.spark.spec_argument import read_spec
 
     end_with_parent(os.environ)
     prepare_for_airflow(os.environ)
     parser = argparse.ArgumentParser(prog="airflow_kafka_eos application")
-    parser.add_argument("--spec", required=True, help="ApplicationSpec as JSON, or @file")
+    parser.add_argument("--spec", required=True, help="ApplicationSpec as JSON, base64:<word>, @file or @s3://…")
     spec = parser.parse_args(arguments).spec
-    if spec.startswith("@"):
-        spec = Path(spec[1:]).read_text(encoding="utf-8")
     try:
+        spec = read_spec(spec)
         prepare(spec)
     except Exception as e:
         ours = own_error(e)
@@ -93,7 +95,7 @@ def prepare(spec_text: str) -> None:
 
     :raises UndecidableError: the attempt was claimed before: a restarted driver, or a prepare that ran twice
         (rule: one-application-per-attempt).
-    :raises SupersededError: the attempt was given up meanwhile, and can never become visible.
+    :raises SupersededError: the attempt was superseded or aborted meanwhile, and can never become visible.
     """
     from airflow_kafka_eos.amounts import duration_text, size_text
     from airflow_kafka_eos.spark.errortext import THIS_PROCESS
@@ -127,11 +129,14 @@ def _write(spec: ApplicationSpec, store: ManifestStore, watch: StopWhenSupersede
     from airflow_kafka_eos.spark.job import run_job
     from airflow_kafka_eos.spark.no_retries import ONE_RUN, ran_once
     from airflow_kafka_eos.spark.progress import Progress, counter
-    from airflow_kafka_eos.spark.write import ARROW_BATCHES, write
+    from airflow_kafka_eos.spark.versions import OLDEST, require_spark
+
+    require_spark(OLDEST, "this package", "Point the Spark connection to a Spark that is newer")
+    from airflow_kafka_eos.spark.write import arrow_batches, write
 
     options, ref = spec.options, spec.options.attempt
     one_for_all = options.scope is TransactionScope.LOAD
-    spark = _session(ARROW_BATCHES | (ONE_RUN if one_for_all else {}))
+    spark = _session(arrow_batches() | (ONE_RUN if one_for_all else {}))
     context = spark.sparkContext
     try:
         watch.cancels(context.cancelAllJobs)
@@ -157,6 +162,7 @@ def _write(spec: ApplicationSpec, store: ManifestStore, watch: StopWhenSupersede
                 store.note_ran_once(ref)
         return progress.seconds
     finally:
+        _leave_server(context)
         spark.stop()  # before anything else is printed: it logs
 
 
@@ -172,7 +178,22 @@ def _session(defaults: Mapping[str, str]) -> SparkSession:
     for key, value in defaults.items():
         if not given.contains(key):
             builder = builder.config(key, value)
+    Thread(target=_import_writers, daemon=True).start()
     return builder.getOrCreate()
+
+
+def _leave_server(context: SparkContext) -> None:
+    """PySpark waits up to a second for the thread of its accumulators' server, which ends with this process; where it
+    is a Unix socket (spark.python.unix.domain.socket.enabled), that also removes its file.
+    """
+    if isinstance(context._accumulatorServer.server_address, tuple):
+        context._accumulatorServer = None  # type: ignore[assignment]
+
+
+def _import_writers() -> None:
+    """0.3 s of a core, while Python only waits for the JVM. What is wrong with them, the write finds out."""
+    with contextlib.suppress(Exception):
+        import airflow_kafka_eos.kafka.producer.writers  # noqa: F401
 
 
 def _say(line: str) -> None:

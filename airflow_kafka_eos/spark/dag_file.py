@@ -40,6 +40,11 @@ def job_args(
     }
 
 
+def function_here(dag_id: str, group_id: str) -> Callable[..., Any] | None:
+    """The function of a load of a DAG file that this process has run; None where it has not."""
+    return _functions.get((dag_id, group_id))
+
+
 def load(
     spark: Any, file: str, dag_id: str, group_id: str, arguments: Mapping[str, Any], path: Sequence[str]
 ) -> Any:
@@ -53,12 +58,13 @@ def load(
 
 
 def _find(file: str, dag_id: str, group_id: str, path: Sequence[str]) -> Callable[..., Any]:
-    from airflow_kafka_eos.spark.job import load_file
+    from airflow_kafka_eos.spark.find_job import load_file
+    from airflow_kafka_eos.spark.job import by_value
 
     sys.path[:0] = [folder for folder in path if folder not in sys.path]
     os.environ |= {_PARSING_DAG: dag_id, _PARSING_TASK: f"{group_id}.prepare"}
     try:
-        load_file(Path(file), file)
+        load_file(Path(file), file, by_value)
     except ModuleNotFoundError as e:
         if (e.name or "").partition(".")[0] != "airflow":
             raise

@@ -4,7 +4,8 @@ A folder, or a folder of an object store (:mod:`.storage`). Everything is create
 all there, and nothing is ever replaced (rules: one-application-per-attempt, writer-ends-only-unreported). Layout, with
 names encoded as in transactional ids:
 
-    <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.claim          who claimed the attempt
+    <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.spec           what its application is to do
+                                                          <attempt>.claim          who claimed the attempt
                                                           <attempt>.initialising   InitProducerId was tried, and
                                                           <attempt>.identity       its answer (scope load only)
                                                           <attempt>.writing        writing the manifest was tried
@@ -53,6 +54,24 @@ class ManifestStore:
         :raises InvalidNameError: a name is too long for a file system.
         """
         return self._place.path(self._file(ref, "json"))
+
+    def note_spec(self, ref: AttemptRef, text: str) -> str:
+        """Leave what an attempt's application is to do where it can read that (:mod:`.spec_argument`).
+
+        :returns: where it is.
+        :raises UndecidableError: there is one already, for another application.
+        """
+        if not self._create(ref, "spec", text):
+            raise UndecidableError(
+                "an application was told already what to do for the attempt",
+                remedy="Clear the task that submits it: it opens a new attempt",
+                **ref.ids,
+            )
+        return self._place.path(self._file(ref, "spec"))
+
+    def spec(self, ref: AttemptRef) -> str | None:
+        """What :meth:`note_spec` has left; None where it has not."""
+        return self._read(ref, "spec")
 
     def claim(self, ref: AttemptRef, claimant: str) -> None:
         """Claim an attempt for one submitted application, once (rule: one-application-per-attempt).

@@ -28,7 +28,7 @@ tasks are sent it by pickle.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +214,7 @@ class WriteOptions:
         from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 
         secret = handed_over(environ, SETTINGS_VARIABLE)
-        base = dict(KafkaSettings.from_json(secret).for_librdkafka()) if secret else {}
+        base = KafkaSettings.from_json(secret).texts if secret else {}
         if not base and not self.kafka:
             raise ConfigurationError(
                 f"there are no Kafka settings: {SETTINGS_VARIABLE} is not set in the Spark driver's environment",
@@ -281,12 +281,12 @@ def _repairs(text: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(partition), int(number)) for partition, number in found)
 
 
-_HEADERS = "array<struct<key:string,value:binary>>"
+HEADERS = "array<struct<key:string,value:binary>>"
 #: Allowed types by column, as Spark writes them; those of Spark's own Kafka sink.
 ALLOWED = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
-    "headers": (_HEADERS,),
+    "headers": (HEADERS,),
     "topic": ("string",),
     "partition": ("int",),
     "timestamp": ("timestamp",),
@@ -299,35 +299,45 @@ def check_schema(schema: StructType, *, has_default_topic: bool) -> None:
 
     :raises ConfigurationError: naming the column, its type, and the types that are allowed.
     """
-    names = [field.name for field in schema.fields]
+    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    check_columns(columns, has_default_topic=has_default_topic)
+
+
+def check_columns(
+    columns: Sequence[tuple[str, str]], *, has_default_topic: bool, of: str = "the DataFrame"
+) -> None:
+    """Refuse columns that cannot be written.
+
+    :param columns: names and types, as Spark writes them.
+    :param of: what has them, for people.
+    :raises ConfigurationError: naming the column, its type, and the types that are allowed.
+    """
+    names = [name for name, _ in columns]
     found = ", ".join(names) or "none"
-    for field in schema.fields:
-        if field.name not in ALLOWED:
-            near = nearest(field.name, COLUMNS)
+    for name, kind in columns:
+        if name not in ALLOWED:
+            near = nearest(name, COLUMNS)
             raise ConfigurationError(
-                f"the DataFrame has a column {field.name!r}, kafka_eos takes only {', '.join(COLUMNS)}",
+                f"{of} has a column {name!r}, kafka_eos takes only {', '.join(COLUMNS)}",
                 remedy=f"Rename it to {near}"
                 if near
                 else "Drop it, or make it part of key or value (to_json)",
             )
-        if names.count(field.name) > 1:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"{of} has column {name!r} twice", remedy="Keep one of them")
+        if kind not in ALLOWED[name]:
             raise ConfigurationError(
-                f"the DataFrame has column {field.name!r} twice", remedy="Keep one of them"
-            )
-        kind = field.dataType.simpleString()
-        if kind not in ALLOWED[field.name]:
-            raise ConfigurationError(
-                f"column {field.name!r} has type {kind}, allowed is {' or '.join(ALLOWED[field.name])}",
+                f"column {name!r} has type {kind}, allowed is {' or '.join(ALLOWED[name])}",
                 remedy="Cast it, or use to_json(struct(...)) for a column of several fields",
             )
     if "key" not in names and "value" not in names:
         raise ConfigurationError(
-            f"the DataFrame has neither a value nor a key column (its columns: {found})",
+            f"{of} has neither a value nor a key column (its columns: {found})",
             remedy="Select what to send as value, such as to_json(struct('*')).alias('value')",
         )
     if not has_default_topic and "topic" not in names:
         raise ConfigurationError(
-            f"the DataFrame has no topic column (its columns: {found}), and there is no default topic",
+            f"{of} has no topic column (its columns: {found}), and there is no default topic",
             remedy="Set the option topic, or add a topic column",
         )
 

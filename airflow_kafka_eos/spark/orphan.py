@@ -2,10 +2,11 @@
 
 A task process that dies by SIGKILL leaves its spark-submit behind, which goes on writing for an attempt that a retry
 has given up long since. The broker fences what it writes, and cleanup finds it; but cleanup's quiet period is short
-only because such a zombie does not live long.
+only because such a zombie does not live long. A driver on a platform may not even have begun by then.
 
-The ledger lets one attempt of a load be decided, the newest (rule: one-decision-per-load). Whoever opens the next one
-leaves a note for the driver of the last one where both look anyway, beside its claim (:mod:`.manifest_store`). The
+The ledger lets one attempt of a load be decided, the newest (rule: one-decision-per-load). Whoever opens the next one,
+or cleans up behind the last one, leaves a note for that one's driver where both look anyway, beside its claim
+(:mod:`.manifest_store`; rule: writers-have-a-deadline). The
 driver has no ledger to ask, and needs none: in cluster mode it could not reach it. Where it cannot look it goes on: by
 ledger and broker what it writes is refused in any case. Stopping early saves the cluster's time, and its readers'.
 """
@@ -95,22 +96,35 @@ def _started(pid: int) -> str | None:
 
 
 class StopWhenSuperseded:
-    """Looks now and then, from a thread, while the application works. Leaving it raises what was found.
+    """Looks before the application works, and now and then meanwhile, from a thread. Leaving it raises what was found.
 
     :param ref: the attempt that this application has claimed.
-    :raises SupersededError: on leaving; naming who has superseded it.
+    :param told: what is done then, for the log.
+    :raises SupersededError: on entering, where a platform runs an earlier try's application late or once more; or on
+        leaving. It names who has superseded it.
     """
 
-    def __init__(self, store: ManifestStore, ref: AttemptRef, *, poll_s: float = POLL_S) -> None:
+    def __init__(
+        self,
+        store: ManifestStore,
+        ref: AttemptRef,
+        *,
+        poll_s: float = POLL_S,
+        told: str = "its Spark jobs are cancelled",
+    ) -> None:
         self._store = store
         self._ref = ref
         self._poll_s = poll_s
+        self._told = told
         self._cancel: Callable[[], object] = lambda: None
         self._over = threading.Event()
         self._found: SupersededError | None = None
         self._thread = threading.Thread(target=self._watch, name="stop-when-superseded", daemon=True)
 
     def __enter__(self) -> StopWhenSuperseded:
+        by = self._look()
+        if by is not None:
+            raise superseded(self._ref, by)
         self._thread.start()
         return self
 
@@ -151,7 +165,7 @@ class StopWhenSuperseded:
     def _stop(self) -> None:
         give_up = time.monotonic() + _LAST_S
         with suppress(OSError):  # nobody may read it any more
-            print(f"airflow-kafka-eos: load {self._ref} is superseded: its Spark jobs are cancelled", flush=True)
+            print(f"airflow-kafka-eos: load {self._ref} is superseded: {self._told}", flush=True)
         while time.monotonic() < give_up:
             try:
                 self._cancel()
@@ -169,8 +183,8 @@ def superseded(ref: AttemptRef, by: str) -> SupersededError:
     :param by: who has superseded it, and how, as the ledger knows it.
     """
     return SupersededError(
-        f"the attempt was given up while its Spark application wrote it: {by}. Nothing of it can become visible, so "
-        "the application has ended",
+        f"the attempt was superseded or aborted while it was written: {by}. Nothing of it can become visible, so "
+        "the writing has ended",
         remedy="Let the newest attempt go on. `airflow-kafka-eos loads show` shows both",
         **ref.ids,
     )

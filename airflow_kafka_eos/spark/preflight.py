@@ -12,15 +12,16 @@ from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.admin.preflight import (
     RETENTION,
     check_broker,
+    check_every_broker,
     check_hold_time,
     check_topics,
     oldest_kept_ms,
 )
+from airflow_kafka_eos.kafka.client.librdkafka import OnlyLibrdkafkaError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.interface import TopicLimits
 from airflow_kafka_eos.kafka.producer.options import (
-    OnlyLibrdkafkaError,
     ProducerOptions,
     check_setting_names,
     check_setting_values,
@@ -45,14 +46,15 @@ def check_cluster(settings: KafkaSettings, options: WriteOptions, *, timeout_s: 
     :raises ConfigurationError: the hold time is above the broker's ``transaction.max.timeout.ms``; settings of the
         writer are unknown or wrong, or contradict each other; or they need the confluent writer where the broker
         grants two-phase commit, and nobody has asked to do without.
-    :raises KafkaEosError: the broker is not reachable, refuses the login, or is too old; or two-phase commit is
-        required and not granted.
+    :raises BrokerTooOldError: a broker lacks a request that a step of the load needs.
+    :raises KafkaEosError: the broker is not reachable, or refuses the login; or two-phase commit is required and not
+        granted.
     """
     check_setting_names(settings)
     check_setting_values(settings)
     writer, why = choose_writer(settings, options)
     with Wire(settings, timeout_s=timeout_s) as wire:
-        check_broker(wire)
+        check_every_broker(wire)
         partitions = Partitions(wire)
         topics = check_topics(partitions, options.topics)
         two_phase_commit = _is_granted(wire, partitions, options, writer, why)

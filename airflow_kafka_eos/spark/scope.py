@@ -31,6 +31,7 @@ from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.spark.no_retries import check_spark_settings
 from airflow_kafka_eos.spark.options import WriteOptions, check_schema
 from airflow_kafka_eos.spark.preflight import partitions_of
+from airflow_kafka_eos.spark.versions import ARROW_FUNCTIONS, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,10 +79,10 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
     :param options: those of ``df.write.format("kafka_eos")``.
     :returns: the same rows, in ``transaction.tasks`` Spark partitions, or fewer. Rows of one Spark partition keep their
         order.
-    :raises ConfigurationError: options or columns are wrong, a topic is missing, or Spark may run a stage twice.
+    :raises ConfigurationError: options or columns are wrong, a topic is missing, Spark may run a stage twice, or is too
+        old.
     """
     from pyspark.sql import functions as F
-    from pyspark.sql.pandas.functions import arrow_udf
 
     parsed = options if isinstance(options, WriteOptions) else WriteOptions.parse(options)
     check_schema(frame.schema, has_default_topic=parsed.default_topic is not None)
@@ -98,6 +99,13 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
         # fewer tasks than the rest of the plan could use would cost more than the shuffle that is saved
         if tasks and (tasks <= owners.tasks or owners.tasks >= session.sparkContext.defaultParallelism):
             return _left_in_place(frame, tasks, owners)
+    require_spark(
+        ARROW_FUNCTIONS,
+        "transaction scope load, of rows that are to be shuffled to the tasks that own their Kafka partitions,",
+        "Use scope task",
+    )
+    from pyspark.sql.pandas.functions import arrow_udf
+
     names = [n for n in frame.columns if n in ("topic", "key", "partition")]
     # a column there must be, to tell how many rows there are
     columns = [F.col(n) for n in names] or [F.monotonically_increasing_id()]

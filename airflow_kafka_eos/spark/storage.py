@@ -96,6 +96,22 @@ def open_place(base: str, filesystem: AbstractFileSystem | None = None) -> Place
     return ObjectPlace(base, filesystem)
 
 
+def read_text(location: str) -> str:
+    """A text by its path or URL, as :meth:`Place.path` names it.
+
+    :raises ConfigurationError: there is none, it cannot be read, or it is in no place that :func:`open_place` knows.
+    :raises StorageUnavailableError: it cannot be read now.
+    """
+    folder, _, name = location.rpartition("/")
+    place = open_place(folder) if "://" in location else LocalPlace(os.path.abspath(folder or "."))
+    found = place.read(name)
+    if found is None:
+        raise ConfigurationError(
+            f"there is no file {location}", remedy="Is it the same storage, for Airflow and where Spark's driver runs?"
+        )
+    return found
+
+
 class LocalPlace:
     """A :class:`Place` in a folder.
 
@@ -239,9 +255,9 @@ class ObjectPlace:
 
 
 def _filesystem(scheme: str) -> Any:
-    import fsspec
-
     try:
+        import fsspec
+
         # not fsspec's shared instance: it may have been made with other logins, and before a fork
         return fsspec.filesystem(scheme, skip_instance_cache=True)
     except ImportError as e:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
 
-from airflow_kafka_eos.errors import ManifestError
+from airflow_kafka_eos.errors import ConfigurationError, ManifestError
 from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
 from airflow_kafka_eos.spark.datasource import (
     KafkaEosDataSource,
@@ -23,6 +24,7 @@ from airflow_kafka_eos.spark.datasource import (
     make_writer,
 )
 from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.versions import BATCHES_BY_BYTES, is_at_least
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +44,12 @@ ARROW_BATCHES = {
 #: (spark.broadcast.UDFCompressionThreshold): the writer of a slot with thousands of ids, for one.
 _IN_MEMORY = 500_000
 _THRESHOLD = "spark.broadcast.UDFCompressionThreshold"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+def arrow_batches() -> dict[str, str]:
+    """What the application sets. A Spark that cannot bound batches by bytes keeps its own number of rows."""
+    return ARROW_BATCHES if is_at_least(BATCHES_BY_BYTES) else {}
 
 
 class _Reports(AccumulatorParam[list[PreparedPartition]]):
@@ -61,14 +69,20 @@ def write(frame: DataFrame, options: WriteOptions, written: Accumulator[Written]
     Of each Spark partition one task attempt counts, the one whose result Spark takes, as with its commit coordinator;
     an attempt whose result it does not take has no say any more, and cleanup finds its transaction.
 
+    Spark 3.5 has no data sources in Python: there it is always a mapInArrow.
+
     :param options: with ``load.claim``.
     :param written: is told by each accepted task what it has written.
     :raises KafkaEosError: what :class:`KafkaEosDataSource` and its writer raise.
+    :raises ConfigurationError: Spark 3.5, and it would write the settings of the connection into files.
     """
+    if not hasattr(frame.sparkSession, "dataSource"):
+        _write_without_data_source(frame, options, written)
+        return
     if _is_plain(frame):
         writer = make_writer(frame.schema, options)
         writer.written = written
-        if len(cloudpickle.dumps(writer)) <= _IN_MEMORY:  # type: ignore[no-untyped-call]
+        if _pickled(writer) <= _IN_MEMORY:
             _map(frame, writer)
             return
     frame.sparkSession.dataSource.register(_counting(written))
@@ -102,7 +116,50 @@ def _is_plain(frame: DataFrame) -> bool:
         return False
     # adaptive execution keeps what the author has arranged at the root of a plan, and a write's plan has it there;
     # below a mapInArrow it may be optimised away, and the rows of one key get into several tasks
-    return "Repartition" not in plan and "Rebalance" not in plan
+    return not _is_arranged(plan)
+
+
+def _pickled(writer: KafkaEosWriter) -> int:
+    return len(cloudpickle.dumps(writer))  # type: ignore[no-untyped-call]
+
+
+def _write_without_data_source(
+    frame: DataFrame, options: WriteOptions, written: Accumulator[Written] | None
+) -> None:
+    if frame.sparkSession.sparkContext.getConf().contains(_THRESHOLD):
+        raise ConfigurationError(
+            f"{_THRESHOLD} is set: Spark before 4.0 could hand the writer, logins and all, to executors in files",
+            remedy="Leave it as it is by default, or use Spark 4.0",
+        )
+    writer = make_writer(frame.schema, options)
+    writer.written = written
+    if (size := _pickled(writer)) > _IN_MEMORY:
+        raise ConfigurationError(
+            f"the writer has {size:,} bytes, and Spark before 4.0 would hand it to executors in files, logins and all",
+            remedy="Use transaction_naming=incrementing, whose writer has no list of ids, or Spark 4.0",
+        )
+    with _as_arranged(frame):
+        _map(frame, writer)
+
+
+@contextmanager
+def _as_arranged(frame: DataFrame) -> Iterator[None]:
+    """Adaptive execution off where the author has arranged the rows: below a mapInArrow it would arrange them anew."""
+    plan = str(frame._jdf.queryExecution().analyzed().toString())
+    if not _is_arranged(plan):
+        yield
+        return
+    settings = frame.sparkSession.conf
+    before = str(settings.get(_ADAPTIVE))
+    settings.set(_ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        settings.set(_ADAPTIVE, before)
+
+
+def _is_arranged(plan: str) -> bool:
+    return "Repartition" in plan or "Rebalance" in plan
 
 
 def _map(frame: DataFrame, writer: KafkaEosWriter) -> None:

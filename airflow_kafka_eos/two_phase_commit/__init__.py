@@ -41,7 +41,7 @@ def connect(kafka: Mapping[str, Any], ledger: str, namespace: str, *, timeout_s:
     """Open a ledger that is there, and its cluster; both are closed afterwards.
 
     :param kafka: settings under librdkafka's names, as the extra of an Airflow connection has them.
-    :param ledger: SQLAlchemy's URL of the metadata DB. It is neither made nor upgraded.
+    :param ledger: SQLAlchemy's URL of the ledger's database. It is neither made nor upgraded.
     :param namespace: of the loads whose transactional ids are meant.
     :param timeout_s: seconds that one request, with its retries, may take.
     :raises ConfigurationError: a setting is wrong.

@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 HERE = Path(__file__).parent
 RECORDS = os.environ.get("BENCH_RECORDS", "1000")

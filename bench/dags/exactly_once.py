@@ -6,7 +6,8 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_kafka_eos import ExactlyOnceLoad
 

@@ -1,7 +1,7 @@
 """What `make docs` makes a site of: README.md first, then the pages as docs/README.md lists them, then the API.
 
 No page is written for the site alone. The side bar is docs/README.md's sections; what docs/api.md calls public gets its
-docstrings below the table.
+docstrings below the table; where a page says "from the code", reference.py makes that part.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
+from sphinx.transforms import SphinxTransform
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import check_site  # noqa: E402
+import reference  # noqa: E402
 
 from airflow_kafka_eos import __version__  # noqa: E402
 from tests.public_api import has_arguments_only, public  # noqa: E402
@@ -49,10 +53,12 @@ html_show_sphinx = False
 def _sections() -> dict[str, list[str]]:
     """The pages below each heading of the index, as Sphinx names them."""
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    found = {}
+    found: dict[str, list[str]] = {}
     for heading, body in re.findall(r"(?ms)^## (.+?)$(.*?)(?=^## |\Z)", text):
         links = re.findall(r"\]\(([^)#]+)\.md", body)
-        found[heading] = [f"/{(ROOT / 'docs' / link).resolve().relative_to(ROOT)}" for link in links]
+        pages = [f"/{(ROOT / 'docs' / link).resolve().relative_to(ROOT)}" for link in links]
+        # in the side bar once, though two sections may name it
+        found[heading] = [page for page in pages if not any(page in given for given in found.values())]
     return {heading: pages for heading, pages in found.items() if pages}
 
 
@@ -70,7 +76,7 @@ def _directive(module: str, name: str) -> list[str]:
     return [f".. {'autofunction' if callable(found) else 'autodata'}:: {module}.{name}"]
 
 
-def _reference() -> str:
+def _docstrings() -> str:
     lines = []
     for module, names in public().items():
         lines += ["", f"## {module}", "", "```{eval-rst}"]
@@ -88,7 +94,35 @@ def _add_what_only_the_site_has(app: Sphinx, docname: str, source: list[str]) ->
     elif docname == "docs/adr/README":
         source[0] += _toctree(["[0-9]*"], ":glob:")
     elif docname == "docs/api":
-        source[0] += _reference()
+        source[0] += _docstrings()
+    elif docname.startswith("docs/"):
+        source[0] = reference.made(source[0])
+
+
+def _made_anew(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str]:
+    """Pages that the code has a part in: their own text is the same, and what is built of it may not be."""
+    texts = {name: Path(env.doc2path(name)).read_text(encoding="utf-8") for name in env.found_docs}
+    return [name for name, text in texts.items() if name.startswith("docs/") and reference.is_made(text)]
+
+
+class BothThemes(SphinxTransform):
+    """Where a page shows a picture ``…-light`` that has a twin ``…-dark``, the site shows the one of its own theme."""
+
+    default_priority = 500
+
+    def apply(self, **kwargs: Any) -> None:
+        for image in list(self.document.findall(nodes.image)):
+            page = ROOT / self.env.doc2path(self.env.docname, base=False)
+            dark = re.sub(r"-light(?=\.\w+$)", "-dark", image["uri"])
+            if dark == image["uri"]:
+                continue
+            if not (page.parent / dark).is_file():
+                raise ExtensionError(f"{page}: {image['uri']} has no twin for dark pages")
+            twin = image.deepcopy()
+            twin["uri"] = dark
+            image["classes"].append("only-light")
+            twin["classes"].append("only-dark")
+            image.parent.insert(image.parent.index(image) + 1, twin)
 
 
 def _finish(app: Sphinx, exception: Exception | None) -> None:
@@ -104,6 +138,8 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_transform(BothThemes)
+    app.connect("env-get-outdated", _made_anew)
     app.connect("source-read", _add_what_only_the_site_has)
     app.connect("build-finished", _finish)
     return {"parallel_read_safe": True}

@@ -222,22 +222,31 @@ def search(model):
     return "", [], len(came)
 
 
-def run(name, world, rules, expect):
+def told(name, model, expect):
     """(a line, trace, whether the verdict is the expected one)."""
     t0 = time.time()
-    verdict, steps, states = search(Partition(world, rules))
+    verdict, steps, states = search(model)
     ok = bool(verdict) == expect
     said = f"{len(steps)} steps: {verdict}" if verdict else "holds"
     return f"{name:28}{states:>9} states{time.time() - t0:7.1f} s  {said}{'' if ok else '  UNEXPECTED'}", steps, ok
 
 
-if __name__ == "__main__":
+def run(name, world, rules, expect):
+    return told(name, Partition(world, rules), expect)
+
+
+def main(suite, run):
+    """All runs of a suite, or with arguments those whose names begin so, with traces; the exit code."""
     args, right = sys.argv[1:], True
-    for one in SUITE:
+    for one in suite:
         if not args or one[0].startswith(tuple(args)):
             line, steps, ok = run(*one)
             print(line, flush=True)
             right &= ok
             for k, step in enumerate(steps if args else (), 1):
                 print(f"    {k:2}. {step}")
-    sys.exit(not right)
+    return not right
+
+
+if __name__ == "__main__":
+    sys.exit(main(SUITE, run))

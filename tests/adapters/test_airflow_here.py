@@ -27,7 +27,7 @@ import json, os, sys
 from pathlib import Path
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.spark.airflow_here import prepare_for_airflow, questions_refused
-from airflow_kafka_eos.spark.job import find_job
+from airflow_kafka_eos.spark.find_job import find_job
 
 prepare_for_airflow(os.environ)
 answers = {"early": "airflow" in sys.modules}

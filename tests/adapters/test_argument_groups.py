@@ -98,7 +98,7 @@ FORMS = (by_class, by_default_args_and_class, by_decorator, by_override, by_expa
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_field_reaches_its_step_in_every_form(form: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    assert TAKEN.keys() == OTHER.keys() == PLACES.keys()
+    assert TAKEN.keys() == OTHER.keys() == PLACES.keys(), "a new field? Add it to TAKEN and OTHER"
     with dag(default_args=OTHER):
         assert form(grouped({name: value for name, (value, _, _) in TAKEN.items()})) == {
             name: wanted for name, (_, _, wanted) in TAKEN.items()

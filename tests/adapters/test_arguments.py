@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, Asset, TaskGroup, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import ExactlyOnceLoad, Transactions, exactly_once_load, load, signatures
 from airflow_kafka_eos.argument_groups import GROUPS, PLACES
@@ -24,6 +24,7 @@ from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.operators.preparing import PreparingOperator
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor, PollingLoadSensor
 from airflow_kafka_eos.spark.formats import settings as formats
 from tests.adapters.grouping import grouped
@@ -278,10 +279,11 @@ def test_an_item_for_all_mapped_loads_is_refused() -> None:
 
 STEPS = (
     *(BeginLoadOperator, PrepareLoadOperator, DecideLoadOperator, CommitLoadOperator, CleanupLoadSensor, LoadedSensor),
-    *(LoadOperator, PollingLoadSensor),
+    *(LoadOperator, PreparingOperator, PollingLoadSensor),
 )
-#: of the load, beside those of its steps: the other name of prepare's connection, what is prepare's, loaded's outlets
-OF_THE_LOAD = {"spark_conn_id", "spark_args", "outlets"}
+#: of the load, beside those of its steps: the other name of prepare's connection, what is prepare's, loaded's outlets,
+#: and the operator in prepare's place
+OF_THE_LOAD = {"spark_conn_id", "spark_args", "outlets", "submit"}
 #: of a step, and no load's: a task's, for default_args or spark_args
 OF_A_STEP = {"writer_deadline", "commit_timeout", "poke_interval", "timeout", "kwargs"}
 FORMS = (signatures.LoadArguments, signatures.PartialArguments, signatures.DecoratorArguments)
@@ -306,6 +308,13 @@ def test_type_checkers_know_the_arguments_that_there_are() -> None:
     assert set(signatures.ItemArguments.__annotations__) == mappable
 
 
+def test_prepare_names_each_argument_that_it_shares_with_collect() -> None:
+    """Else no type checker knows it in a call of prepare's: what it hands on by ``**`` may be anything."""
+    shared, of_prepare = (inspect.signature(step).parameters for step in (PreparingOperator, PrepareLoadOperator))
+    assert len(shared) > 10
+    assert {name: str(of_prepare[name]) for name in shared} == {name: str(p) for name, p in shared.items()}
+
+
 def test_every_argument_is_explained_once() -> None:
     def explained(*kinds: Any) -> list[str]:
         return sorted(name for kind in kinds for name in re.findall(r"^ +:param (\w+):", kind.__doc__ or "", re.M))
@@ -321,6 +330,7 @@ def test_every_argument_is_explained_once() -> None:
     ("literal", "values"),
     [
         (load.ScopeText, {c.value for c in load.TransactionScope}),
+        (load.EngineText, {c.value for c in load.Engine}),
         (load.NamingText, {c.value for c in load.TransactionNaming}),
         (load.TwoPhaseCommitText, {c.value for c in load.TwoPhaseCommit}),
         (load.OnCommittedText, {c.value for c in load.OnCommitted}),

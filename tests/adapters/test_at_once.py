@@ -12,7 +12,8 @@ from airflow.sdk import DAG
 
 from airflow_kafka_eos import ExactlyOnceLoad
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
-from airflow_kafka_eos.operators.prepare import PrepareLoadOperator, decide_behind
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.operators.preparing import PreparingOperator, decide_behind
 
 
 def group(**arguments: Any) -> ExactlyOnceLoad:
@@ -52,24 +53,24 @@ def test_prepare_decides_where_nothing_stands_between(made_by: Callable[[], Exac
     assert isinstance(found, DecideLoadOperator) and found is load.decide
 
 
-def approved() -> PrepareLoadOperator:
+def approved() -> PreparingOperator:
     load = group()
     load.prepare >> EmptyOperator(task_id="approve") >> load.decide
     return load.prepare
 
 
-def beside() -> PrepareLoadOperator:
+def beside() -> PreparingOperator:
     """Both may begin when begin is done; decide waits for both."""
     load = group()
     load.begin >> EmptyOperator(task_id="look") >> load.decide
     return load.prepare
 
 
-def by_argument() -> PrepareLoadOperator:
+def by_argument() -> PreparingOperator:
     return group(decide_at_once=False).prepare
 
 
-def in_order_of_runs() -> PrepareLoadOperator:
+def in_order_of_runs() -> PreparingOperator:
     return group(default_args={"depends_on_past": True}).prepare
 
 
@@ -81,11 +82,11 @@ def behind_prepare(context: Any, result: Any = None) -> None:
     """Another one."""
 
 
-def hook_before_decide() -> PrepareLoadOperator:
+def hook_before_decide() -> PreparingOperator:
     return group(default_args={"pre_execute": before_decide}).prepare
 
 
-def hook_behind_prepare() -> PrepareLoadOperator:
+def hook_behind_prepare() -> PreparingOperator:
     return group(spark_args={"post_execute": behind_prepare}).prepare
 
 
@@ -104,7 +105,7 @@ def by_hand(
     decide: type[DecideLoadOperator] = DecideLoadOperator,
     deciders: int = 1,
     **of_decide: Any,
-) -> PrepareLoadOperator:
+) -> PreparingOperator:
     made = prepare(task_id="prepare", load_name="l", sql="SELECT 1", topics=["t"])
     for number in range(deciders):
         made >> decide(task_id=f"decide_{number}", load_name="l", **of_decide)
@@ -128,7 +129,7 @@ def by_hand(
     ],
 )
 def test_prepare_leaves_it_to_decide_where_an_author_stands_between(
-    made_by: Callable[[], PrepareLoadOperator], why: str
+    made_by: Callable[[], PreparingOperator], why: str
 ) -> None:
     with DAG("apart", schedule=None):
         prepare = made_by()

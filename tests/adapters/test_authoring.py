@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, ExceptionRetryPolicy, RetryAction, RetryRule, TaskGroup, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos import Checks, ExactlyOnceLoad, exactly_once_load
 from airflow_kafka_eos.errors import ConfigurationError, TransientError, UndecidableError
@@ -17,6 +17,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.operators.base import DEFAULT_LOAD_KEY
 from airflow_kafka_eos.operators.begin import BeginLoadOperator, check_own, name_of_item
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.spark.dag_file import JOB
 
 COMMON: dict[str, Any] = {"job": "j.py", "topics": ["t"]}
@@ -341,6 +342,7 @@ def test_default_args_reach_every_task(where: str) -> None:
 def test_spark_args_reach_prepare_over_default_args() -> None:
     with dag(default_args=PASSED):
         load = ExactlyOnceLoad("load", spark_args={"pool": "spark", "executor_memory": "2g"}, **COMMON)
+    assert isinstance(load.prepare, PrepareLoadOperator)
     assert (load.prepare.pool, load.prepare._executor_memory, load.decide.pool) == ("spark", "2g", "kafka")
 
 

@@ -10,18 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import DAG
 
 from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions, exactly_once_load
 from airflow_kafka_eos.cli import parser
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE, url_of
 from airflow_kafka_eos.cli.target import settings_of
-from airflow_kafka_eos.config import OPTIONS, deferrable, optional, provider_config, setting
+from airflow_kafka_eos.config import OPTIONS, deferrable, optional, setting
 from airflow_kafka_eos.doctor.finding import Asked
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
-from airflow_kafka_eos.get_provider_info import LEDGER_CONNECTION, get_provider_info
-from airflow_kafka_eos.hooks import KafkaEosLedgerHook
-from airflow_kafka_eos.ledger.location import BACKENDS, FILE_NAME, LEDGER_CONN_TYPE
+from airflow_kafka_eos.ledger.location import FILE_NAME
 from airflow_kafka_eos.operators.begin import BeginLoadOperator
 from airflow_kafka_eos.operators.commit import CommitLoadOperator
 from airflow_kafka_eos.operators.decide import DecideLoadOperator
@@ -244,7 +243,7 @@ def test_what_no_section_says_has_one_default() -> None:
         assert {name: getattr(prepare, name) for name in spec} == spec
         assert prepare.scope == given.scope == asked.scope.value
         assert prepare.two_phase_commit == given.two_phase_commit == asked.two_phase_commit.value
-        assert prepare._conn_id == load.prepare._conn_id
+        assert isinstance(prepare, PrepareLoadOperator) and prepare._conn_id == "spark_default"
     assert (load.decide.min_records, load.decide.max_records) == (hand.decide.min_records, hand.decide.max_records)
 
 
@@ -294,7 +293,7 @@ def test_a_value_that_is_none_is_refused_by_section_key_and_value(
     monkeypatch: pytest.MonkeyPatch, key: str, text: str
 ) -> None:
     if "\x00" in text:  # not from an environment variable, from airflow.cfg
-        monkeypatch.setattr("airflow.sdk.configuration.conf.get", lambda *_, **__: text)
+        monkeypatch.setattr(conf, "get", lambda *_, **__: text)
     else:
         configure(monkeypatch, **{key: text})
     with pytest.raises(ConfigurationError) as caught:
@@ -323,27 +322,3 @@ def test_empty_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, ledger_conn_id=" ", namespace="")
     assert optional("ledger_conn_id") is None
     assert setting("namespace") == "airflow"
-
-
-def test_what_the_provider_tells_airflow_fits_airflows_schemas() -> None:
-    import json
-    from importlib.resources import files
-
-    import jsonschema
-
-    for name in ("provider_info.schema.json", "provider.yaml.schema.json"):
-        schema = json.loads(files("airflow").joinpath(name).read_text())
-        kind = schema["properties"]["connection-types"] | {"definitions": schema.get("definitions", {})}
-        jsonschema.validate([LEDGER_CONNECTION], kind)
-    schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
-    jsonschema.validate(get_provider_info(), schema)
-    options = provider_config()["kafka_eos"]["options"]
-    assert all(o["description"] and o["example"] and isinstance(o["default"], str) for o in options.values())
-
-
-def test_the_form_and_the_hook_name_the_same() -> None:
-    module, _, name = LEDGER_CONNECTION["hook-class-name"].rpartition(".")
-    assert (module, name) == (KafkaEosLedgerHook.__module__, KafkaEosLedgerHook.__name__)
-    assert LEDGER_CONNECTION["connection-type"] == KafkaEosLedgerHook.conn_type == LEDGER_CONN_TYPE
-    assert LEDGER_CONNECTION["hook-name"] == KafkaEosLedgerHook.hook_name
-    assert tuple(LEDGER_CONNECTION["conn-fields"]["backend"]["schema"]["enum"]) == BACKENDS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings

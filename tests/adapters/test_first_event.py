@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetUniqueKey
-from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError, ErrorType
-from airflow.sdk.execution_time import task_runner
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time import comms, context, task_runner
 from airflow.sdk.execution_time.comms import (
     AssetEventsResult,
     AssetResult,
@@ -238,6 +239,35 @@ def test_a_load_that_was_told_of_by_another_name_acquires_no_lease(airflow: Airf
     """Those behind it would wait for nothing."""
     airflow.answer("GetAssetEventByAsset", events_of(ARRIVAL["load"]))
     assert tell(lambda what: pytest.fail(f"took {what}")) == (Told(outlets=[ALIAS], before=[URI]), [])
+
+
+def test_before_airflow_3_3_the_alias_has_what_its_events_were_of(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(comms, "GetAssetsByAlias", raising=False)
+    airflow.answer("GetAssetEventByAsset", events_of("airflow/another/k"))
+    airflow.answer("GetAssetEventByAssetAlias", AssetEventsResult(asset_events=[]))
+    taken: list[str] = []
+    assert tell(taken.extend) == (Told(outlets=[ALIAS], events=[URI]), [URI])
+    assert taken == to_be_made(URI, "days", is_made=True)
+    airflow.answer("GetAssetEventByAssetAlias", events_of("airflow/another/k"))
+    assert tell(lambda what: pytest.fail(f"took {what}")) == (Told(outlets=[ALIAS], events=[URI]), [URI])
+    airflow.answer("GetAssetEventByAssetAlias", NO_ANSWER)
+    assert tell(taken.extend) and len(taken) == 2, "where Airflow does not say, a lease is acquired"
+
+
+def test_airflow_3_1_gives_all_events_and_they_are_looked_through(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no filters: its answer is a list, of years maybe."""
+    given: list[Any] = []
+    monkeypatch.setattr(context.InletEventsAccessors, "__getitem__", lambda *_: given)
+    decided = datetime.fromisoformat(ARRIVAL["decided_at"])
+    given += [SimpleNamespace(timestamp=decided - timedelta(days=1), extra={"load": ARRIVAL["load"]})]
+    assert tell(lambda _: None)[0].before == [], "of an earlier attempt, before the decision"
+    given += [SimpleNamespace(timestamp=decided, extra=None)] * 3
+    given += [SimpleNamespace(timestamp=decided, extra={"load": ARRIVAL["load"]})]
+    assert tell(lambda _: None)[0].before == [URI]
 
 
 def test_an_outlet_that_is_told_of_while_its_task_waits_is_not_told_of_again(tasks: Tasks, airflow: Airflow) -> None:

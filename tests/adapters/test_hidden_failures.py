@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, BaseOperator, TaskGroup
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor, hidden_failure
 

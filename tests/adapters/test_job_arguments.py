@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.operators.prepare import (
+from airflow_kafka_eos.operators.asked_for import (
     asked_before,
     asked_for_something_else,
     digest_of,

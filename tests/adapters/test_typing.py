@@ -16,8 +16,12 @@ from typing import Any
 
 from airflow.sdk import XComArg
 
-from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions, exactly_once_load
+from airflow.providers.standard.operators.bash import BashOperator
+
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Submit, Transactions, exactly_once_load
+from airflow_kafka_eos.operators.collect import CollectLoadOperator
 from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 
 
 def job(spark: Any) -> Any: ...
@@ -42,6 +46,10 @@ ExactlyOnceLoad("a", job="j.py", topics=["t"], checks={"min_records": 1})  # wro
 ExactlyOnceLoad("a", job="j.py", topics=["t"], value_format="avro")  # wrong: arg-type
 ExactlyOnceLoad("a", job="j.py", topics=["t"], value_format={"format": "avro"})  # wrong: arg-type
 ExactlyOnceLoad("a", job=job, topics=["t"])  # wrong: arg-type
+ExactlyOnceLoad("a", job="j.py", topics=["t"], submit=Submit(BashOperator, runs_here=True, bash_command="true"))
+ExactlyOnceLoad("a", job="j.py", topics=["t"], submit=BashOperator)  # wrong: arg-type
+Submit(BashOperator, runs_here="yes")  # wrong: arg-type
+Submit("BashOperator")  # wrong: arg-type
 
 mapped = ExactlyOnceLoad.partial("b", job="j.py", job_args={"day": "{{ ds }}"}, transactions=QUICK)
 ExactlyOnceLoad.partial("b", jobb="j.py")  # wrong: call-arg
@@ -62,6 +70,11 @@ exactly_once_load(job, topics=["t"])  # wrong: arg-type
 decorated.override(group_id="again", topics=["u"], transactions=Transactions(writer="arrow"))(day="{{ ds }}")
 decorated.override(group="again")  # wrong: call-arg
 
+PrepareLoadOperator(task_id="p", load_name="l", sql="SELECT 1", topics=["t"], hold_time=60, executor_cores=2)
+PrepareLoadOperator(task_id="p", load_name="l", sql="SELECT 1", topics=["t"], hold_time="1h")  # wrong: arg-type
+PrepareLoadOperator(task_id="p", load_name="l", sql="SELECT 1", topics=["t"], engine="arow")  # wrong: arg-type
+CollectLoadOperator(task_id="c", load_name="l", sql="SELECT 1", topics=["t"], scope="load")
+CollectLoadOperator(task_id="c", load_name="l", sql="SELECT 1", topics=["t"], scope="loads")  # wrong: arg-type
 SweepLeftoversOperator(task_id="s", abandoned_after=3600)
 SweepLeftoversOperator(task_id="s", abandoned_after="1h")  # wrong: arg-type
 '''

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,9 @@ GONE_SECONDS = 60.0
 
 
 class Held(Run):
-    """A run of ``clicks`` or ``whole``: its id names its load's key, its topic and the folder of its moments."""
+    """A run of ``clicks``, ``own_clicks``, ``whole`` or ``arrow``: its id names its key, its topic and the folder of
+    its moments.
+    """
 
     def __init__(self, place: Place, name: str, dag: str = "clicks") -> None:
         super().__init__(place.airflow, dag, name)
@@ -43,7 +46,7 @@ class Held(Run):
             moved to the tasks that own their partitions behind this moment: there is none yet.
         """
         wait_for(lambda: self._pid(moment), lambda: f"{self.id} at {moment}: {self.tasks()}")
-        if moment == "writing" and with_open and self.dag == "clicks":
+        if moment == "writing" and with_open and self.dag in ("clicks", "own_clicks", "arrow"):
             wait_for(self.held_back, lambda: f"an open transaction of {self.id}")
 
     def go(self, moment: str) -> None:
@@ -80,9 +83,12 @@ class Held(Run):
 
     def process(self, moment: str) -> psutil.Process:
         """The task's own process, which its supervisor has forked."""
-        if moment != "writing":
+        if moment != "writing" or self.dag == "arrow":
             return psutil.Process(self._pid(moment))
-        task = self.jvm().parent()
+        submitted = self.jvm()
+        if self.dag == "own_clicks":  # a BashOperator's command leads a session
+            submitted = psutil.Process(os.getsid(submitted.pid))
+        task = submitted.parent()
         assert task is not None
         return task
 

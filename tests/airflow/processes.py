@@ -15,6 +15,7 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.keeping import WATCH
 from airflow_kafka_eos.spark.spec import ApplicationSpec
+from airflow_kafka_eos.spark.spec_argument import read_spec
 
 GONE_SECONDS = 10.0
 
@@ -89,6 +90,6 @@ def submit_of(airflow: LocalAirflow, ref: AttemptRef) -> psutil.Process:
             line = process.cmdline()
             if not any("SparkSubmit" in part for part in line) or "--spec" not in line:
                 continue
-            if ApplicationSpec.from_json(line[line.index("--spec") + 1]).options.attempt == ref:
+            if ApplicationSpec.from_json(read_spec(line[line.index("--spec") + 1])).options.attempt == ref:
                 return process
     raise AssertionError(f"no spark-submit of {ref}")

@@ -16,7 +16,7 @@ from tests.airflow.steps import run
 
 #: step -> what is called then
 STEPS: dict[str, tuple[Any, str]] = {
-    "its repairs are open": (PrepareLoadOperator, "_prepare_again"),
+    "its repairs are open": (PrepareLoadOperator, "_application"),
     "Spark has written it": (reprepare, "adopt_all"),
     "it is adopted": (reprepare, "_tell_kafka"),
 }

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +29,14 @@ def wait_for(done: Callable[[], Any], what: Callable[[], str], seconds: float = 
         assert not GIVEN_UP.is_set()
         time.sleep(0.5)  # each look costs the api-server something
     return found
+
+
+def past_midnight(seconds: float) -> None:
+    """Wait until midnight UTC is over where it comes within so many seconds: daily schedules have one run more then."""
+    now = datetime.now(UTC)
+    left_s = (datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC) - now).total_seconds()
+    if left_s < seconds:
+        time.sleep(left_s + 1)
 
 
 def health(airflow: LocalAirflow) -> str:

@@ -69,7 +69,7 @@ def run(step: str, key: str, **arguments: Any) -> Any:
 
 def refused(step: str, key: str, **arguments: Any) -> str:
     """The text with which a step fails for good, without retries."""
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     # behind the decision giving up loses the load to the broker's timeout: these are tried again, it may be mended
     kinds: tuple[type[Exception], ...] = (AirflowFailException,)

@@ -1,7 +1,11 @@
-"""What a running Airflow keeps in its own database."""
+"""What a running Airflow keeps: in its own database, and in files."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, text
@@ -18,3 +22,12 @@ def stored(airflow: LocalAirflow, query: str) -> list[Any]:
             return list(connection.execute(text(query)).all())
     finally:
         engine.dispose()
+
+
+def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Every file below; what goes while this looks is passed over (``Path.rglob`` fails then)."""
+    for where, _, names in os.walk(folder):
+        for path in (Path(where, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    yield path, path.read_bytes()

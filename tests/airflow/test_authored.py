@@ -20,7 +20,7 @@ Read = Callable[[str], list[str]]
 @pytest.fixture(scope="module")
 def place(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Author]:
     for topic in ("mapped-one", "mapped-two", "mapped-three", "mapped-xcom", "decorated", "closures",
-                  "on_committed_skip", "on_committed_reload"):  # fmt: skip
+                  "on_committed_skip", "on_committed_reload", "own-one", "own-two"):  # fmt: skip
         kafka.create_topic(topic, partitions=1)
     yield author(tmp_path_factory.mktemp("author"), kafka.bootstrap_servers)
 
@@ -81,3 +81,12 @@ def test_a_committed_load_is_written_again_only_by_name(
     # no other date of the name is touched by it
     assert place.test(dag_id, "2026-01-02")["run"] == "success"
     assert len(read(dag_id)) == 3 * (copies + 1)
+
+
+def test_mapped_loads_are_submitted_by_an_operator_of_the_authors_that_defers(place: Author, read: Read) -> None:
+    run = place.test("own_deferring")
+    assert run["run"] == "success", run["log"]
+    of_load = {name.rpartition(".")[2] for name in run["tasks"] if name.startswith("tables__1.load.")}
+    assert of_load >= {"submit[0]", "submit[1]", "collect[0]", "collect[1]"} and "prepare[0]" not in of_load
+    for name in ("one", "two"):
+        assert read(f"own-{name}") == [f"{name} {n}" for n in range(3)]

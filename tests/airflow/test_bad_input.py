@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
@@ -131,7 +131,7 @@ def test_what_the_application_refuses_is_the_tasks_own_error(home: Path, topic: 
 def test_what_spark_fails_with_is_in_the_tasks_error_and_may_be_tried_again(
     home: Path, topic: Callable[..., str]
 ) -> None:
-    from airflow.sdk.exceptions import AirflowException
+    from airflow.providers.common.compat.sdk import AirflowException
 
     run("begin", "lost")
     with pytest.raises(AirflowException) as caught:
@@ -239,7 +239,8 @@ def test_a_load_of_no_records_is_refused_by_default_and_does_not_take_the_key(
     a_prepared_load(home, kafka, "few", name, 0)
     assert (
         "CheckFailedError: the load is refused: 0 records, fewer than min_records=1. Was the data there when the job "
-        "read it? The key few is not taken: clear prepare once it is. Where a load may be empty, set min_records=0. "
+        "read it? The key few is not taken: clear prepare, with what is downstream, once it is. Where a load may be "
+        "empty, set checks=Checks(min_records=0). "
         f"[load airflow/{LOAD}/few, attempt 1]"
     ) in refused("decide", "few")
     run("cleanup", "few")

@@ -16,18 +16,20 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.conftest import PARSED_ONCE
 from tests.airflow.examples import PATIENCE, Examples
+from tests.airflow.rest import past_midnight
 from tests.airflow.stored import stored
 from tests.kafka.open_transactions import wait_until
 from tests.postgresql import PostgreSQL
 
 ROOT = Path(__file__).parents[2]
-TOPICS = ("orders", "clicks", "invoices", "payments", "approved_orders", "events", "left_behind")
+TOPICS = ("orders", "clicks", "invoices", "payments", "approved_orders", "events", "left_behind", "readings",
+          "measurements")  # fmt: skip
 pytestmark = pytest.mark.timeout(1800)
 
 READERS = {"plain_reader", "partitioned_reader_of_plain", "plain_reader_of_partitions", "hourly_partitioned_reader"}
 DAGS = READERS | {
     *("approve_outsized", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load"),
-    *("kafka_eos_maintenance", "load_in_doubt", "mapped_topics"),
+    *("kafka_eos_maintenance", "load_in_doubt", "mapped_topics", "own_operator", "without_spark"),
 }
 HOUR = "2026-01-01T10"
 STUCK = LoadIdentity("airflow", "deadline_alert.load_events", "stuck")
@@ -58,6 +60,7 @@ def examples(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Examples]:
     """All of them at once: each run takes some twenty tasks, most of which wait for one another."""
+    past_midnight(900)  # by then all that is daily has had its only run
     home, dags = tmp_path_factory.mktemp("examples"), tmp_path_factory.mktemp("dags")
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "airflow" / "readers").glob("*.py")):
         (dags / path.name).symlink_to(path)
@@ -159,6 +162,24 @@ def test_mapped_loads_go_into_their_own_topics(examples: Examples) -> None:
         assert examples.visible(topic) == [f"{topic} of {day}"]
     uris = sorted(e["uri"] for e in examples.asset_events("mapped_topics"))
     assert uris == [f"kafka://{examples.bootstrap}/{t}" for t in ("invoices", "payments")]
+
+
+@runs("without_spark")
+def test_a_load_without_spark_arrives(examples: Examples) -> None:
+    run = examples.ended("without_spark")
+    assert run["state"] == "success", examples.states("without_spark", run["dag_run_id"])
+    day = run["logical_date"][:10]
+    assert examples.visible("readings") == [f"{day} {hour:02}:00 21.5" for hour in range(24)]
+
+
+@runs("own_operator")
+def test_a_load_behind_an_operator_of_the_authors_arrives(examples: Examples) -> None:
+    run = examples.ended("own_operator")
+    states = examples.states("own_operator", run["dag_run_id"])
+    assert run["state"] == "success", states
+    assert {states["load.submit"], states["load.collect"]} == {"success"}
+    day = run["logical_date"][:10]
+    assert examples.visible("measurements") == sorted(f"{day} {n}" for n in range(1000))
 
 
 @runs("approve_outsized")

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowFailException
+from kafka.protocol.admin.transactions import DescribeProducersRequest
+from kafka.protocol.producer.produce import ProduceRequest
 
 from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -23,6 +25,7 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.acls import Right, allow_exactly
 from tests.airflow.steps import CONTEXT, LOAD, a_prepared_load, connection, operator, run, session
+from tests.kafka.offering_proxy import offering
 from tests.secured import Secured
 
 WRITE_IDS = Right("WRITE", "TransactionalId", "airflow.*")
@@ -155,6 +158,25 @@ def test_two_phase_commit_that_is_required_and_switched_off_is_named(
         # where it is only wanted, hold_time counts
         group = load(topics=["orders"], load_key="auto", transactions=Transactions(hold_time=timedelta(days=1)))
         assert "a transaction timeout of 86400000 ms" in refused(group, "auto")
+
+
+def test_brokers_that_lack_a_request_are_named(
+    load: Callable[..., ExactlyOnceLoad], key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only prepare sends, when begin looks ahead; what begin's own session needs, before an attempt is opened."""
+    with LocalKafka() as kafka, offering(kafka) as proxies:
+        connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": proxies[1].address})
+        kafka.create_topic("orders", partitions=1)
+        group = load(topics=["orders"])
+        proxies[1].offer.highest[ProduceRequest.API_KEY] = 7
+        text = refused(group, key)
+        assert f"BrokerTooOldError: broker 1 ({proxies[1].address}) lacks" in text and "clear begin" in text
+        assert "Produce (prepare, repair: writing records) goes up to v7, v9 is needed" in text
+        proxies[1].offer.hidden.add(DescribeProducersRequest.API_KEY)
+        with pytest.raises(AirflowFailException, match="DescribeProducers"):
+            load(topics=["orders"], load_key="another").begin.execute(CONTEXT)
+        proxies[1].offer.clear()
+        assert attempts("another") == []
 
 
 @pytest.mark.parametrize(

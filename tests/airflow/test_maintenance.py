@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +21,11 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
+from airflow_kafka_eos.protocol.metrics import Metrics
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.stats import COUNTERS, GAUGES, TIMERS
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.airflow.steps import CONTEXT, OWNER
 from tests.protocol.lost import delete_records, lose
@@ -161,7 +165,7 @@ def test_what_is_of_another_cluster_is_passed_over_and_named_once_it_is_abandone
 
 
 def test_what_only_a_person_can_judge_fails_it_without_retries_and_is_in_xcom(left: Callable[[str], World]) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     world, other = left("doubtful"), left("other")
     other.prepare(["never"])
@@ -193,7 +197,7 @@ def test_a_stranger_that_is_young_may_be_another_deployments_work(left: Callable
 
 def test_what_is_lost_and_what_is_in_doubt_is_named(left: Callable[[str], World]) -> None:
     """Decided and aborted by a hand: commit, or a person, repairs it; without its records only prepare can."""
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     world = left("lost")
     manifest = world.prepare(["a", "b", "c"])
@@ -218,7 +222,7 @@ def test_what_is_lost_and_what_is_in_doubt_is_named(left: Callable[[str], World]
 def test_a_namespace_whose_brokers_do_not_answer_keeps_no_other_and_is_tried_again(
     left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
     from airflow_kafka_eos.errors import BrokerUnavailableError
     from airflow_kafka_eos.hooks import Resolved
@@ -242,8 +246,11 @@ def test_a_namespace_whose_brokers_do_not_answer_keeps_no_other_and_is_tried_aga
 
 
 @contextmanager
-def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[set[str]], None]]:
-    """A listener that Airflow's Stats send to, as a task's process sets them up; what it gives waits for datagrams."""
+def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[set[str]], set[str]]]:
+    """A listener that Airflow's Stats send to, as a task's process sets them up.
+
+    What it gives waits for datagrams that begin so, and returns the numbers of all that came.
+    """
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics import stats_utils
 
@@ -255,10 +262,11 @@ def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[set[str]], Non
             settings.setenv(f"AIRFLOW__METRICS__STATSD_{name}", value)
         stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
 
-        def wait_for(wanted: set[str]) -> None:
+        def wait_for(wanted: set[str]) -> set[str]:
             heard: set[str] = set()
-            while not wanted <= heard:
+            while not all(any(one.startswith(text) for one in heard) for text in wanted):
                 heard.add(listener.recv(4096).decode())
+            return {found[1] for one in heard if (found := re.match(r"airflow\.kafka_eos\.(\w+),", one))}
 
         yield wait_for
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
@@ -272,13 +280,14 @@ def test_the_numbers_of_a_namespace_reach_a_statsd(
     namespace = world.load.namespace
     with statsd(monkeypatch) as wait_for:
         found_by(namespace)
-        wait_for(
+        sent = wait_for(
             {
+                *(f"airflow.kafka_eos.{number},namespace={namespace}:0|g" for number in GAUGES),
                 f"airflow.kafka_eos.open_transactions,namespace={namespace}:1|g",
                 f"airflow.kafka_eos.{namespace}.open_transactions:1|g",
-                f"airflow.kafka_eos.in_doubt_loads,namespace={namespace}:0|g",
             }
         )
+    assert sent <= {*GAUGES, *(field.name for field in fields(Metrics))}
 
 
 def test_a_load_that_a_run_has_written_is_counted_by_that_run(
@@ -296,13 +305,15 @@ def test_a_load_that_a_run_has_written_is_counted_by_that_run(
     )
     with statsd(monkeypatch) as wait_for:
         assert sensor.execute(CONTEXT)["records"] == 2
-        wait_for(
+        sent = wait_for(
             {
+                f"airflow.kafka_eos.decided_to_visible,namespace={load.namespace}:",
                 f"airflow.kafka_eos.loads,namespace={load.namespace}:1|c",
                 f"airflow.kafka_eos.{load.namespace}.records:2|c",
                 f"airflow.kafka_eos.attempts,namespace={load.namespace}:1|c",
             }
         )
+    assert sent <= {*COUNTERS, *TIMERS}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from tests.airflow.conftest import SECRET, Place
 from tests.airflow.held import Held, right
 from tests.airflow.rest import TASKS, Run, wait_for
+from tests.airflow.stored import contents
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -113,9 +114,9 @@ def test_a_job_that_fails_says_why_in_its_log_the_ledger_the_page_and_the_comman
     assert re.fullmatch(end, cleanup[-1])
     assert len(cleanup) == 2, cleanup
     # whoever reads ledger, manifests or a log, the scheduler's too, has no business with passwords
-    files = [f for f in place.airflow.home.rglob("*") if f.is_file()]
-    assert any(f.name == "1.failed" for f in files)
-    assert [f for f in files if SECRET.encode() in f.read_bytes()] == []
+    files = dict(contents(place.airflow.home))
+    assert any(path.name == "1.failed" for path in files)
+    assert [path for path, content in files.items() if SECRET.encode() in content] == []
 
 
 def test_the_page_tells_a_run_at_work_from_one_that_stands_still(place: Place) -> None:

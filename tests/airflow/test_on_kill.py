@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.sandbox.kafka import LocalKafka

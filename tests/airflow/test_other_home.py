@@ -166,7 +166,7 @@ def test_a_sensor_goes_on_where_the_trigger_stopped(home: Path, kafka: LocalKafk
 
 
 def test_where_there_is_no_ledger_nobody_says_that_all_is_well(home: Path) -> None:
-    from airflow.sdk.exceptions import AirflowSkipException
+    from airflow.providers.common.compat.sdk import AirflowSkipException
 
     from tests.airflow.test_maintenance import sweep
 

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
@@ -248,7 +249,9 @@ def load(spark, fail):
         for number, batch in enumerate(batches):
             if number == 2 and fail and TaskContext.get().partitionId() == 1 and not os.path.exists(fail):
                 open(fail, "w").close()
-                time.sleep(1)
+                end = time.monotonic() + 60
+                while not os.path.exists(fail + "-now") and time.monotonic() < end:
+                    time.sleep(0.05)
                 raise ValueError("the first attempt of the task fails")
             yield batch
 
@@ -266,16 +269,27 @@ def test_a_task_that_is_retried_in_a_repair_has_an_id_of_its_own(
         "job": str(home / "job.py"),
         "conf": {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"},
     }
+
+    def of_partition_1() -> set[str]:
+        with session() as opened:
+            listed = opened.coordinator.list_known(prefix(identity("retried"), opened.ledger.ledger_id))
+        return {i for i in listed if (p := TransactionalId.parse(i)) and p.spark_partition == 1}
+
     manifest = prepared(home, "retried", job_args={"fail": ""}, **job)
     lose(kafka, "retried", manifest, 0, 1)
-    done = run("prepare", "retried", job_args={"fail": str(home / "failed")}, **job)
+    known = of_partition_1()
+
+    def fail_with_an_id() -> None:
+        """The task's first attempt: its writer starts in a Python process of its own."""
+        wait_until(lambda: bool(of_partition_1() - known), "the first attempt's id", 150)
+        (home / "failed-now").touch()
+
+    with ThreadPoolExecutor(1) as pool:
+        failing = pool.submit(fail_with_an_id)
+        done = run("prepare", "retried", job_args={"fail": str(home / "failed")}, **job)
+        failing.result()
     assert ((home / "failed").exists(), done["prepared_again"]) == (True, [0, 1])
-    with session() as opened:
-        listed = opened.coordinator.list_known(prefix(identity("retried"), opened.ledger.ledger_id))
-        adopted = {r.transactional_id: r.number for r in opened.ledger.repairs(identity("retried"))}
-    number = next(n for i, n in adopted.items() if i not in manifest.transactions and f".{n}-1-" in i)
-    tried = [i for i in listed if (p := TransactionalId.parse(i)) and (p.attempt, p.spark_partition) == (number, 1)]
-    assert len(tried) == 2, listed
+    assert len(tried := of_partition_1() - known) == 2, tried
     finish("retried")
     values = sorted(f"v{n}" + "." * 9000 for n in range(300))
     all_there_once(kafka, "retried", job["topics"][0], 2, values)

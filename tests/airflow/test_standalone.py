@@ -8,7 +8,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from tests.airflow.conftest import SECRET, Place
 from tests.airflow.counting import Count, count
 from tests.airflow.rest import Run
-from tests.airflow.stored import stored
+from tests.airflow.stored import contents, stored
 
 RECORDS = 200
 
@@ -104,10 +104,9 @@ def test_the_plugins_page_shows_the_runs_load_and_its_tasks_lead_there(place: Pl
 def test_no_secret_is_in_any_log_manifest_ledger_or_xcom(place: Place) -> None:
     """Runs last: whatever the tests above and the other modules left is searched."""
     searched = 0
-    for path in place.airflow.home.rglob("*"):
-        if path.is_file():
-            searched += 1
-            assert SECRET.encode() not in path.read_bytes(), path
+    for path, content in contents(place.airflow.home):
+        assert SECRET.encode() not in content, path
+        searched += 1
     assert searched > 10
     for table in ("xcom", "rendered_task_instance_fields", "trigger", "log"):
         assert SECRET not in str(stored(place.airflow, f"SELECT * FROM {table}")), table

@@ -46,7 +46,7 @@ def test_another_group_of_the_run_does_not_pass_for_loaded(
     home: Path, kafka: LocalKafka, topic: Callable[..., str], step: str
 ) -> None:
     """Two loads with one name and key: the second one's data was never written."""
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     a_prepared_load(home, kafka, step, topic(), 1)
     run("decide", step)
@@ -78,7 +78,7 @@ def test_a_key_that_was_committed_into_other_topics_does_not_pass_for_this_load(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
     """A green run that writes nothing, and then tells readers of a topic where nothing was written."""
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     name = topic()
     ref, _ = a_prepared_load(home, kafka, "topics", name, 2)
@@ -101,7 +101,7 @@ def test_a_key_that_was_committed_into_other_topics_does_not_pass_for_this_load(
 def test_only_scheduled_runs_have_an_interval_that_says_which_data_they_are_for(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     assert operator("begin", "interval").execute(a_run("scheduled", *DAY))["attempt"] == 1
     for run_type in ("manual", "asset_triggered", "operator_triggered"):
@@ -122,7 +122,7 @@ def test_only_scheduled_runs_have_an_interval_that_says_which_data_they_are_for(
 
 def test_a_key_that_its_template_had_nothing_for_is_refused(home: Path) -> None:
     """``{{ partition_key }}`` of a run without one: all of them would be the load 'None'."""
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     for step in ("begin", "prepare", "decide"):
         with pytest.raises(AirflowFailException, match="was rendered to 'None'"):
@@ -132,7 +132,7 @@ def test_a_key_that_its_template_had_nothing_for_is_refused(home: Path) -> None:
 def test_loaded_says_at_its_timeout_who_holds_readers_back(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
-    from airflow.sdk.exceptions import AirflowSensorTimeout
+    from airflow.providers.common.compat.sdk import AirflowSensorTimeout
 
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.sensors import LoadedSensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.airflow_cost import Figures, Step, page, seconds_of, steps_of
+from bench.airflow_cost import BASE, Figures, Step, page, seconds_of, steps_of
 
 RUN = {"queued_at": "2025-01-01T00:00:00Z", "end_date": "2025-01-01T00:00:12.500000Z"}
 TASKS = [
@@ -24,17 +24,20 @@ def test_a_runs_time_is_waiting_and_running() -> None:
     ]
 
 
-def test_the_page_says_whether_it_is_within_what_was_set() -> None:
+def test_the_page_says_whether_each_engine_is_within_what_was_set() -> None:
     figures = Figures(
-        loads={"at_least_once": [8.0, 9.0, 10.0], "exactly_once": [13.0, 15.0, 14.5]},
-        steps={"at_least_once": [Step("write", 1.0, 8.0)], "exactly_once": [Step("begin", 1.0, 0.5)]},
-        backfills={"at_least_once": 100.0, "exactly_once": 129.0},
+        loads={BASE: [8.0, 9.0, 10.0], "exactly_once": [13.0, 15.0, 14.5], "exactly_once_arrow": [4.0, 4.5, 5.0]},
+        steps={BASE: [Step("write", 1.0, 8.0)], "exactly_once_arrow": [Step("begin", 1.0, 0.5)]},
+        backfills={BASE: [60.0, 40.0], "exactly_once": [70.0, 45.0], "exactly_once_arrow": [20.0, 21.0]},
         days=30,
     )
     text = page(figures, records=1000, at_a_time=4, kafka_version="4.4.0")
-    assert "Exactly once takes 5.5 s more (MORE than the 5 that were set)" in text
-    assert "1.29 times as long (within the 1.3 that were set)" in text
-    assert "| exactly once: begin" in text
+    assert "exactly once: 1.61 times as long as at least once (MORE than the 1.15 that were set)" in text
+    assert 'exactly once, engine="arrow": 0.50 times as long as at least once (within the 0.5 that were set)' in text
+    assert "exactly once: 1.15 times as long as at least once (within the 1.15 that were set)" in text
+    assert 'exactly once, engine="arrow": 0.41 times as long as at least once (MORE than the 0.4 that were set)' in text
+    assert '| exactly once, engine="arrow": begin' in text
+    assert "In\n2 parts, the kinds in turn." in text
     assert "backfill" not in page(
         Figures(figures.loads, figures.steps), records=1000, at_a_time=4, kafka_version="4.4.0"
     )

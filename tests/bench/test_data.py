@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import murmur2
-from bench.data import dataset
+from bench.cases import ZSTD
+from bench.data import Dataset, dataset
 from bench.murmur2 import partitions_of
 
 
@@ -34,9 +35,48 @@ def test_java_and_spark_get_the_same_records_in_order(tmp_path: Path, name: str)
     assert made.bytes == sum(len(key) + len(value) for key, value in found)
     average = made.bytes / 1000
     assert 130 < average < 150 if name == "small" else 950 < average < 1070
+    assert made.per_partition is not None
     assert sum(made.per_partition) == 1000
     again = dataset(tmp_path, name, 1000, 2, 4)
     assert again == made
+
+
+def test_the_same_records_are_there_compressed_and_dictionary_encoded(tmp_path: Path) -> None:
+    plain = dataset(tmp_path, "small", 1000, 2, 4)
+    packed = dataset(tmp_path, "small", 1000, 2, 4, ZSTD)
+    assert packed.java_file == plain.java_file
+    assert [pq.read_table(f) for f in packed.parquet_files] == [pq.read_table(f) for f in plain.parquet_files]
+    assert how_it_is_stored(plain) == {("UNCOMPRESSED", False)}
+    assert how_it_is_stored(packed) == {("ZSTD", True)}
+    assert dataset(tmp_path, "small", 1000, 2, 4, ZSTD) == packed
+
+
+def how_it_is_stored(records: Dataset) -> set[tuple[str, bool]]:
+    found = set()
+    for file in records.parquet_files:
+        group = pq.ParquetFile(file).metadata.row_group(0)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            found.add((column.compression, "RLE_DICTIONARY" in column.encodings))
+    return found
+
+
+def test_other_partitions_are_of_the_same_records(tmp_path: Path) -> None:
+    four, sixteen = dataset(tmp_path, "small", 1000, 2, 4), dataset(tmp_path, "small", 1000, 2, 16)
+    assert four.folder == sixteen.folder
+    assert four.per_partition is not None and sixteen.per_partition is not None
+    # murmur2 modulo: each of four is four of sixteen
+    assert four.per_partition == tuple(sum(sixteen.per_partition[p::4]) for p in range(4))
+
+
+def test_without_keys_only_the_sum_is_known(tmp_path: Path) -> None:
+    keyed = dataset(tmp_path, "small", 1000, 2, 4)
+    keyless = keyed.without_keys()
+    assert (keyed.keyed, keyed.wanted) == (True, keyed.per_partition)
+    assert (keyless.keyed, keyless.wanted) == (False, 1000)
+    values = [value for file in keyless.parquet_files for value in pq.read_table(file)["value"].to_pylist()]
+    assert keyless.bytes == sum(map(len, values))
+    assert keyless.without_keys() == keyless
 
 
 def test_partitions_are_those_of_the_java_client() -> None:

@@ -68,6 +68,24 @@ def test_what_is_not_exactly_once_is_refused(found: Found) -> None:
         check([Found(committed=4), found], [4, 10])
 
 
+def test_where_no_key_says_it_any_partition_will_do_but_none_may_be_missing() -> None:
+    check([Found(committed=3), Found(committed=7)], 10)
+    check([Found(), Found(committed=10)], 10)
+    for wrong in (Found(committed=6), Found(committed=7, open=1), Found(committed=6, aborted=1), Found(plain=7)):
+        with pytest.raises(NotWhatWasWritten, match="all partitions: 10 records were to be committed"):
+            check([Found(committed=3), wrong], 10)
+
+
+@pytest.mark.parametrize("wanted", [[4, 6], 10])
+def test_without_transactions_every_record_is_outside_of_one(wanted: list[int] | int) -> None:
+    check([Found(plain=4), Found(plain=6)], wanted, transactional=False)
+    for wrong in (Found(plain=7), Found(committed=6), Found(plain=6, open=1), Found(plain=5)):
+        with pytest.raises(NotWhatWasWritten, match="were to be outside transactions"):
+            check([Found(plain=4), wrong], wanted, transactional=False)
+    with pytest.raises(NotWhatWasWritten, match="were to be committed"):
+        check([Found(plain=4), Found(plain=6)], wanted)
+
+
 def test_a_partition_more_or_less_is_refused() -> None:
     with pytest.raises(ValueError, match="zip"):
         check([Found(committed=10)], [10, 0])
@@ -84,7 +102,7 @@ def test_a_brokers_own_files_are_read(kafka: LocalKafka, topic: Callable[..., st
         producer.flush(30)  # librdkafka drops what it has not sent when it aborts
         end(30)
     try:
-        empty, found = scan_topic(data_folder, name, 2)
+        empty, found = scan_topic([data_folder] * 2, name)
         assert empty == Found()
         assert (found.committed, found.aborted, found.open, found.plain, found.transactions) == (3, 2, 1, 0, 2)
     finally:

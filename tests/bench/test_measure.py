@@ -41,7 +41,7 @@ def found_in(kafka: LocalKafka, name: str, records: Dataset) -> None:
     end = time.monotonic() + 20
     while True:
         try:
-            check(scan_topic(kafka.log_file().parent / "data", name, PARTITIONS), records.per_partition)
+            check(scan_topic([kafka.log_file().parent / "data"] * PARTITIONS, name), records.wanted)
             break
         except NotWhatWasWritten:
             if time.monotonic() > end:
@@ -83,6 +83,21 @@ def test_another_content_or_one_record_less_is_seen(
         check_content(kafka.bootstrap_servers, changed, PARTITIONS, records)
     with pytest.raises(NotWhatWasWritten, match="read back 2999 of 3000"):
         check_content(kafka.bootstrap_servers, shorter, PARTITIONS, records, seconds=5)
+
+
+def test_values_alone_are_read_back_without_keys(
+    kafka: LocalKafka, topic: Callable[..., str], records: Dataset
+) -> None:
+    values, with_keys = topic(PARTITIONS), topic(PARTITIONS)
+    rows = table_of(records).to_pylist()
+    settings = settings_of(kafka, "foreach")
+    write_rows([SimpleNamespace(**{**row, "key": None}) for row in rows], values, settings)  # type: ignore[misc]
+    write_rows([SimpleNamespace(**row) for row in rows], with_keys, settings)  # type: ignore[misc]
+    found_in(kafka, values, records.without_keys())
+    with pytest.raises(NotWhatWasWritten, match="checksums"):
+        check_content(kafka.bootstrap_servers, with_keys, PARTITIONS, records.without_keys())
+    with pytest.raises(NotWhatWasWritten, match="checksums"):
+        check_content(kafka.bootstrap_servers, values, PARTITIONS, records)
 
 
 def options(**more: str) -> dict[str, str]:

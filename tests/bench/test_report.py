@@ -19,6 +19,7 @@ RESULTS = Results(
         run("arrow-task", 2.0), run("arrow-task", 3.0, 2), run("arrow-task", 4.0, 3), run("foreach", 30.0),
         run("foreach@default", 27.0), run("java", 3.0, case="large-zstd"), run("arrow-task", 7.0, 0, start=6.0),
     ],
+    steady=[run("arrow-task", s, n) for n, s in enumerate([5.0, 9.0, 3.0, 4.0], 1)] + [run("floor", 1.0)],
     skipped={"arrow-load": "not there"},
     extras=[("Ending 1,000 prepared transactions", [("times as fast", "8.0")])],
 )  # fmt: skip
@@ -47,6 +48,35 @@ def test_the_report_shows_medians_ratios_cold_figures_and_what_is_missing() -> N
     assert "| times as fast |" in text
 
 
+def test_aims_stand_in_their_cases_only() -> None:
+    cases = ("small-none", "large-none")
+    text = markdown(Results(runs=[run(who, 3.0, case=c) for who in ("arrow-task", "flink-pooling") for c in cases]))
+    lines = [line for line in text.splitlines() if line.startswith("| arrow writer / Flink")]
+    assert [[cell.strip() for cell in line.split("|")][2:7:3] for line in lines] == [
+        ["small-none", "1.2"],
+        ["large-none", "1"],
+    ]
+    spark = markdown(Results(runs=[run(who, 3.0, case=c) for who in ("arrow-task", "spark-sink") for c in cases]))
+    lines = [line for line in spark.splitlines() if line.startswith("| arrow writer / Spark's own")]
+    assert [[cell.strip() for cell in line.split("|")][2:7:3] for line in lines] == [
+        ["small-none", "2"],
+        ["large-none", ""],
+    ]
+
+
+def test_the_first_write_and_the_steady_ones_stand_beside_each_other() -> None:
+    text = markdown(RESULTS)
+    lines = text[text.index("## Steady") : text.index("## Cold")].splitlines()
+    (ours,) = [line for line in lines if "arrow writer" in line]
+    # two million records: CPU seconds are halved
+    assert [cell.strip() for cell in ours.split("|")][2:-1] == [
+        "512 KiB", "small-none", "4", "5.00", "3.50", "2.00", "2.00", "0.50", "0.50",
+    ]  # fmt: skip
+    (floor,) = [line for line in lines if "transfer alone" in line]
+    assert [cell.strip() for cell in floor.split("|")][-3:-1] == ["", ""]
+    assert "## Steady" not in markdown(Results(runs=[run("java", 1.0)]))
+
+
 def test_a_case_without_runs_has_no_table() -> None:
     assert "compression zstd" in markdown(RESULTS)
     assert "compression zstd" not in markdown(Results(runs=[run("java", 1.0)]))
@@ -59,5 +89,13 @@ def test_json_has_every_run_and_one_line_for_each_contestant_of_a_case() -> None
     ours = next(m for m in found["measured"] if m["contestant"] == "arrow-task")
     assert ours["median"]["seconds"] == 3.0
     assert [r["seconds"] for r in ours["runs"]] == [2.0, 3.0, 4.0, 7.0]
-    assert sum(line.startswith('{"case"') for line in text.splitlines()) == 4
-    assert json.loads(as_json(Results())) == {"environment": {}, "measured": [], "extras": [], "skipped": {}}
+    (steady, _) = found["steady"]
+    assert steady["contestant"] == "arrow-task"
+    assert (steady["first"]["seconds"], steady["last half"]["seconds"]) == (5.0, 3.5)
+    assert [(r["round"], r["seconds"], r["broker_cpu"]) for r in steady["runs"]] == [
+        (1, 5.0, 1.0), (2, 9.0, 1.0), (3, 3.0, 1.0), (4, 4.0, 1.0),
+    ]  # fmt: skip
+    assert sum(line.startswith('{"case"') for line in text.splitlines()) == 6
+    assert json.loads(as_json(Results())) == {
+        "environment": {}, "measured": [], "steady": [], "extras": [], "skipped": {},
+    }  # fmt: skip

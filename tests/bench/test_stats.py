@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.stats import Run, ratio, summaries, summarise
+from bench.stats import Run, ratio, steady, summaries, summarise
 
 
 def run(contestant: str, seconds: float, round_: int = 1, **more: float) -> Run:
@@ -33,6 +33,16 @@ def test_runs_of_different_kinds_have_no_median() -> None:
 def test_cold_runs_and_warm_ups_are_not_in_the_medians() -> None:
     found = summaries([run("a", 50.0, round_=0), run("a", 70.0, round_=-1), run("a", 2.0)])
     assert found["small-none", "a"].seconds == 2.0
+
+
+def test_steady_is_the_last_half_beside_the_first_write() -> None:
+    every = [9.0, 8.0, 7.0, 2.0, 6.0, 4.0]
+    found = steady([run("a", s, n, client_cpu=2 * s) for n, s in enumerate(every, 1)] + [run("b", 5.0)])
+    a = found["small-none", "a"]
+    assert (a.first.seconds, a.last.seconds, a.last.client_cpu, a.last.runs, a.writes) == (9.0, 4.0, 4.0, 3, 6)
+    b = found["small-none", "b"]
+    assert (b.first.seconds, b.last.seconds, b.writes) == (5.0, 5.0, 1)
+    assert steady([run("a", s, n) for n, s in enumerate([9.0, 8.0, 3.0], 1)])["small-none", "a"].last.runs == 2
 
 
 def test_the_fastest_of_the_others_counts() -> None:

@@ -14,14 +14,9 @@ from confluent_kafka.admin import AdminClient
 
 from tests.cli.shell import SCRIPT
 from tests.ctrl_c import heed_ctrl_c
+from tests.secured import free_port
 
 pytestmark = pytest.mark.broker
-
-
-def a_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def run(folder: Path, port: int, *topics: str) -> tuple[set[str], int, str]:
@@ -52,7 +47,7 @@ def run(folder: Path, port: int, *topics: str) -> tuple[set[str], int, str]:
 
 
 def test_it_listens_where_it_was_told_to_and_keeps_what_it_had(tmp_path: Path) -> None:
-    port = a_free_port()
+    port = free_port()
     topics, code, said = run(tmp_path, port, "orders", "returns")
     assert ({"orders", "returns"} <= topics, code) == (True, 130)
     assert f'{{"bootstrap.servers": "127.0.0.1:{port}"}}' in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import ssl
 import subprocess
@@ -89,6 +90,59 @@ def test_a_file_of_ours_is_read_as_it_stands(tmp_path: Path) -> None:
 def test_bytes_that_are_no_utf_8_are_latin_1_as_for_java(tmp_path: Path) -> None:
     jaas = f'sasl.jaas.config={SCRAM} required username="a" password="\u00fc";'
     assert read(tmp_path, f"security.protocol=SASL_SSL\n{jaas}\n".encode("latin-1"))["sasl.password"] == "ü"
+
+
+IAM = "software.amazon.msk.auth.iam."
+SERVERLESS = "boot-ab1.c2.kafka-serverless.eu-west-1.amazonaws.com:9098"
+BY_IAM = {
+    "its own mechanism": f"""\
+sasl.mechanism=AWS_MSK_IAM
+sasl.jaas.config={IAM}IAMLoginModule required awsDebugCreds=true;
+sasl.client.callback.handler.class={IAM}IAMClientCallbackHandler
+""",
+    "tokens": f"""\
+sasl.mechanism=OAUTHBEARER
+sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;
+sasl.login.callback.handler.class={IAM}IAMOAuthBearerLoginCallbackHandler
+sasl.client.callback.handler.class={IAM}IAMOAuthBearerLoginCallbackHandler
+""",
+}
+
+
+def signed(token: str) -> str:
+    """The address that a token of MSK's is."""
+    return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+
+
+@pytest.mark.parametrize("how", BY_IAM)
+def test_a_file_for_amazon_msk_asks_for_its_tokens(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both of the ways that AWS describes for Java's clients: MSK's brokers take the same tokens from either client."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalr-example")
+    found = read(tmp_path, f"security.protocol=SASL_SSL\n{BY_IAM[how]}")
+    assert found == {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": "msk"}
+    # the address may come beside the file: only then is the region known
+    settings = KafkaSettings.from_mapping(found | {"bootstrap.servers": SERVERLESS})
+    token = settings.for_kafka_python()["sasl_oauth_token_provider"].token()
+    assert "//kafka.eu-west-1.amazonaws.com/" in signed(token)
+    assert settings.for_librdkafka()["oauth_cb"]("")[0] == token
+    private = KafkaSettings.from_mapping(found | {"bootstrap.servers": "kafka.internal:9098"})
+    with pytest.raises(ConfigurationError, match=r"names no region for the token provider 'msk'.*MSK's own names"):
+        private.for_kafka_python()["sasl_oauth_token_provider"].token()
+    # and Java leaves alone what it does not know
+    named = read(tmp_path, f"security.protocol=SASL_SSL\n{BY_IAM[how]}sasl.oauthbearer.config=region=us-east-2\n")
+    private = KafkaSettings.from_mapping(named | {"bootstrap.servers": "kafka.internal:9098"})
+    assert "//kafka.us-east-2." in signed(private.for_kafka_python()["sasl_oauth_token_provider"].token())
+
+
+@pytest.mark.parametrize("option", ["awsProfileName=ops", "awsRoleArn='arn:aws:iam::1:role/x'", "awsStsRegion=eu-1"])
+@pytest.mark.parametrize("how", BY_IAM)
+def test_who_logs_in_to_amazon_msk_is_not_dropped(tmp_path: Path, how: str, option: str) -> None:
+    text = BY_IAM[how].replace("required", f"required {option}")
+    with pytest.raises(ConfigurationError, match=rf"has {option.partition('=')[0]}, and tokens.*AWS_PROFILE"):
+        read(tmp_path, f"security.protocol=SASL_SSL\n{text}")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ from tests.protocol.world import World
 ROOT = Path(__file__).parents[2]
 OURS = ("airflow-kafka-eos ", "airflow kafka-eos ")
 #: What a person puts in the place of these.
-FILLED = {"NAME": "orders", "KEY": "2026-01-01", "SLOT": "7", "ID": "an-id", "T": "orders", "…": "x", "PATH": "/x"}
+FILLED = {
+    "NAME": "orders", "KEY": "2026-01-01", "SLOT": "7", "ID": "an-id", "T": "orders", "N": "0", "…": "x", "PATH": "/x",
+}  # fmt: skip
 
 
 class Written(NamedTuple):

@@ -70,13 +70,14 @@ def test_ctrl_c_anywhere_in_its_loop_is_not_lost() -> None:
     """Between the steps too: a loop that never rests is interrupted at many places, one after the other."""
     for _ in range(20):
         net = NetworkSelector(client_id="test")
+        later = threading.Timer(0.02, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
 
-        async def step(net: NetworkSelector = net) -> None:
+        async def step(net: NetworkSelector = net, later: threading.Timer = later) -> None:
+            if later.ident is None:  # from here on: before the loop, Ctrl-C would end pytest
+                later.start()
             net.call_later(0.001, step)
 
         net.call_soon(step)
-        later = threading.Timer(0.02, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        later.start()
         try:
             with pytest.raises(KeyboardInterrupt), interruptible():
                 net.poll(timeout_ms=20_000, future=Future())

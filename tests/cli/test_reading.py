@@ -19,7 +19,7 @@ from tests.ledger.ledger_support import LOAD, prepare
 
 #: what needs no ledger
 WITHOUT = {
-    *("ledger upgrade", "spark-archive", "demo", "broker"),
+    *("ledger upgrade", "spark-archive", "demo", "broker", "examples list", "examples copy"),
     *("transactions describe-producers", "transactions import-committables"),
 }
 CLUSTER = json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}})

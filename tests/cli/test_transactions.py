@@ -13,13 +13,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.kafka.admin.inspect import topic_seen
+from airflow_kafka_eos.kafka.admin.open_producers import open_producers, write_marker
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 from tests.cli.conftest import Answer, Command
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World, foreign_transaction
@@ -124,6 +125,41 @@ def test_one_is_described_by_coordinator_ledger_and_log(world: World, command: C
     assert re.search(r"^verdict +commit$", for_people, re.MULTILINE) and "committed" in for_people
     assert shown["coordinator"]["duration_ms"] is None  # it has ended
     refused(command("transactions", "describe", "nobody", *at), 2, "neither the ledger nor a coordinator knows")
+
+
+def test_markers_are_shown_by_partition_for_open_does_not_say_that_one_has_its_commit(
+    world: World, command: Command, at: Cluster
+) -> None:
+    """Whoever takes "open" for "no commit marker anywhere", and aborts by hand, tears it."""
+    manifest = world.prepare_shared(["a"], ["b"])
+    transaction = one(manifest)
+    zero, first = (f"{world.topic}-{n}" for n in range(2))
+
+    def described() -> tuple[str, dict[str, str]]:
+        answer = command("transactions", "describe", transaction.transactional_id, "--output", "json", *at)
+        shown = json.loads(answer.out)
+        for_people = command("transactions", "describe", transaction.transactional_id, *at).out
+        _, table = for_people.split("\nmarkers\n")
+        assert dict(line.split(maxsplit=1) for line in table.splitlines()[2:]) == shown["markers"]
+        return shown["log"], shown["markers"]
+
+    assert described() == ("open", {zero: "missing", first: "missing"})
+    world.decide(manifest)
+    (there, _) = open_producers(world.session.partitions.wire, [TopicPartition(world.topic, n) for n in range(2)])
+    write_marker(world.session.partitions.wire, there, Verdict.COMMIT)
+    assert described() == ("open", {zero: "commit", first: "missing"})
+    world.commit()
+    assert described() == ("committed", {zero: "commit", first: "commit"})
+    assert world.visible() == ["a", "b"]
+
+
+def test_of_what_the_ledger_has_no_offsets_no_marker_is_shown(world: World, command: Command, at: Cluster) -> None:
+    ref = reference(world.session, world.open_attempt())
+    world.write(ref, ["a"])
+    (name,) = world.open_ids()
+    answer = command("transactions", "describe", name, "--output", "json", *at)
+    assert json.loads(answer.out)["markers"] is None
+    assert command("transactions", "describe", name, *at).out.endswith("\nmarkers\nnot looked at\n")
 
 
 def test_commit_rolls_a_decided_load_forward(world: World, command: Command, at: Cluster) -> None:
@@ -251,8 +287,18 @@ def test_a_decided_load_is_given_up_by_name_before_its_transactions_end(
     assert command("loads", "give-up", load, key, "--reason", "topic broken", "--yes", *at).code == 0
     row = world.session.ledger.load(world.load)
     assert row is not None and row.state is not LoadState.COMMITTED and "topic broken" in row.reason
+    # another load is being written: its transaction is on the same list, and stays
+    other = replace(world, load=replace(world.load, key="of today"))
+    at_work = one(other.prepare(["b"])).transactional_id
+    rows = json.loads(command("transactions", "list", "--output", "json", *at).out)["transactions"]
+    assert {(r["transactional_id"], r["key"]) for r in rows} == {(name, key), (at_work, "of today")}
+    shown = json.loads(command("loads", "show", load, key, "--output", "json").out)
+    assert [t["transactional_id"] for t in shown["transactions"]] == [name]
+    asked = command("transactions", "force-terminate", at_work, *at)
+    assert asked.code == 2 and "of today, which nobody has decided yet: a run may be working on it?" in asked.err
+    assert "nobody has decided" not in command("transactions", "force-terminate", name, *at).err
     assert command("transactions", "force-terminate", name, "--yes", *at).code == 0
-    assert (world.open_ids(), world.visible()) == ([], [])
+    assert (world.open_ids(), world.visible()) == ([at_work], [])
 
 
 def test_a_decided_load_is_recovered(world: World, command: Command, at: Cluster) -> None:

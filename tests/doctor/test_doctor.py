@@ -17,12 +17,10 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
-from airflow_kafka_eos.doctor import brokers
 from airflow_kafka_eos.doctor.examine import Examination
-from airflow_kafka_eos.doctor.finding import TRANSACTION_LOG, BrokerSeen, Severity
-from airflow_kafka_eos.kafka.admin.inspect import Versions, ids_listed, topic_seen
+from airflow_kafka_eos.doctor.finding import TRANSACTION_LOG, Severity
+from airflow_kafka_eos.kafka.admin.inspect import ids_listed, topic_seen
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -62,6 +60,8 @@ NO_LEDGER = "postgresql://someone:hunter2@127.0.0.1:1/nothing"
 
 #: see test_waiting.py
 WAITING = ("decided-not-verified", "two-phase-undecided")
+#: held in test_requests.py
+REQUESTS = ("broker-requests", "broker-requests-optional")
 #: held in test_producer_settings_are_judged_as_prepare_will
 PRODUCER = "producer-settings"
 #: no fault, either way
@@ -216,7 +216,7 @@ def test_who_is_well_hears_of_nothing(patients: dict[str, Examination]) -> None:
     well = patients["well"].findings
     assert [f for f in well if f.severity is not OK] == []
     spoken = {case.id for case in CASES if case.severity is not OK}
-    assert {f.id for f in well} == spoken | {"broker-requests", PRODUCER, INDEX, *ACLS, *WAITING}
+    assert {f.id for f in well} == spoken | {*REQUESTS, PRODUCER, INDEX, *ACLS, *WAITING}
 
 
 @pytest.mark.parametrize(
@@ -242,15 +242,6 @@ def test_producer_settings_are_judged_as_prepare_will(
     found = examined(settings_of(kafka.bootstrap_servers, **setting), ledger_url, asked(**changes))
     one = of(found, PRODUCER)
     assert one.severity is severity and says in one.remedy and next(iter(setting.values())) in one.seen
-
-
-def test_an_old_broker_lacks_requests(patients: dict[str, Examination]) -> None:
-    """One too old to be started here: its ApiVersions answer, as kafka-python knows it."""
-    old = Versions({int(k): v for k, v in BROKER_API_VERSIONS[2, 8].items()}, {}, {})
-    found = list(brokers.of_broker(BrokerSeen(7, "b7:9092", old, {})))
-    assert [(f.id, f.severity) for f in found] == [("broker-reachable", OK), ("broker-requests", ERROR)]
-    assert "ListTransactions (finding lingering transactions) is missing" in found[1].seen
-    assert "3.9" in found[1].remedy
 
 
 def test_a_ledger_is_neither_made_nor_upgraded(tmp_path: Path) -> None:

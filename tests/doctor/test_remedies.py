@@ -161,7 +161,7 @@ def test_a_ledger_without_tables_is_made_by_what_is_printed(
 )
 def test_the_principal_is_named_or_asked_for(extra: dict[str, str], principal: str, shell: Shell) -> None:
     commands = Commands.of(KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1", **extra}))
-    command = commands.acl("WRITE", "topic", "orders")
+    command = commands.allow("WRITE", "topic", "orders")
     assert principal in command
     if principal == "PRINCIPAL":
         ran = shell(command)

@@ -182,7 +182,8 @@ def _any(seed: int) -> Scenario:
     if any(_needs_failure(fault) for fault in faults):
         bare = replace(bare, retries=0)
     hurries = any(fault.kind in TIMEOUT_KINDS for fault in faults)
-    return _in_its_world(replace(bare, faults=faults, hold_ms=SHORT_HOLD_MS if hurries else LONG_HOLD_MS))
+    hold_ms = SHORT_HOLD_MS if hurries else LONG_HOLD_MS
+    return _that_can_be_finished(_in_its_world(replace(bare, faults=faults, hold_ms=hold_ms)))
 
 
 def _at_a_step(scenario: Scenario, place: Place) -> tuple[Scenario, tuple[Fault, ...]]:
@@ -228,6 +229,16 @@ def _in_its_world(scenario: Scenario) -> Scenario:
     others = () if kind in LOSING_KINDS else found.faults[: MOST_FAULTS - 1]
     kafka = "4.4/1" if kind is Kind.FEATURE_UPGRADED else found.kafka
     return replace(found, kafka=kafka, faults=(*others, fault))
+
+
+def _that_can_be_finished(scenario: Scenario) -> Scenario:
+    """What is lost behind its decision may be compacted before it is copied, and prepare writes it again: into the
+    partitions that it was in, and not in scope ``load``. Else a person has it, and there is nothing to be judged."""
+    kinds = {fault.kind for fault in scenario.faults}
+    can_be = scenario.scope == "task" and Kind.PARTITIONS_GROW not in kinds
+    if scenario.keeps is Keeps.NEWEST and Kind.TIMEOUT_AFTER_DECISION in kinds and not can_be:
+        return replace(scenario, keeps=Keeps.ALL)
+    return scenario
 
 
 def _loads(dice: random.Random) -> tuple[LoadPlan, ...]:

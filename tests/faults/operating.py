@@ -15,11 +15,18 @@ from airflow_kafka_eos.errors import KafkaEosError, TerminalError, TransientErro
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import TransactionNaming, Verdict
+from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.naming import AttemptRef
 from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED
 from airflow_kafka_eos.protocol.cleanup import namespace
 from airflow_kafka_eos.protocol.cleanup import poll as polling
 from airflow_kafka_eos.protocol.guards.id_caps import Caps
-from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
+from airflow_kafka_eos.protocol.repair.reprepare import (
+    Repreparation,
+    abandon_all,
+    adopt_all,
+    open_repreparation,
+)
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages import begin as opening
 from airflow_kafka_eos.protocol.stages import commit as committing
@@ -27,7 +34,7 @@ from airflow_kafka_eos.protocol.stages import decide as deciding
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.faults.accounts import DECIDING, SWEEPING
 from tests.faults.plan import Ended, Order, Plan
-from tests.faults.scenario import SHORT_HOLD_MS, Role, Wish
+from tests.faults.scenario import LONG_HOLD_MS, SHORT_HOLD_MS, Role, Wish
 from tests.faults.timeline import Timeline
 from tests.faults.zygote import ADDRESS, ask
 
@@ -39,6 +46,8 @@ WRITER_DEADLINE_S = 90.0
 DRIVER_S = 120.0
 QUIET_S = 1.0
 POLL_S = 0.1
+#: an event of prepare's timeline: it writes lost Spark partitions of a decided load
+PREPARES_AGAIN = "prepares again"
 #: what decide wants to be left of the hold time: nothing is refused for a busy machine, unless time is what it is about
 MARGIN_S, SHORT_MARGIN_S = 40.0, 2.0
 
@@ -96,24 +105,62 @@ def prepare(plan: Plan, order: Order, timeline: Timeline) -> Any:
             deadline_ms=deadline_ms,
             caps=Caps(10_000, 100_000),
         )
+        again = None
         if row.verdict is Verdict.COMMIT:
-            again = open_repreparation(s, row, by=order.owner, hold_time_ms=plan.scenario.hold_ms)
-            if again is not None:
-                raise FinalError(f"{row.load} has lost what is gone from the log: no run of the campaign expects that")
-            return {"attempt": row.number, "verdict": Verdict.COMMIT.value}
+            # whoever clears it has raised hold_time, as the second attempt has it
+            again = open_repreparation(s, row, by=order.owner, hold_time_ms=LONG_HOLD_MS, deadline_s=COMMIT_S)
         ref = opening.reference(s, row)
+    if row.verdict is Verdict.COMMIT:
+        done = {"attempt": row.number, "verdict": Verdict.COMMIT.value}
+        return done if again is None else done | _prepare_again(plan, order, timeline, again, store, deadline_ms)
     timeline.log("submits", attempt=ref.attempt, slot=ref.slot)
-    details = {"attempt": ref.attempt, "ledger_id": ref.ledger_id, "slot": ref.slot, "deadline_ms": deadline_ms}
+    _run_spark(order, ref, deadline_ms)
+    manifest = store.read(ref)
+    with session(plan) as s:
+        opening.record_prepared(s, manifest, writers_left=store.writers_left(manifest))
+    return {"attempt": ref.attempt, "records": manifest.records}
+
+
+def _prepare_again(
+    plan: Plan, order: Order, timeline: Timeline, again: Repreparation, store: ManifestStore, deadline_ms: int
+) -> dict[str, Any]:
+    """As ``PreparingOperator`` does: what was lost is gone from the log, where its topic keeps the newest record of a
+    key."""
+    partitions = [part.spark_partition for part in again.parts]
+    timeline.log(PREPARES_AGAIN, attempt=again.attempt.number, partitions=partitions)
+    try:
+        _run_spark(order, again.ref, deadline_ms, decided=again.attempt.number, hold_ms=again.timeout_ms)
+        manifest: Manifest = store.read(again.ref)
+    except BaseException as e:
+        try:
+            with session(plan) as s:
+                abandon_all(s, again, f"{type(e).__name__}: {e}")
+        except (KafkaEosError, FinalError, FailedError) as left:
+            timeline.log("what it has open is left to cleanup", why=str(left)[:200])
+        raise
+    with session(plan) as s:
+        adopt_all(s, again, manifest)
+    return {"prepared_again": partitions, "records": manifest.records}
+
+
+def _run_spark(order: Order, ref: AttemptRef, deadline_ms: int, **of_repairs: int) -> None:
+    """
+    :param of_repairs: what :mod:`.sparking` is told where a decided attempt is prepared again.
+    """
+    details = {
+        "attempt": ref.attempt,
+        "ledger_id": ref.ledger_id,
+        "slot": ref.slot,
+        "repairs": ref.repairs,
+        "deadline_ms": deadline_ms,
+        **of_repairs,
+    }
     ended = ask(
         os.environ[ADDRESS],
         Order(Role.DRIVER.value, order.load, order.owner, order.folder, details, limit_s=DRIVER_S),
     )
     if not ended.is_well:
         raise (FinalError if _is_final(ended) else FailedError)(f"Spark failed: {ended.error or ended.killed_by}")
-    manifest = store.read(ref)
-    with session(plan) as s:
-        opening.record_prepared(s, manifest, writers_left=store.writers_left(manifest))
-    return {"attempt": ref.attempt, "records": manifest.records}
 
 
 def _is_final(spark: Ended) -> bool:

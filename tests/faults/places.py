@@ -13,7 +13,7 @@ from tests.crashes.steps import STEPS, Run, Step, When
 from tests.faults.scenario import Role
 
 _STORE = "airflow_kafka_eos.spark.manifest_store:ManifestStore."
-_SOURCE = "airflow_kafka_eos.spark.datasource:"
+_ATTEMPT = "airflow_kafka_eos.spark.attempt_writer:"
 #: decide tells Kafka at once what it has recorded, and commit tells it again
 _ENDING = (Role.DECIDE, Role.COMMIT)
 _BY_PHASE = {"decide": (Role.DECIDE,), "commit": _ENDING, "clean": (Role.CLEANUP,)}
@@ -66,8 +66,8 @@ PLACES: tuple[Place, ...] = (
         if step.run is not Run.RETRY and not step.target.startswith("tests.") and not _is_of_a_second_writer(step)
     ),
     _driver("the attempt is claimed", _STORE + "claim", When.AFTER),
-    _driver("one transaction for all is begun", _SOURCE + "_shared_transaction", When.AFTER, TransactionScope.LOAD),
-    _driver("all tasks have reported", _SOURCE + "KafkaEosWriter.commit", When.BEFORE),
+    _driver("one transaction for all is begun", _ATTEMPT + "_shared_transaction", When.AFTER, TransactionScope.LOAD),
+    _driver("all tasks have reported", _ATTEMPT + "AttemptWriter.commit", When.BEFORE),
     _driver("the manifest is written", _STORE + "write", When.AFTER),
 )
 

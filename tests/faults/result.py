@@ -22,7 +22,8 @@ class Result:
     """What became of one run.
 
     :param records: of our loads, visible at the end.
-    :param repairs: transactions that were lost behind their decision, and copied (rule: repair-replaces-lost-row).
+    :param repairs: of transactions that were lost behind their decision: copied, or prepared again (rule:
+        repair-replaces-lost-row).
     :param struck: per fault of the scenario, whether it happened.
     :param windows: for how many ms loads were visible in part, one figure for each that was visible.
     :param ended_by_maintenance: transactions that no run's cleanup had ended.

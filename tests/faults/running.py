@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from airflow_kafka_eos.errors import RecordsGoneError
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, TransactionNaming, Verdict
@@ -309,13 +310,19 @@ class _Run:
         return self._is_undisturbed() and accounts.was_to_clean_all(happened, load, newest)
 
     def _clear_commits(self) -> None:
-        """What is lost behind its decision commit repairs, and maintenance only asks for it: a person does it."""
+        """What is lost behind its decision commit repairs, and maintenance only asks for it: a person does it; and
+        clears prepare, too, where commit says that the records are gone from the log."""
         with Ledger.open(self.database.url) as ledger:
             for n in range(len(self.scenario.loads)):
                 row, attempts = ledger.load(self.plan.identity(n)), ledger.attempts(self.plan.identity(n))
                 decided = any(a.verdict is Verdict.COMMIT for a in attempts)
                 if decided and row is not None and row.state is not LoadState.COMMITTED:
-                    ask(self.environment.zygote, Order(Role.COMMIT.value, n, "a person", self.plan.folder))
+                    commit, prepare = (
+                        Order(role.value, n, "a person", self.plan.folder) for role in (Role.COMMIT, Role.PREPARE)
+                    )
+                    if RecordsGoneError.__name__ in ask(self.environment.zygote, commit).error:
+                        ask(self.environment.zygote, prepare)
+                        ask(self.environment.zygote, commit)
 
     def _judge(
         self,

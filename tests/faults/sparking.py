@@ -48,7 +48,7 @@ from tests.faults.zygote import ADDRESS, ask
 #: Spark's default; and in scope load one more than it is told, for a lost executor's task may come again
 #: (rule: scope-load-writes-once)
 MAX_FAILURES, MAX_FAILURES_OF_ONE = 4, 2
-CORES = 4
+CORES = int(os.environ.get("FAULTS_SPARK_CORES", "4"))
 ROWS_IN_A_BATCH = 4_000
 TASK_S = 100.0
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -164,7 +164,7 @@ def value_of(plan: Plan, number: int, load: int, attempt: int) -> Value:
 
 
 def _columns(plan: Plan, order: Order, numbers: list[int]) -> dict[str, pa.Array]:
-    load, attempt = plan.scenario.loads[order.load], int(order.details["attempt"])
+    load, attempt = plan.scenario.loads[order.load], _data_of(order)
     values = [value_of(plan, number, order.load, attempt) for number in numbers]
     columns = {
         "key": pa.array([v.key or None for v in values], pa.string()),
@@ -194,28 +194,36 @@ def _schema(plan: Plan, order: Order) -> StructType:
 
 def _tasks(plan: Plan, order: Order) -> int:
     first, later = plan.scenario.tasks
-    tasks = first if order.details["attempt"] == 1 else later
+    tasks = first if _data_of(order) == 1 else later
     # no more than there are Kafka partitions to own
     owned = plan.scenario.partitions * len(plan.topics[order.load])
     return min(tasks, owned) if plan.scenario.scope == TransactionScope.LOAD.value else tasks
 
 
+def _data_of(order: Order) -> int:
+    """The attempt whose rows these are: where it is decided and prepared again, the same ones come once more."""
+    return int(order.details.get("decided", order.details["attempt"]))
+
+
 def _ref(plan: Plan, order: Order) -> AttemptRef:
     details = order.details
-    return AttemptRef(plan.identity(order.load), details["ledger_id"], details["attempt"], details["slot"])
+    repairs = tuple((int(partition), int(number)) for partition, number in details["repairs"])
+    return AttemptRef(plan.identity(order.load), details["ledger_id"], details["attempt"], details["slot"], repairs)
 
 
 def _options(plan: Plan, order: Order, ref: AttemptRef, claimant: str) -> WriteOptions:
     scenario = plan.scenario
+    hold_ms = scenario.hold_ms if ref.attempt == 1 else LONG_HOLD_MS
     return WriteOptions(
         attempt=ref,
         manifest_dir=plan.manifests,
         topics=plan.topics[order.load],
-        transaction_timeout_ms=scenario.hold_ms if ref.attempt == 1 else LONG_HOLD_MS,
+        transaction_timeout_ms=order.details.get("hold_ms", hold_ms),
         deadline_ms=order.details["deadline_ms"],
         claim=claimant,
         scope=TransactionScope(scenario.scope),
         tasks=_tasks(plan, order) if scenario.scope == TransactionScope.LOAD.value else None,
-        two_phase_commit=TwoPhaseCommit.REQUIRED if scenario.two_phase else TwoPhaseCommit.OFF,
+        # a repair's transactions have a timeout, whatever the attempt's had
+        two_phase_commit=TwoPhaseCommit.REQUIRED if scenario.two_phase and not ref.repairs else TwoPhaseCommit.OFF,
         writer=WriterName(scenario.writer),
     )

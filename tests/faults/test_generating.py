@@ -20,6 +20,7 @@ from tests.faults.scenario import (
     OPERATORS,
     WRITER_SIDE,
     WRITERS,
+    Keeps,
     Kind,
     Scenario,
     Wish,
@@ -128,6 +129,17 @@ def test_only_what_can_be_is_asked_for(scenarios: list[Scenario]) -> None:
         assert not (s.ledger == "sqlite" and kinds & {*DATABASE_KINDS, *DATABASE_NET_KINDS})
         assert not (s.ledger == "postgresql" and kinds & {Kind.LEDGER_LOCKED, Kind.LEDGER_FULL})
         assert s.takes_database_down == bool(kinds & {*DATABASE_KINDS})
+
+
+def test_what_is_lost_and_compacted_can_be_prepared_again(scenarios: list[Scenario]) -> None:
+    """Seed 379317338 is one: in scope load, or into other partitions, nobody could finish it."""
+    fresh = [generate(FRESH.start + n) for n in range(20_000)]
+    late = [s for s in (*scenarios, *fresh) if Kind.TIMEOUT_AFTER_DECISION in {f.kind for f in s.faults}]
+    grow = {s.seed for s in late if Kind.PARTITIONS_GROW in {f.kind for f in s.faults}}
+    assert grow and "load" in {s.scope for s in late}
+    lost = [s for s in late if s.keeps is Keeps.NEWEST]
+    assert lost and {s.scope for s in lost} == {"task"} and not grow & {s.seed for s in lost}
+    assert generate(379317338).keeps is Keeps.NEWEST
 
 
 def test_writers_are_cut_off_while_there_are_some(scenarios: list[Scenario]) -> None:

@@ -29,6 +29,11 @@ def write(servers: str, topic: str, load: str, partitions: range, records: int =
     return producer
 
 
+def ended_of(servers: str, topic: str, transactional_id: str) -> None:
+    """The markers of this transaction are written."""
+    assert not at_rest(servers, {topic: PARTITIONS}, 30, of=lambda named: named == transactional_id).open
+
+
 def test_windows(kafka: LocalKafka, topic: Callable[..., str]) -> None:
     """Of one transaction some ms; of two with a pause between them, the pause; an aborted attempt does not count."""
     servers, name = kafka.bootstrap_servers, topic(partitions=PARTITIONS)
@@ -42,6 +47,8 @@ def test_windows(kafka: LocalKafka, topic: Callable[..., str]) -> None:
     data = [kafka.log_file().parent / "data"]
     with Observers(servers, {name: PARTITIONS}, data) as observers:
         first.commit_transaction(30)
+        # a client is answered before the markers are written
+        ended_of(servers, name, f"{name}-slow-0")
         time.sleep(1)
         once.commit_transaction(30)
         second.commit_transaction(30)
@@ -64,11 +71,12 @@ def test_before_the_decision_and_after_the_word(kafka: LocalKafka, topic: Callab
     with Observers(servers, {name: PARTITIONS}, [kafka.log_file().parent / "data"]) as observers:
         deciding = time.monotonic()
         first.commit_transaction(30)
+        # a client is answered before the markers are written
+        ended_of(servers, name, f"{name}-load-0")
         time.sleep(0.2)
         between = time.monotonic()
         time.sleep(0.2)
         second.commit_transaction(30)
-        # a client is answered before the markers are written
         at_rest(servers, {name: PARTITIONS}, 10)
         told = time.monotonic()
         load = LoadFact("load", (name,), "task", 20, "COMMITTED", 1, True, "committed", name, deciding, told)

@@ -106,7 +106,14 @@ def test_an_outage_that_touches_nobody_has_not_struck(tmp_path: Path, proxy: Fau
 def test_an_outage_waits_for_a_connection(tmp_path: Path, proxy: FaultProxy) -> None:
     targets = targets_of(tmp_path, Fault(Kind.NET_CUT, LEDGER_SIDE), proxies=[proxy])
     soon = threading.Timer(0.3, proxy.weather.touched.set)
-    assert run_for(targets, 0.6, soon.start)
+
+    def until_struck() -> None:
+        soon.start()
+        until = time.monotonic() + 30
+        while time.monotonic() < until and not struck(str(tmp_path), 0):
+            time.sleep(0.05)
+
+    assert run_for(targets, 0.0, until_struck)
     assert proxy.weather.away_until == 0.0
 
 

@@ -7,10 +7,11 @@ import socket
 import threading
 from collections import deque
 
+from tests.kafka.proxying import Link, Proxy
 
-class CuttingProxy:
-    """Listens at once, and connects to ``target`` for each connection that comes.
 
+class CuttingProxy(Proxy):
+    """
     :ivar cuts: what the next connections suffer, once each: ``("request", n)`` cuts behind ``n`` bytes from the
         client; ``("answer", n)`` lets all requests through, but once there were ``n`` bytes of them, only the first
         3 bytes of what the broker answers next.
@@ -18,42 +19,23 @@ class CuttingProxy:
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
-        self._target = target
         self.cuts: deque[tuple[str, int]] = deque()
         self.made: list[str] = []
         self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(target)
 
-    def close(self) -> None:
-        for one in [self._listener, *self._sockets]:
-            _close(one)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    broker = socket.create_connection(self._target, 5)
-                except OSError:
-                    client.close()
-                    continue
-                broker.settimeout(None)
-                self._sockets += [client, broker]
-                link = _Link(self, client, broker)
-                threading.Thread(target=link.up, daemon=True).start()
-                threading.Thread(target=link.down, daemon=True).start()
+    def _link(self, client: socket.socket, broker: socket.socket) -> Link:
+        return _Link(self, client, broker)
 
     def _next_cut(self, sent: int) -> tuple[str, int] | None:
         with self._lock:
             return self.cuts.popleft() if self.cuts and sent >= self.cuts[0][1] else None
 
 
-class _Link:
+class _Link(Link):
     def __init__(self, proxy: CuttingProxy, client: socket.socket, broker: socket.socket) -> None:
-        self._proxy, self._client, self._broker = proxy, client, broker
+        super().__init__(client, broker)
+        self._proxy = proxy
         self._sent = 0
         self._answer_cut = False
 
@@ -79,13 +61,3 @@ class _Link:
                     break
                 self._client.sendall(data)
         self._end()
-
-    def _end(self) -> None:
-        _close(self._client)
-        _close(self._broker)
-
-
-def _close(one: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()

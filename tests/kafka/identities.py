@@ -9,6 +9,7 @@ import json
 import threading
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -96,6 +97,10 @@ class TokenEndpoint:
         document = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key()))
         return json.dumps({"keys": [document | {"kid": "one", "alg": "RS256", "use": "sig"}]})
 
+    def key_pem(self) -> str:
+        no_password = serialization.NoEncryption()
+        return self.key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, no_password).decode()
+
     def answer(self, authorization: str, form: dict[str, str]) -> tuple[int, bytes]:
         self.asked += 1
         if self.instead is not None:
@@ -160,6 +165,21 @@ class Logins:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return str(path)
 
+    def by_function(self, life_s: int) -> dict[str, str]:
+        """Signed tokens of :func:`tests.kafka.token_providers.signed`; a connection ends with its token."""
+        return {
+            "bootstrap.servers": self.addresses["ENDING"],
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": "tests.kafka.token_providers.signed",
+            "sasl.oauthbearer.config": f"{self.folder / 'authority.key'} {life_s}",
+        }
+
+    def tokens_made(self) -> dict[int, int]:
+        """By process: how many tokens of :meth:`by_function` it has made."""
+        made = self.folder / "authority.made"
+        return Counter(int(line.split()[0]) for line in made.read_text().splitlines()) if made.exists() else {}
+
     @property
     def authority_file(self) -> str:
         return str(self.folder / "ca.pem")
@@ -178,6 +198,7 @@ def broker_with_logins(folder: Path) -> Iterator[Logins]:
         "BOTH": "SASL_SSL",
         "UNSECURED": "SASL_PLAINTEXT",
         "OIDC": "SASL_PLAINTEXT",
+        "ENDING": "SASL_PLAINTEXT",
     }
     security = "org.apache.kafka.common.security"
     scram = f"{security}.scram.ScramLoginModule required;"
@@ -191,16 +212,20 @@ def broker_with_logins(folder: Path) -> Iterator[Logins]:
         "listener.name.mutual.ssl.client.auth=required",
         "listener.name.unsecured.sasl.enabled.mechanisms=OAUTHBEARER",
         f"listener.name.unsecured.oauthbearer.sasl.jaas.config={bearer}",
-        "listener.name.oidc.sasl.enabled.mechanisms=OAUTHBEARER",
-        f"listener.name.oidc.oauthbearer.sasl.jaas.config={bearer}",
-        "listener.name.oidc.oauthbearer.sasl.server.callback.handler.class="
-        f"{security}.oauthbearer.OAuthBearerValidatorCallbackHandler",
-        f"listener.name.oidc.oauthbearer.sasl.oauthbearer.jwks.endpoint.url={(folder / 'jwks.json').as_uri()}",
     ]
-    settings += [  # Kafka 4.4 does not start without them
-        "listener.name.oidc.oauthbearer.sasl.oauthbearer.expected.audience=kafka",
-        "listener.name.oidc.oauthbearer.sasl.oauthbearer.expected.issuer=tests",
-    ]
+    for name in ("oidc", "ending"):
+        settings += [
+            f"listener.name.{name}.sasl.enabled.mechanisms=OAUTHBEARER",
+            f"listener.name.{name}.oauthbearer.sasl.jaas.config={bearer}",
+            f"listener.name.{name}.oauthbearer.sasl.server.callback.handler.class="
+            f"{security}.oauthbearer.OAuthBearerValidatorCallbackHandler",
+            f"listener.name.{name}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url={(folder / 'jwks.json').as_uri()}",
+            # Kafka 4.4 does not start without them
+            f"listener.name.{name}.oauthbearer.sasl.oauthbearer.expected.audience=kafka",
+            f"listener.name.{name}.oauthbearer.sasl.oauthbearer.expected.issuer=tests",
+        ]
+    # a connection ends with the token that it was logged in by, unless another one is shown before (KIP-368)
+    settings.append("listener.name.ending.oauthbearer.connections.max.reauth.ms=3600000")
     for name in ("tls", "mutual", "both"):
         settings += [
             f"listener.name.{name}.ssl.keystore.type=PEM",
@@ -211,6 +236,7 @@ def broker_with_logins(folder: Path) -> Iterator[Logins]:
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(folder / 'jwks.json').as_uri()}"
     with token_endpoint() as endpoint:
         (folder / "jwks.json").write_text(endpoint.jwks())
+        (folder / "authority.key").write_text(endpoint.key_pem())
         with LocalKafka(data_dir=folder / "broker", jvm_options=[*QUICK_JVM, allowed]) as plain:
             plain.create_topic("orders", partitions=1)
             addresses = add_listeners(plain, protocols, settings)

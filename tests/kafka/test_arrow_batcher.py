@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from airflow_kafka_eos.errors import RecordError
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, TooLarge
 from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
-from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
 from airflow_kafka_eos.kafka.producer.interface import Tally, TopicLimits, WriteTarget
 from airflow_kafka_eos.kafka.records.batch import OpenBatch, SealedBatch, seal
 from airflow_kafka_eos.kafka.records.compression import CODES, compressor
 from airflow_kafka_eos.kafka.records.digest import record_bytes
+from airflow_kafka_eos.kafka.records.kernel import kernel
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.transaction import SEQUENCE_MODULUS, PreparedTxnState, TopicPartition

@@ -71,7 +71,7 @@ import airflow_kafka_eos.kafka.producer.arrow.writer
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher
 from airflow_kafka_eos.kafka.producer.arrow.binary import from_parts, single
 from airflow_kafka_eos.kafka.producer.arrow.columns import read
-from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
+from airflow_kafka_eos.kafka.records.kernel import kernel
 from airflow_kafka_eos.kafka.records.compression import compressor
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import place
 from airflow_kafka_eos.kafka.producer.interface import Tally

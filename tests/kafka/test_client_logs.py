@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from airflow_kafka_eos.kafka.client import connections
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.secured import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +30,7 @@ def _nobody_has_set_a_level() -> Iterator[None]:
 @pytest.fixture
 def nobody() -> str:
     """An address where nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def of_kafka(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:

@@ -157,6 +157,15 @@ def test_what_guards_the_connection_is_never_dropped_silently(protocol: str, key
         KafkaSettings.from_mapping(mapping).for_kafka_python()
 
 
+@pytest.mark.parametrize("mechanism", ["AWS_MSK_IAM", "aws_msk_iam"])
+def test_a_mechanism_that_only_java_has_is_no_librdkafkas_either(mechanism: str) -> None:
+    """librdkafka would say so on an executor, and not what to do."""
+    mapping = {"bootstrap.servers": "b1:9092", "security.protocol": "sasl_ssl", "sasl.mechanisms": mechanism}
+    with pytest.raises(ConfigurationError, match=r"AWS_MSK_IAM, which only Java.*OAUTHBEARER with oauth_cb=msk"):
+        KafkaSettings.from_mapping(mapping)
+    KafkaSettings.from_mapping(mapping | {"security.protocol": "SSL"})
+
+
 def test_settings_of_an_unused_layer_are_no_obstacle() -> None:
     settings = make(ssl__keystore__location="/keys.p12", sasl__oauthbearer__config="x")
     assert set(settings.for_kafka_python()) == {"bootstrap_servers", "security_protocol"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -12,8 +13,10 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.kafka.producer.copier import Copier, read_batches
+from airflow_kafka_eos.kafka.producer import copier as module
+from airflow_kafka_eos.kafka.producer.copier import SMALL_BYTES, Copier, cost_of, read_batches
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
+from airflow_kafka_eos.kafka.records.stored import StoredBatch
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import IdRole, TransactionalId
@@ -123,6 +126,29 @@ def test_what_another_transaction_of_the_same_producer_wrote_is_not_taken_over(
         list(read_batches(wire, lost, wide, ids_of(wire, name)[name]))
     assert sum(b.records for b in read_batches(wire, lost, w, ids_of(wire, name)[name])) == w.records
     coordinator_of(wire).end(lost, Verdict.ABORT)
+
+
+def test_a_batch_that_does_not_hold_its_records_is_in_doubt(
+    kafka: LocalKafka, wire: Wire, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No broker takes such a batch, so it is made of what one sent."""
+    name = topic()
+    lost, w = write(kafka, wire, name)
+    coordinator_of(wire).end(lost, Verdict.ABORT)
+
+    def longer(*arguments: object) -> Iterator[StoredBatch]:
+        for batch in read_batches(*arguments):  # type: ignore[arg-type]
+            yield batch._replace(data=memoryview(bytes(batch.data) + b"\x00"))
+
+    monkeypatch.setattr(module, "read_batches", longer)
+    ids = ids_of(wire, name)
+    assert cost_of(wire, lost, (replace(w, bytes=SMALL_BYTES + 1),), ids).seconds is None
+    copying = copier(wire, name)
+    with pytest.raises(InDoubtError, match="the batch at offset 0 is broken: there is more behind its 40") as caught:
+        copying.copy(lost, (w,), ids)
+    assert type(caught.value) is InDoubtError and caught.value.transactional_id == lost.transactional_id
+    copying.abort()
+    copying.close()
 
 
 def test_past_its_deadline_a_copy_begins_nothing(

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from kafka.net import connection
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError, ConfigurationError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
@@ -161,11 +163,13 @@ def test_further_connections_log_in_again_when_a_session_ends(tmp_path: Path, mo
     """KIP-368. What is sent in the middle of a login would wait on that one connection, however much it is."""
     real, at_login = pool.ConnectionPool._send, []
 
-    def noted(self: object, broker: object, connection: object, request: object) -> None:
-        at_login.append(connection._reauth.is_reauthenticating)  # type: ignore[attr-defined]
-        real(self, broker, connection, request)  # type: ignore[arg-type]
+    def noted(self: object, broker: object, to: object, request: object) -> None:
+        at_login.append(to._reauth.is_reauthenticating)  # type: ignore[attr-defined]
+        real(self, broker, to, request)  # type: ignore[arg-type]
 
     monkeypatch.setattr(pool.ConnectionPool, "_send", noted)
+    # at half of a session, not in its last 0.1 s: who stalls for so long sends before he looks whether a login is due
+    monkeypatch.setattr(connection, "random", SimpleNamespace(uniform=lambda *_: 0.5))
     transaction = PreparedTransaction(an_id("again"), PreparedTxnState(1, 0))
     with (
         secured_broker(tmp_path, more={"connections.max.reauth.ms": str(SESSION_S * 1000)}) as secured,

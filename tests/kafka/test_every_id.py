@@ -41,6 +41,15 @@ def test_without_an_authorizer_nothing_is_hidden(kafka: LocalKafka) -> None:
         assert why_some_hidden(wire) is None
 
 
+def test_of_a_login_whose_rights_are_policies_of_iam_nothing_is_proven() -> None:
+    """It is said before a broker is asked: here is none."""
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": "msk"}
+    servers = "b-1.loads.abc123.c2.kafka.eu-west-1.amazonaws.com:9098"
+    with Wire(KafkaSettings.from_mapping({"bootstrap.servers": servers} | login), timeout_s=1) as wire:
+        error = why_some_hidden(wire)
+    assert error is not None and "IAM" in error.message and "Ask who runs the cluster" in error.remedy
+
+
 def kafka_settings(kafka: LocalKafka) -> KafkaSettings:
     return KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
 

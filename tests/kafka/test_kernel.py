@@ -1,6 +1,7 @@
 """The kernel writes what numpy and Arrow write, and is done without where it is missing or is another machine's.
 
-That batches are the same byte for byte holds in all of test_arrow_batcher.py; here are the edges.
+That batches are the same byte for byte holds in all of test_arrow_batcher.py; here are the edges. How it reads
+what a log has: test_split.py.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_eos.kafka.producer.arrow import kernel as module
+from airflow_kafka_eos.kafka.producer.arrow import kernel_rows
 from airflow_kafka_eos.kafka.producer.arrow.columns import sections
 from airflow_kafka_eos.kafka.producer.arrow.encoding import Columns, GatheredRows, Segment
-from airflow_kafka_eos.kafka.producer.arrow.kernel import SWITCH, Kernel, kernel
+from airflow_kafka_eos.kafka.producer.arrow.kernel_rows import KernelRows
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import assign, murmur2
+from airflow_kafka_eos.kafka.records import kernel as module
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
+from airflow_kafka_eos.kafka.records.kernel import SWITCH, VERSION, Kernel, kernel
 from tests.kafka.arrow_support import DISGUISES, HEADERS, disguised
 
 needs_kernel = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -83,7 +86,7 @@ def test_the_same_bytes_and_digests_whatever_the_rows_are(
         places = list(range(len(rows)))
         chance.shuffle(places)  # type: ignore[attr-defined]
         order = np.array(places, np.intp)
-    plain, native = GatheredRows(columns, order), built().rows(columns, order)
+    plain, native = GatheredRows(columns, order), KernelRows(built(), columns, order)
     assert plain.fixed.tolist() == native.fixed.tolist()
     assert (plain.timestamps is None) == (native.timestamps is None)
     stamps = [None if of.timestamps is None else of.timestamps.tolist() for of in (plain, native)]
@@ -109,13 +112,13 @@ def test_the_same_bytes_and_digests_whatever_the_rows_are(
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=30), st.sampled_from(DISGUISES))
 def test_murmur2_is_the_same(keys: list[bytes | None], how: str) -> None:
     column = disguised(pa.array(keys, pa.binary()), how).cast(pa.binary())
-    assert built().murmur2(column).tolist() == murmur2(column).tolist()
+    assert kernel_rows.murmur2(built(), column).tolist() == murmur2(column).tolist()
 
 
 @needs_kernel
 def test_the_partitioner_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = pa.array([b"a", b"b"], pa.binary())
-    monkeypatch.setattr(Kernel, "murmur2", lambda self, keys: np.array([7, 8], np.uint32))
+    monkeypatch.setattr(kernel_rows, "murmur2", lambda kernel, keys: np.array([7, 8], np.uint32))
     assert assign(keys, 2, 100, "murmur2_random").tolist() == [7, 8]
 
 
@@ -151,7 +154,7 @@ def test_one_of_another_version_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = module.LIBRARY.with_name("kernel.c").read_text()
-    (tmp_path / "kernel.c").write_text(source.replace("{ return 1; }", "{ return 0; }"))
+    (tmp_path / "kernel.c").write_text(source.replace(f"{{ return {VERSION}; }}", "{ return 0; }"))
     other = tmp_path / "kernel.elf"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", other, tmp_path / "kernel.c"], check=True)
     assert "another version" in refused(other, monkeypatch, caplog)
@@ -159,7 +162,7 @@ def test_one_of_another_version_is_not_used(
 
 @needs_kernel
 def test_it_can_be_switched_off() -> None:
-    ask = "from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel; print(kernel() is None)"
+    ask = "from airflow_kafka_eos.kafka.records.kernel import kernel; print(kernel() is None)"
     for value, off in (("off", "True"), ("", "False")):
         run = subprocess.run(
             [sys.executable, "-c", ask], env=os.environ | {SWITCH: value}, capture_output=True, text=True, check=True

@@ -62,15 +62,6 @@ def test_pauses_grow_and_never_pass_the_deadline() -> None:
     assert retry.pause_s(30, -1) == 0
 
 
-def test_the_preflight_names_every_request_that_is_missing() -> None:
-    enough = {key: (0, version) for key, (_, version, _) in preflight.NEEDED.items()}
-    assert preflight.missing_requests(enough) == []
-    problems = preflight.missing_requests({k: v for k, v in enough.items() if k != 66} | {26: (0, 2)})
-    assert len(problems) == 2
-    assert "EndTxn (ending transactions by their recorded identity) goes up to v2, v3 is needed" in problems
-    assert any(p.startswith("ListTransactions") and p.endswith("is missing") for p in problems)
-
-
 def test_retention_goes_by_record_time() -> None:
     week = {"retention.ms": "604800000", "cleanup.policy": "delete"}
     now = 2_000_000_000_000

@@ -14,17 +14,21 @@ import pytest
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging import Whose, find
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.cli.test_prune import PRINTED as PRUNING
+from tests.cli.test_upgrading import PRINTED as UPGRADING
 from tests.kafka.hanging_support import SharedTopic
 from tests.kafka.hanging_support import lax as lax
 from tests.kafka.hanging_support import shared as shared
 from tests.kafka.least_support import NAMESPACE, PRINCIPAL, sweep_to_the_end
+from tests.kafka.open_transactions import wait_until
 from tests.kafka_tools import Shell
+from tests.protocol.forgetful import decide_anyway, end, prepare_forgotten, shown
 from tests.protocol.late import produce_late
 from tests.protocol.world import World, foreign_transaction
 from tests.secured import SCRAM_PASSWORD
@@ -54,6 +58,7 @@ COORDINATORS = (
     "kafka-topics.sh --bootstrap-server … --describe --unavailable-partitions --topic __transaction_state"
 )
 DESCRIBE = "airflow-kafka-eos transactions describe ID"
+RECOVER = "airflow-kafka-eos loads recover NAME KEY"
 ABORT = "kafka-transactions.sh --bootstrap-server … abort --topic T --partition P --start-offset N"
 TERMINATE = "kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID"
 
@@ -64,8 +69,8 @@ ON_OLD = pytest.mark.parametrize("lax", ["3.9.2"], indirect=True)
 
 def test_the_page_prints_these_and_no_others() -> None:
     grants = {SEE_IDS, SEE_CLUSTER, SEE_COORDINATORS}
-    pruning = set(PRUNING)  # tried in tests/cli/test_prune.py
-    assert {HANGING, END_OURS, LIST, COORDINATORS, ABORT, TERMINATE} | grants | pruning == PRINTED
+    elsewhere = {*PRUNING, *UPGRADING}  # tried in tests/cli, in test_prune.py and test_upgrading.py
+    assert {HANGING, END_OURS, LIST, COORDINATORS, ABORT, TERMINATE} | grants | elsewhere == PRINTED
     assert re.findall(r"`kafka-transactions\.sh .*`", PAGE) == []  # none inside a sentence
 
 
@@ -168,6 +173,39 @@ def test_ours_is_ended_and_what_no_ledger_has_is_force_terminated(
     assert gone in world.open_ids()
     run(TERMINATE, ID=gone)
     assert world.open_ids() == []
+
+
+@ON_OLD
+def test_markers_that_a_coordinator_has_forgotten_are_looked_at_before_anything_is_ended_by_hand(
+    run: Run, ours: Callable[..., tuple[int, str]], world: World
+) -> None:
+    login = {"bootstrap.servers": world.settings.bootstrap_servers}
+
+    def markers(transaction: PreparedTransaction) -> tuple[int, str, list[tuple[str, ...]]]:
+        code, out = ours(DESCRIBE, login, ID=transaction.transactional_id)
+        (log,) = re.findall(r"^log +(.*)$", out, re.MULTILINE)
+        return code, log, re.findall(rf"^({world.topic}-\d+) +(.*\S) *$", out.split("\nmarkers\n")[1], re.MULTILINE)
+
+    zero, one = (f"{world.topic}-{n}" for n in range(2))
+    everywhere = replace(world, load=replace(world.load, name="everywhere"))
+    manifest = prepare_forgotten(everywhere, "a", known=[1])
+    decide_anyway(everywhere, manifest)
+    transaction = end(everywhere, manifest, Verdict.COMMIT)
+    assert markers(transaction) == (0, "open", [(zero, "missing")])
+    (hangs,) = shown(world, transaction)
+    run(ABORT, P=0, N=hangs.txn_start_offset)
+    assert markers(transaction) == (1, "lost", [(zero, "abort")])
+    everywhere.commit()
+    assert (world.visible(), len(world.session.ledger.repairs(everywhere.load))) == (["a"], 1)
+
+    manifest = prepare_forgotten(world, "bc", known=[0])
+    decide_anyway(world, manifest)
+    transaction = end(world, manifest, Verdict.COMMIT)
+    wait_until(lambda: markers(transaction)[2] == [(zero, "commit"), (one, "missing")], "the marker in one of them")
+    assert markers(transaction)[:2] == (0, "open")  # which alone looks just as above
+    assert ours(RECOVER, login, NAME=world.load.name, KEY=world.load.key)[0] == 0
+    assert markers(transaction) == (0, "committed", [(zero, "commit"), (one, "commit")])
+    assert (world.visible(), world.session.ledger.repairs(world.load)) == (["a", "b", "c"], [])
 
 
 def _java_login(shared: SharedTopic) -> str:

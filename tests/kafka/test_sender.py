@@ -79,7 +79,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def sender(wire: HandWire, clock: SimpleNamespace) -> Sender:
-    enrolment: Any = SimpleNamespace(transactional_id="id", produce_version=12, enrol=wire.enrolled.extend)
+    enrolment: Any = SimpleNamespace(transactional_id="id", produce_versions=(12, 12), enrol=wire.enrolled.extend)
     options = ProducerOptions.from_settings(KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"}))
     return Sender(wire, enrolment, {"t": uuid.UUID(int=1)}, options, Tally())  # type: ignore[arg-type]
 

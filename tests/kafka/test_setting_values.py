@@ -6,12 +6,11 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.kafka.client.librdkafka import LIBRDKAFKA_NUMBERS, OnlyLibrdkafkaError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.options import (
-    LIBRDKAFKA_NUMBERS,
     LIBRDKAFKA_PARTITIONERS,
     PARTITIONERS,
-    OnlyLibrdkafkaError,
     ProducerOptions,
     check_setting_values,
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import subprocess
 import sys
 
 import pytest
 
+from airflow_kafka_eos.kafka.records import stored
 from airflow_kafka_eos.kafka.records.batch import OpenBatch, seal
 from airflow_kafka_eos.kafka.records.compression import CODES, compressor
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest, header_section
+from airflow_kafka_eos.kafka.records.split import BrokenRecords
 from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches, feed, reframe
 from airflow_kafka_eos.kafka.records.varint import zig_zag
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
@@ -48,6 +51,16 @@ def digest() -> str:
     return expected.hexdigest()
 
 
+@pytest.fixture(params=["kernel", "python"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to take a batch apart."""
+    if request.param == "python":
+        monkeypatch.setattr(stored, "kernel", lambda: None)
+    elif shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+
+
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("codec", CODES)
 def test_a_stored_batch_gives_the_digest_of_its_records(codec: str) -> None:
     (batch,) = batches(sealed(codec))
@@ -55,6 +68,37 @@ def test_a_stored_batch_gives_the_digest_of_its_records(codec: str) -> None:
     feed(batch, found)
     assert found.hexdigest() == digest()
     assert batch.is_whole and batch.is_intact and not batch.is_control
+
+
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("codec", CODES)
+def test_what_its_header_does_not_count_is_refused_and_not_digested(codec: str) -> None:
+    (batch,) = batches(sealed(codec))
+    found = PartitionDigest()
+    for count in (3, 5, 0, -1, 2**31 - 1):
+        with pytest.raises(BrokenRecords, match="record"):
+            feed(batch._replace(records=count), found)
+    assert found.hexdigest() == PartitionDigest().hexdigest()
+
+
+@pytest.mark.parametrize("codec", [c for c in CODES if c != "none"])
+@pytest.mark.parametrize("keep", [0, 1, 5, 20, -8, -1])
+def test_what_is_not_whole_cannot_be_decompressed(codec: str, keep: int) -> None:
+    data = sealed(codec)
+    (batch,) = batches(data)
+    cut = batch._replace(data=memoryview(data[:61] + data[61:][:keep]))
+    with pytest.raises(BrokenRecords):  # some take nothing for the compression of nothing
+        feed(cut, PartitionDigest())
+    junk = batch._replace(data=memoryview(data[:61] + b"\xff" * 100))
+    with pytest.raises(BrokenRecords, match=f"{codec} cannot decompress it"):
+        feed(junk, PartitionDigest())
+
+
+@pytest.mark.parametrize("code", [5, 6, 7])
+def test_a_compression_that_kafka_does_not_have_is_refused(code: int) -> None:
+    (batch,) = batches(sealed())
+    with pytest.raises(BrokenRecords, match=f"compression {code} is none"):
+        feed(batch._replace(attributes=batch.attributes | code), PartitionDigest())
 
 
 @pytest.mark.parametrize("codec", CODES)
@@ -85,6 +129,14 @@ def test_an_answer_ends_anywhere_and_holds_what_others_wrote() -> None:
     found = list(batches(old + whole + whole[:-1]))
     assert [(b.base_offset, b.last_offset, b.producer_id) for b in found] == [(4, 4, -1), (5, 8, 7)]
     assert list(batches(b"")) == list(batches(whole[:40])) == []
+
+
+@pytest.mark.parametrize("length", [-12, -13, -(2**31)])
+def test_a_length_that_leads_back_ends_it(length: int) -> None:
+    """Or the same batch would be read for ever."""
+    whole, broken = sealed("none"), bytearray(sealed("none", base=4))
+    struct.pack_into(">i", broken, 8, length)
+    assert [b.base_offset for b in batches(whole + broken)] == [0]
 
 
 def test_a_flipped_bit_and_a_record_that_is_missing_are_seen() -> None:

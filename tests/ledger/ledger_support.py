@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 
-from airflow_kafka_eos.ledger import AttemptRow, Ledger
+from airflow_kafka_eos.ledger import AttemptRow, Ledger, migrate
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites, TopicInfo
@@ -87,3 +90,24 @@ def sql(url: str, statement: str, **values: Any) -> list[tuple[Any, ...]]:
             return [tuple(row) for row in result] if result.returns_rows else []
     finally:
         database.close()
+
+
+NEXT = """\
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision, branch_labels, depends_on = "0009", "0008", None, None
+
+
+def upgrade() -> None:
+    op.add_column("kafka_eos_loads", sa.Column("colour", sa.String(20)))
+"""
+
+
+def next_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on the package is a version that has one revision more."""
+    there = folder / "100% ours"
+    shutil.copytree(Path(migrate.__file__).parent / "migrations", there / "migrations")
+    (there / "migrations" / "versions" / "r0009_colour.py").write_text(NEXT)
+    monkeypatch.setattr(migrate, "__file__", str(there / "migrate.py"))
+    monkeypatch.setattr(migrate, "REVISION", "0009")

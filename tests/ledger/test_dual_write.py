@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from airflow_kafka_eos.errors import (
     LedgerUnavailableError,
     NotFinishedError,
 )
-from airflow_kafka_eos.ledger import AttemptRow, Ledger, database
+from airflow_kafka_eos.ledger import AttemptRow, Ledger, database, decisions
 from airflow_kafka_eos.ledger import dual_write as beside
 from airflow_kafka_eos.ledger.location import parse
 from airflow_kafka_eos.ledger.transaction_guard import insist_on_durability
@@ -255,9 +255,18 @@ def test_a_decision_is_durable_whatever_the_author_sets(prepared: Ledger, url: s
             opened.write(weak)
 
 
-def test_time_that_the_authors_sql_takes_counts(prepared: Ledger, url: str) -> None:
-    with pytest.raises(NotFinishedError, match="the end of the author's SQL came so late"):
-        decide(prepared, dual_write=lambda c, _: time.sleep(0.3), not_after=time.time() + 0.2)
+def test_time_that_the_authors_sql_takes_counts(
+    prepared: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+
+    def slow(connection: Connection, _: Any) -> None:
+        now[0] += 0.3
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "time", SimpleNamespace(time=lambda: now[0]))
+        with pytest.raises(NotFinishedError, match="the end of the author's SQL came so late"):
+            decide(prepared, dual_write=slow, not_after=now[0] + 0.2)
     retried(prepared, url)
 
 

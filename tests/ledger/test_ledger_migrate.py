@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import Ledger, database, default_url, location, migrate, redacted, tables
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from tests.ledger.ledger_support import LOAD, sql
+from tests.ledger.ledger_support import LOAD, next_version, sql
 
 SECRET = "s3cr3t/p@ss"
 QUOTED = "s3cr3t%2Fp%40ss"
@@ -41,18 +40,6 @@ def test_upgrade_from_empty_and_again(new_url: Callable[[bool], str]) -> None:
         assert len(second.attempts(LOAD)) == 1
 
 
-NEXT = """\
-import sqlalchemy as sa
-from alembic import op
-
-revision, down_revision, branch_labels, depends_on = "0009", "0008", None, None
-
-
-def upgrade() -> None:
-    op.add_column("kafka_eos_loads", sa.Column("colour", sa.String(20)))
-"""
-
-
 def test_a_ledger_of_before_is_upgraded_by_the_revisions_since(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,10 +52,7 @@ def test_a_ledger_of_before_is_upgraded_by_the_revisions_since(
     )
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1, NULL)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
-    shutil.copytree(Path(migrate.__file__).parent / "migrations", tmp_path / "100% ours" / "migrations")
-    (tmp_path / "100% ours" / "migrations" / "versions" / "r0009_colour.py").write_text(NEXT)
-    monkeypatch.setattr(migrate, "__file__", str(tmp_path / "100% ours" / "migrate.py"))
-    monkeypatch.setattr(migrate, "REVISION", "0009")
+    next_version(tmp_path, monkeypatch)
     with pytest.raises(LedgerUnavailableError, match="revision 0008, not 0009"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
@@ -186,7 +170,7 @@ def test_an_upgrade_waits_for_the_one_under_way(new_url: Callable[[bool], str]) 
     def hold(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({migrate._ADVISORY_LOCK})"))
-        if connection.dialect.name == "mysql":
+        if connection.dialect.name in ("mysql", "mariadb"):
             connection.execute(text(f"SELECT GET_LOCK('{migrate._MYSQL_LOCK}', 60)"))
         thread.start()
         thread.join(0.5)
@@ -196,6 +180,33 @@ def test_an_upgrade_waits_for_the_one_under_way(new_url: Callable[[bool], str]) 
     thread.join(60)
     holder.close()
     assert migrate.current(url) == tables.REVISION
+
+
+def test_whoever_waits_for_an_upgrade_sees_what_it_has_made(new_url: Callable[[bool], str]) -> None:
+    """Let go before the commit, MySQL's lock let a second one make the same once more, and fail."""
+    url = new_url(False)
+    first, failed = database.Database(url), list[BaseException]()
+
+    def upgrade() -> None:
+        try:
+            migrate.upgrade(url)
+        except BaseException as e:
+            failed.append(e)
+
+    second = threading.Thread(target=upgrade)
+
+    def commits(_: Connection) -> None:
+        if not second.ident:
+            second.start()
+            second.join(1)  # as far as it comes
+
+    first.make_directory()
+    event.listen(first.engine, "commit", commits)
+    first.write(migrate._upgrade)
+    first.close()
+    second.join(60)
+    assert failed == [] and migrate.current(url) == tables.REVISION
+    assert len(sql(url, "SELECT ledger_id FROM kafka_eos_ledger")) == 1
 
 
 def test_tables_are_as_they_are_said_to_be(url: str) -> None:

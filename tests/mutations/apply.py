@@ -23,6 +23,7 @@ COPIED = (
     "bench",
     "scripts",
     "conftest.py",
+    "docs",
     "pyproject.toml",
     "README.md",
 )

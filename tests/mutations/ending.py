@@ -44,10 +44,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         _KAFKA + "records/scan.py",
         "        if batch.producer_epoch - producer_epoch not in allowed:",
         "        if batch.producer_epoch is None:",
-        (
-            "tests/kafka/test_partitions.py::"
-            "test_a_later_transaction_of_the_same_producer_id_is_not_taken_for_ours",
-        ),
+        ("tests/kafka/test_log_scan.py::test_a_marker_has_an_epoch_that_its_transaction_can_have",),
     ),
     Mutation(
         "one-init-per-transaction",
@@ -208,6 +205,22 @@ OF_ENDING: tuple[Mutation, ...] = (
         "        if report.is_complete is None:",
         ("tests/protocol/test_sweeping.py::test_a_listing_while_a_coordinator_moves_counts_for_nothing",),
     ),
+    *(
+        Mutation(
+            "listing-only-adds",
+            f"one-listing-{name}",
+            f"one listing is enough only where {why}",
+            _PROTOCOL + "cleanup/sweep.py",
+            guard,
+            without,
+            ("tests/protocol/test_sweeping.py::test_a_commit_whose_tasks_ran_once_needs_no_second_look",),
+        )
+        for name, why, guard, without in (
+            ("ran-twice", "each task ran once", " and r.writers_left is False", ""),
+            ("open", "the attempt was seen to end", "r.closed_at is not None and ", ""),
+            ("repaired", "nothing was repaired", "return not repaired and all(", "return all("),
+        )
+    ),
     Mutation(
         "describe-then-ask",
         "anybodys-slot",
@@ -277,6 +290,18 @@ OF_ENDING: tuple[Mutation, ...] = (
         (
             "tests/spark/test_datasource.py::"
             "test_a_failed_write_is_given_up_and_what_was_reported_is_aborted[application]",
+        ),
+    ),
+    Mutation(
+        "writer-ends-only-unreported",
+        "workers-report-forgotten",
+        "engine arrow: a prepare that fails as a whole ends what its writer has reported",
+        "airflow_kafka_eos/arrow/engine.py",
+        "writer.abort(reports)",
+        "writer.abort([])",
+        (
+            "tests/arrow/test_engine.py::"
+            "test_a_prepare_that_is_told_to_stop_behind_its_last_row_ends_what_is_reported",
         ),
     ),
     Mutation(

@@ -68,7 +68,7 @@ OF_KEYS: tuple[Mutation, ...] = (
         "one-key-loads-once",
         "reload-told-of-as-a-double",
         "a reload asks for the same by name",
-        _OPERATORS + "prepare.py",
+        _OPERATORS + "asked_for.py",
         "    others = [a for a in same if first_key(a.load.key) != first_key(row.load.key)]",
         "    others = [a for a in same if a.load.key != row.load.key]",
         ("tests/adapters/test_job_arguments.py",),

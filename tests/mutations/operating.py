@@ -170,6 +170,15 @@ OF_OPERATING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "hanging-is-proven",
+        "policies-are-acls",
+        "a login whose rights are policies of IAM proves nothing",
+        "airflow_kafka_eos/kafka/admin/list_permissions.py",
+        "    if wire.settings.texts.get(TOKEN_CALLBACK) == MSK:\n",
+        "    if False:\n",
+        ("tests/kafka/test_every_id.py::test_of_a_login_whose_rights_are_policies_of_iam_nothing_is_proven",),
+    ),
+    Mutation(
+        "hanging-is-proven",
         "one-listing-believed",
         "what a second listing has does not hang",
         _PROTOCOL + "hanging.py",

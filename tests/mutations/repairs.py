@@ -11,6 +11,8 @@ _LEDGER = "airflow_kafka_eos/ledger/repairs.py"
 _REPAIRING = "airflow_kafka_eos/protocol/repair/copy.py"
 _SWEEPING = "airflow_kafka_eos/protocol/cleanup/sweep.py"
 _COPYING = "airflow_kafka_eos/kafka/producer/copier.py"
+_SPLITTING = "airflow_kafka_eos/kafka/records/split.py"
+_SPLIT = "tests/kafka/test_split.py::"
 _TESTS = "tests/ledger/test_ledger_repairs.py::"
 _AGAIN = "tests/ledger/test_ledger_repreparing.py::"
 _REAL = "tests/protocol/test_repairing.py::"
@@ -156,6 +158,51 @@ OF_REPAIRS: tuple[Mutation, ...] = (
             "tests/kafka/test_copying.py::"
             "test_what_another_transaction_of_the_same_producer_wrote_is_not_taken_over",
         ),
+    ),
+    Mutation(
+        "only-equal-records",
+        "broken-batch-passed-over",
+        "a batch that does not hold the records of its header is in doubt",
+        _COPYING,
+        '        raise unusable(lost, w, f"the batch at offset {batch.base_offset} is broken: {e}") from e',
+        "        return",
+        ("tests/kafka/test_copying.py::test_a_batch_that_does_not_hold_its_records_is_in_doubt",),
+    ),
+    Mutation(
+        "only-equal-records",
+        "length-below-null",
+        "a record whose key or value is shorter than null is none",
+        _SPLITTING,
+        "            if key_length < -1 or value_length < -1 or not at < end <= len(data):",
+        "            if not at < end <= len(data):",
+        (_SPLIT + "test_a_record_is_malformed",),
+    ),
+    Mutation(
+        "only-equal-records",
+        "record-ends-before-itself",
+        "a record ends behind what is in it",
+        _SPLITTING,
+        "            if key_length < -1 or value_length < -1 or not at < end <= len(data):",
+        "            if key_length < -1 or value_length < -1 or end > len(data):",
+        (_SPLIT + "test_a_negative_size_leads_nowhere",),
+    ),
+    Mutation(
+        "only-equal-records",
+        "headers-unread",
+        "what is behind a record's value is headers, all of it",
+        _SPLITTING,
+        "            if headers != NO_HEADERS and not _are_headers(headers):",
+        "            if not headers:",
+        (_SPLIT + "test_a_record_is_malformed",),
+    ),
+    Mutation(
+        "only-equal-records",
+        "more-than-counted",
+        "a batch's records fill their section",
+        _SPLITTING,
+        "    if at != len(data):\n        raise malformed(count, count)\n",
+        "",
+        (_SPLIT + "test_nothing_may_be_behind_it",),
     ),
     Mutation(
         "only-equal-records",

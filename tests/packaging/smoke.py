@@ -1,8 +1,10 @@
 """What a user does first, from an installed package, outside of any clone: one load of the smallest DAG.
 
-    python smoke.py FOLDER
+    python smoke.py FOLDER [PYTHON]
 
-Leaves smoke.json there for the test that started it.
+Leaves smoke.json there for the test that started it; and told.json, by the job, of where driver and executors run.
+
+PYTHON: of Spark's driver and executors; this one, if it is not given.
 """
 
 from __future__ import annotations
@@ -22,14 +24,32 @@ from airflow_kafka_eos import ExactlyOnceLoad
 with DAG("smoke", schedule=None, start_date=datetime(2026, 1, 1)):
     ExactlyOnceLoad(
         "load",
-        sql="SELECT concat('order ', id) value FROM range(:records)",
-        job_args={{"records": {RECORDS}}},
+        job="HOME/job.py",
+        job_args={{"records": {RECORDS}, "told": "HOME/told.json"}},
         topics=["orders"],
     )
 '''
 
+JOB = """
+import importlib.util
+import json
+from pathlib import Path
 
-def main(home: Path) -> dict[str, object]:
+
+def here():
+    import airflow_kafka_eos
+
+    return {"package": airflow_kafka_eos.__file__, "has_airflow": importlib.util.find_spec("airflow") is not None}
+
+
+def load(spark, records, told):
+    executor = spark.sparkContext.parallelize([0], 1).map(lambda _: here()).first()
+    Path(told).write_text(json.dumps({"driver": here(), "executor": executor}))
+    return spark.sql(f"SELECT concat('order ', id) value FROM range({records})")
+"""
+
+
+def main(home: Path, python: str | None) -> dict[str, object]:
     import airflow_kafka_eos
     from airflow_kafka_eos.sandbox.kafka import LocalKafka
     from airflow_kafka_eos.sandbox.spark import quick_settings
@@ -39,6 +59,12 @@ def main(home: Path) -> dict[str, object]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     }
+    if python is not None:
+        import pyspark
+
+        # where Airflow's Python has pyspark-client alone, somebody says it
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        os.environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     with LocalKafka() as kafka:
         kafka.create_topic("orders", partitions=2)
         kafka_extra = {"bootstrap.servers": kafka.bootstrap_servers}
@@ -58,9 +84,10 @@ def main(home: Path) -> dict[str, object]:
 
 def _run_dag(home: Path) -> int:
     (home / "dags").mkdir()
-    (home / "dags" / "smoke.py").write_text(DAG)
+    (home / "dags" / "smoke.py").write_text(DAG.replace("HOME", str(home)))
+    (home / "job.py").write_text(JOB)
     airflow = Path(sys.executable).with_name("airflow")
-    return subprocess.run([airflow, "dags", "test", "smoke"], timeout=200, check=False).returncode
+    return subprocess.run([airflow, "dags", "test", "smoke"], timeout=500, check=False).returncode
 
 
 def _committed(servers: str) -> list[str]:
@@ -89,4 +116,4 @@ def _committed(servers: str) -> list[str]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    (folder / "smoke.json").write_text(json.dumps(main(folder)))
+    (folder / "smoke.json").write_text(json.dumps(main(folder, sys.argv[2] if len(sys.argv) > 2 else None)))

@@ -241,6 +241,10 @@ def test_giving_up_wants_the_name_and_a_reason(site: Site, new_load: NewLoad) ->
     row = site.session.ledger.load(world.load)
     assert row is not None and row.state is LoadState.GIVEN_UP
     assert "user (Airflow UI)" in row.reason and "the topic is gone" in row.reason
+    site.session.ledger.record_swept(world.load, 1)  # as cleanup does once nothing of it is open
+    with site.client("user") as user:
+        steps = [e["what"] for e in get(user, "load", **whose(world))["attempts"][0]["timeline"]]
+    assert steps[-2:] == ["decided", "swept"]
 
 
 def test_an_undecided_attempt_is_swept_only_by_name(site: Site, new_load: NewLoad) -> None:
@@ -287,13 +291,16 @@ def test_buttons_are_noted_in_airflows_audit_log(site: Site, new_load: NewLoad) 
     assert "orders.load/audited" in entry["extra"]
 
 
-def test_every_task_links_to_its_runs_tab(site: Site, new_load: NewLoad) -> None:
-    new_load("linked")
+@pytest.mark.parametrize(("dag", "prepares"), [("orders", ["prepare"]), ("own_operator", ["submit", "collect"])])
+def test_every_task_links_to_its_runs_tab(
+    site: Site, new_load: NewLoad, dag: str, prepares: list[str]
+) -> None:
+    new_load("linked", dag_id=dag)
     with site.client("viewer") as viewer:
-        for task in ("begin", "prepare", "decide", "commit", "cleanup", "loaded"):
-            path = f"/api/v2/dags/orders/dagRuns/linked/taskInstances/load.{task}/links"
+        for task in ("begin", *prepares, "decide", "commit", "cleanup", "loaded"):
+            path = f"/api/v2/dags/{dag}/dagRuns/linked/taskInstances/load.{task}/links"
             links = viewer.get(path, params={"map_index": -1}).json()["extra_links"]
-            assert links["Kafka transactions"] == "/dags/orders/runs/linked/plugin/kafka-transactions-run"
+            assert links["Kafka transactions"] == f"/dags/{dag}/runs/linked/plugin/kafka-transactions-run"
 
 
 def test_the_ids_that_brokers_keep_are_counted(site: Site, new_load: NewLoad) -> None:

@@ -53,9 +53,21 @@ class PageBrowser(Browser):
         self.open(f"dags/orders/runs/{run_id}/plugin/kafka-transactions-run")
 
     def picture(self, name: str) -> None:
-        if PICTURES:
+        """In both themes, of the page as it stands."""
+        if not PICTURES:
+            return
+        for theme, other in (("light", "dark"), ("dark", "light")):
             self.driver.switch_to.default_content()
-            self.driver.save_screenshot(str(Path(PICTURES) / f"{name}.png"))
+            self.driver.execute_script(
+                "document.documentElement.classList.replace(arguments[1], arguments[0]);"
+                "document.documentElement.style.colorScheme = arguments[0]",
+                *(theme, other),
+            )
+            self.enter_frame()
+            self.sees("", f"html[data-theme={theme}]")
+            self.driver.switch_to.default_content()
+            self.driver.save_screenshot(str(Path(PICTURES) / f"{name}-{theme}.png"))
+        self.enter_frame()
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +87,7 @@ def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: PageBrows
     for transaction in manifest.transactions:
         browser.sees(str(transaction.state), "[aria-label='Transactions of the load']")
     browser.sees("Readers are held back in", "#clusters")
-    browser.picture("page-prepared-light")
+    browser.picture("page-prepared")
     site.session.ledger.decide_commit(manifest, decided_by=owner(world))
     browser.open_run("2026-11-01")
     browser.sees("to be committed", "[aria-label='Transactions of the load']")
@@ -84,7 +96,7 @@ def test_a_prepared_load_and_its_commit_are_shown(site: Site, browser: PageBrows
     browser.sees("committed", ".steps")
     browser.sees("Nothing of these loads is open.", "#clusters")
     assert state(site, world) is LoadState.COMMITTED
-    browser.picture("page-committed-light")
+    browser.picture("page-committed")
 
 
 def test_a_lingering_transaction_is_shown_and_cleaned_up(site: Site, browser: PageBrowser, new_load: NewLoad) -> None:
@@ -96,7 +108,7 @@ def test_a_lingering_transaction_is_shown_and_cleaned_up(site: Site, browser: Pa
     browser.sees("lingering", "#clusters")
     browser.click(lambda d: _row(d, "2026-11-02").find_element(By.TAG_NAME, "button"))
     browser.sees("ABORTING", "#load h2")
-    browser.picture("page-lingering-dark")
+    browser.picture("page-lingering")
     browser.open_run("2026-11-02")
     browser.press("button[data-action=cleanup]")
     browser.sees("ABORTED", "#load h2")
@@ -144,7 +156,8 @@ def test_a_load_whose_run_is_deleted_says_so_and_one_that_waits_is_not_called_lo
     browser.click(lambda d: _row(d, "2026-11-08").find_element(By.TAG_NAME, "button"))
     browser.sees("none yet", "#load dl")
     browser.sees("none of its tasks is running right now. There is nothing to do.", "#load dl")
-    assert "aborted" not in browser.driver.find_element(By.CSS_SELECTOR, "#load dl").text
+    # the page is drawn anew now and then: not between the look for it and its text
+    assert "aborted" not in browser.until(lambda d: d.find_element(By.CSS_SELECTOR, "#load dl").text)
     browser.click(lambda d: _row(d, "2026-11-09").find_element(By.TAG_NAME, "button"))
     browser.sees("The run 2026-11-09 is deleted in Airflow, so no run finishes it.", "#load dl")
     browser.press("button[data-action=cleanup]")
@@ -186,7 +199,6 @@ def test_the_page_goes_along_with_airflows_theme(site: Site, browser: PageBrowse
         assert ours == airflows
         shades[theme] = sum(browser.driver.execute_script(PIXEL, ours))
     assert shades["dark"] < 150 < 600 < shades["light"]
-    browser.picture("page-prepared-dark")
     # while it is open
     browser.open_run("2026-11-05")
     browser.driver.execute_script("parent.document.documentElement.classList.replace('dark', 'light')")

@@ -9,14 +9,44 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.ledger import queries
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, LoadState, check_move
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.protocol.lax import lax_kafka, session_on, world_on
 from tests.protocol.world import World
+from tests.site_modules import of_site
 
 _numbers = itertools.count(1)
+#: by test, the states that docs/images/load-failures-*.svg shows
+WAYS = {failure.test: list(failure.way) for failure in of_site("pictures").FAILURES}
+
+
+def without_repetition(states: list[LoadState]) -> list[LoadState]:
+    """A new attempt is no new state."""
+    return [state for state, _ in itertools.groupby(states)]
+
+
+@pytest.fixture(autouse=True)
+def goes_its_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the picture shows of a failure is what its test goes through, as far as it goes."""
+    way = WAYS.get(request.node.nodeid.partition("[")[0])
+    if way is None:
+        yield
+        return
+    gone: dict[LoadIdentity, list[LoadState]] = {}
+
+    def note(load: LoadIdentity, old: LoadState, new: LoadState) -> None:
+        check_move(load, old, new)
+        gone.setdefault(load, [old]).append(new)
+
+    monkeypatch.setattr(queries, "check_move", note)
+    yield
+    wanted = without_repetition(way)
+    ways = [without_repetition(states) for states in gone.values()]
+    # a test of an abort may end before its cleanup, and what is in doubt may be mended in the same test
+    assert any(len(one) >= len(wanted) - 1 and one[: len(wanted)] == wanted[: len(one)] for one in ways), ways
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from tests.secured import free_port
+from airflow_kafka_eos.sandbox.keeping import free_ports
 
 END_TXN = 26
 
@@ -97,7 +97,7 @@ def _pump(source: socket.socket, to: socket.socket) -> None:
 @contextmanager
 def gated(kafka: LocalKafka) -> Iterator[Gate]:
     """Restart a broker with a further listener, which clients find behind a gate only."""
-    port, behind = free_port(), free_port()
+    port, behind = free_ports(2)
     properties = kafka.log_file().parent / "server.properties"
     ends = {
         "listeners": f",GATED://127.0.0.1:{behind}",

@@ -29,7 +29,7 @@ def produce_late(
     request = produce_request(
         [seal(batch, place, 0, transaction.state, sequence, (0, None))],
         transactional_id=transaction.transactional_id,
-        version=_VERSION,
+        versions=(_VERSION, _VERSION),
         timeout_ms=10_000,
         topic_ids={},
     )

@@ -66,7 +66,7 @@ def test_retention_counts_with_two_phases_too() -> None:
     retention = {"t": {"retention.ms": str(7 * DAY_MS), "cleanup.policy": "delete"}}
     assert _found(True, TWO_PHASE_TIMEOUT_MS, 6 * DAY_MS, retention) == []
     (problem,) = _found(True, TWO_PHASE_TIMEOUT_MS, 8 * DAY_MS, retention)
-    assert "may be deleted before they are visible" in problem
+    assert "may delete the first records before readers see them" in problem
 
 
 def test_retention_counts_by_the_records_own_times() -> None:
@@ -74,7 +74,7 @@ def test_retention_counts_by_the_records_own_times() -> None:
     week_ago = NOW_MS + 60_000 - 7 * DAY_MS
     assert _found(True, TWO_PHASE_TIMEOUT_MS, 0, retention, oldest_ms=week_ago + 1) == []
     (problem,) = _found(True, TWO_PHASE_TIMEOUT_MS, 0, retention, oldest_ms=week_ago)
-    assert "may be deleted before they are visible" in problem
+    assert "may delete the first records before readers see them" in problem
 
 
 def test_records_that_are_deleted_already_are_not_committed() -> None:

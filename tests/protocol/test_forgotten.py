@@ -188,7 +188,7 @@ class TestOnRealBrokers:
         manifest = prepare_forgotten(here, "ab", known=[2])
         decide_anyway(here, manifest)
         end(here, manifest, Verdict.COMMIT)
-        with pytest.raises(NotFinishedError, match="1 decided transactions have no commit marker"):
+        with pytest.raises(NotFinishedError, match="1 transactions wait for their commit marker"):
             here.commit(deadline_s=1)
 
 

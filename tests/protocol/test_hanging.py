@@ -14,10 +14,9 @@ import pytest
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, Listed
+from airflow_kafka_eos.kafka.admin.coordinator import Listed
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
-from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
@@ -36,7 +35,8 @@ from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition, TransactionDescription
+from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
+from tests.kafka.open_transactions import wait_ended
 from tests.protocol.late import add_partition, produce_late
 from tests.protocol.lax import lax_kafka, session_on, world_on
 from tests.protocol.world import RUN, World, foreign_transaction
@@ -285,20 +285,20 @@ def strange(world: World, name: str) -> PreparedTransaction:
 
 
 def test_what_ends_while_we_look_is_not_hanging(world: World) -> None:
-    """The leader showed it open, and by the time that the coordinator answers it is ended."""
+    """The leader showed it open, and by the time that the coordinators are asked it is ended."""
     transaction = prepare(world, "a")
     decide(world)
 
-    class Ends(Coordinator):
-        def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription]:
+    class Ends(Partitions):
+        def listed(self, producer_ids: Iterable[int]) -> list[Listed]:
             world.commit()
-            return super().describe(ids)
+            # before it has, its coordinator's word is enough: nothing that is being ended is hanging
+            wait_ended(world.session.coordinator, transaction.transactional_id)
+            return super().listed(producer_ids)
 
-    with Wire(world.settings, timeout_s=60) as wire:
-        ends = Ends(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
-        assert find(replace(world.session, coordinator=ends), places(world), longer_than_ms=0) == []
-        shown = ends.describe([transaction.transactional_id])[transaction.transactional_id]
-    assert not shown.is_open
+    ends = replace(world.session, partitions=Ends(world.session.partitions.wire))
+    assert find(ends, places(world), longer_than_ms=0) == []
+    assert world.open_ids() == []
 
 
 def test_what_a_listing_hides_is_described_by_the_ledgers_name(world: World) -> None:

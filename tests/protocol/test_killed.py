@@ -18,6 +18,7 @@ from airflow_kafka_eos import manifest as m
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope, Verdict
+from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.protocol.gate import Gate, gated
@@ -51,16 +52,21 @@ def _aftermath(
     topic = f"{scope.value}-{end_txns}"
     _create(base, topic)
     world = World(base.session, base.settings, topic, LoadIdentity("test", "orders", topic), HOLD_MS)
-    manifest = (world.prepare_shared if scope is TransactionScope.LOAD else world.prepare)(*PARTS)
     path = tmp_path / "manifest.json"
-    path.write_text(m.dump(manifest))
+    name = TransactionalId(world.load, world.session.ledger.ledger_id, 1, 0, 0)
     gate.open_for(end_txns)
     victim = subprocess.Popen(
-        [sys.executable, "-m", "tests.protocol.deciding_process", gate.address, url, str(path),
-         manifest.transactions[0].transactional_id],
-        cwd=Path(__file__).parents[2], start_new_session=True, text=True, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "tests.protocol.deciding_process", gate.address, url, str(path), str(name)],
+        cwd=Path(__file__).parents[2], start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     gate.kill_when_closing(victim)
+    # before anything is prepared: a busy machine takes as long to start Python as the transactions may stay open
+    assert victim.stdout is not None and victim.stdout.readline() == "ready\n", victim.communicate(timeout=60)[1]
+    manifest = (world.prepare_shared if scope is TransactionScope.LOAD else world.prepare)(*PARTS)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(m.dump(manifest))
+    unfinished.rename(path)
     _, errors = victim.communicate(timeout=60)
     assert gate.closed.is_set(), f"it did not come so far: {errors}"
     assert gate.forwarded == end_txns

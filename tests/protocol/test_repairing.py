@@ -386,7 +386,7 @@ def test_at_the_deadline_nothing_is_lost_and_the_error_says_so(
     manifest = decided(world, 2)
     for t in manifest.transactions:
         lose(world, t)
-    with pytest.raises(NotFinishedError, match=r"1 were lost and had to be repaired.*Nothing is lost"):
+    with pytest.raises(NotFinishedError, match=r"commit marker, and 1 for their repair.*The decision stands"):
         world.commit(deadline_s=0)
     # what was copied has a timeout, and is not left to whoever comes next
     wait_until(lambda: world.open_ids() == [], "the commit of the first")

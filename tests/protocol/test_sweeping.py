@@ -15,10 +15,11 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator, CoordinatorEp
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.ledger.rows import RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll, own_number
+from airflow_kafka_eos.protocol.cleanup.poll import APART_S, CleanPoll, own_number
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
@@ -177,6 +178,35 @@ def test_one_empty_listing_does_not_end_cleanup(world: World, settings: KafkaSet
         _polled(world, moving)
         assert moving.listings >= hidden + 3  # found, and then quiet twice
     assert (world.open_ids(), world.visible()) == ([], ["a"])
+
+
+@pytest.mark.parametrize("ended", ["committed", "ran-twice", "refused", "repaired"])
+def test_a_commit_whose_tasks_ran_once_needs_no_second_look(
+    world: World, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest names all that was ever opened, and all of it was seen to end."""
+    ref = reference(world.session, world.open_attempt())
+    manifest = world.manifest(ref, [world.write(ref, ["a"])])
+    record_prepared(world.session, manifest, writers_left=ended == "ran-twice")
+    if ended != "refused":
+        world.decide(manifest)
+        world.commit()
+    if ended == "repaired":
+        before = RepairRow(world.load, 1, 2, "lost", "copy", RepairState.UNDECIDABLE, "then", RUN, closed_at="then")
+        monkeypatch.setattr(type(world.session.ledger), "repairs", lambda ledger, load: [before])
+    now, pauses = [0.0], []
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        pauses.append(seconds)
+
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0, clock=lambda: now[0], pause=pause)
+    waited = [poll(world.session)]
+    while waited[-1] is not None:
+        waited.append(poll(world.session))
+        assert len(waited) < 10
+    assert pauses == ([] if ended == "committed" else [APART_S])
+    assert world.open_ids() == []
 
 
 @pytest.mark.parametrize("places", [(A, B, B, A), (A, B, A, B)])
@@ -361,8 +391,13 @@ def test_a_retried_prepare_sweeps_what_its_first_try_left(world: World) -> None:
     world.write(ref, ["first try"])
     second = submit(world.session, world.load, owner=RUN)
     assert second.number == 2
-    world.write(AttemptRef(world.load, ref.ledger_id, 2), ["second try"])
+    again = AttemptRef(world.load, ref.ledger_id, 2)
+    manifest = world.manifest(again, [world.write(again, ["second try"])])
     assert [TransactionalId.parse(n).attempt for n in world.open_ids()] == [2]  # type: ignore[union-attr]
+    record_prepared(world.session, manifest)
+    world.decide(manifest)
+    world.commit()
+    assert world.visible() == ["second try"]
 
 
 def test_cleanup_of_a_run_that_opened_nothing_touches_nothing(world: World) -> None:

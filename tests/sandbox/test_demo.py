@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 from airflow_kafka_eos.cli import main
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.demo import audit
+from airflow_kafka_eos.sandbox.demo.backfill import task_of
 from airflow_kafka_eos.sandbox.demo.main import Demo
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 DAY = audit.Day("2013-01-01", frozenset({1, 2, 3}), ("id", "1", "2", "3"))
 
@@ -113,3 +121,21 @@ def test_the_ledger_is_upgraded_and_shown_by_the_command_line(
     assert main(["ledger", "upgrade"]) == 0
     assert "empty -> " in capsys.readouterr().out
     assert main(["loads", "list"]) == 0
+
+
+@pytest.mark.parametrize("other", ["base64:e30=", "@/nowhere/1.spec", '{"of": "another program"}', "orders.yaml", ""])
+def test_the_task_to_kill_is_found_beside_whatever_else_was_submitted_here(other: str) -> None:
+    """Another project's spark-submit with a --spec of its own must not end the search: the demo would kill nobody."""
+    ref = AttemptRef(LoadIdentity("demo", "flights", "2013-01-03"), "0123456789", 2)
+    spec = ApplicationSpec(WriteOptions(ref, "/manifests", ("flights",), 60_000, 2**40), sql="select 1")
+    with ExitStack() as started:
+        for text in (other, spec.to_json()):
+            line = [sys.executable, "-c", "print(flush=True); input()", "SparkSubmit", "--spec", text]
+            process = started.enter_context(Popen(line, stdin=PIPE, stdout=PIPE))
+            started.callback(process.kill)
+            assert process.stdout is not None
+            process.stdout.readline()
+        found = task_of(AttemptRef(ref.load, ref.ledger_id, 1))
+        assert found is not None
+        assert (found[0], found[1].pid) == (ref, os.getpid())
+        assert task_of(AttemptRef(ref.load, "another", 1)) is None

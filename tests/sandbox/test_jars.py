@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.errors import ConfigurationError, SandboxError, ToolMissingError
+from airflow_kafka_eos.sandbox import jars
 from airflow_kafka_eos.sandbox.jars import CACHE_VARIABLE, find_java, full_version, java_major, kafka_jars
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 
@@ -86,6 +87,26 @@ def test_two_at_a_time_fetch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert folders[0] == folders[1]
     assert (folders[0] / "kafka_2.13.jar").exists()
     assert calls.read_text() == "run\n"
+
+
+@pytest.mark.parametrize(("says", "times"), [
+    ("Connection reset", 3),
+    ("Could not find artifact org.apache.kafka:kafka_2.13", 1),
+    ("org.apache.kafka:kafka_2.13 was not found during a previous attempt", 1),
+])  # fmt: skip
+def test_a_registry_that_does_not_answer_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, times: int
+) -> None:
+    calls = tmp_path / "calls"
+    program(tmp_path / "mvn", f'echo run >> {calls}; echo "{says}"; exit 1')
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(jars, "MAVEN_PAUSES", (0.0, 0.0))
+    lines: list[str] = []
+    with pytest.raises(SandboxError, match=rf"(?s)could not fetch Kafka 4\.4\.0.*{says}"):
+        kafka_jars("4.4.0", lines.append)
+    assert calls.read_text() == "run\n" * times
+    assert sum("tried again" in line for line in lines) == times - 1
 
 
 @pytest.mark.parametrize(("banner", "major"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -10,6 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -129,6 +133,24 @@ def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(
     assert sorted(read) == [(b"%d" % i, b'{"id":%d,"b":1}' % i) for i in range(4)]
 
 
+def test_the_server_of_accumulators_is_not_waited_for_but_where_it_has_a_file() -> None:
+    from pyspark.accumulators import _start_update_server
+
+    from airflow_kafka_eos.spark.application import _leave_server
+
+    if len(inspect.signature(_start_update_server).parameters) < 3:
+        pytest.skip("this PySpark knows no Unix sockets")
+    with TemporaryDirectory() as folder:  # a socket's path has 108 characters at most
+        servers = (_start_update_server("", False), _start_update_server("", True, os.path.join(folder, "s")))
+        contexts: list[Any] = [SimpleNamespace(_accumulatorServer=server) for server in servers]
+        for context in contexts:
+            _leave_server(context)
+        assert [context._accumulatorServer for context in contexts] == [None, servers[1]]
+        for server in servers:
+            server.shutdown()
+        assert os.listdir(folder) == []
+
+
 @pytest.mark.spark
 def test_our_error_is_the_last_line(spec: ApplicationSpec, spark_env: dict[str, str]) -> None:
     # and a driver that may not write need not start Spark (rule: one-application-per-attempt)
@@ -185,13 +207,13 @@ class TestJob:
         ],
     )
     def test_a_job_that_is_not_there_is_named(self, job: str) -> None:
-        from airflow_kafka_eos.spark.job import find_job
+        from airflow_kafka_eos.spark.find_job import find_job
 
         with pytest.raises(ConfigurationError, match="cannot be found"):
             find_job(job)
 
     def test_a_module_and_a_function_are_found(self) -> None:
-        from airflow_kafka_eos.spark.job import find_job
+        from airflow_kafka_eos.spark.find_job import find_job
 
         assert find_job("json:dumps") is json.dumps
 

@@ -372,7 +372,7 @@ def test_a_failed_write_is_given_up_and_what_was_reported_is_aborted(
     with pytest.raises(Exception, match="always fails"):
         write(frame.mapInArrow(failing, frame.schema), options(topic=topic(1)))
     thread.join()
-    with pytest.raises(ManifestError, match="Spark gave this attempt up"):
+    with pytest.raises(ManifestError, match="prepare gave this attempt up"):
         ManifestStore(str(tmp_path)).read(ref)
     assert not still_open()
 

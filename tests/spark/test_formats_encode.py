@@ -18,7 +18,9 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from airflow_kafka_eos.errors import RecordError, SchemaRefusedError
-from airflow_kafka_eos.spark.formats.avro import avro_schema, encode, encode_by_topic, plan
+from airflow_kafka_eos.spark.formats.avro import avro_schema, plan
+from airflow_kafka_eos.spark.formats.avro_encode import encode, encode_by_topic
+from airflow_kafka_eos.spark.formats.shaping import kind_of
 
 UTC = dt.UTC
 MOMENTS = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1))
@@ -103,9 +105,9 @@ def arrow_value(value: object) -> object:
 @given(TABLES, st.integers(0, 3))
 def test_the_bytes_are_those_of_fastavro(table: tuple[t.StructType, list[Any]], cut: int) -> None:
     kind, rows = table
-    text = avro_schema(kind, "tests.Value")
+    text = avro_schema(kind_of(kind), "tests.Value")
     schema = parse_schema(json.loads(text))
-    found = encode(column(kind, rows).slice(cut), plan(kind, expand_schema(json.loads(text))), b"\0\0\0\0\7")
+    found = encode(column(kind, rows).slice(cut), plan(kind_of(kind), expand_schema(json.loads(text))), b"\0\0\0\0\7")
     with decimal.localcontext(decimal.Context(prec=60)):
         wanted = [None if row is None else b"\0\0\0\0\7" + by_fastavro(schema, row) for row in rows[cut:]]
     assert found.to_pylist() == wanted
@@ -116,7 +118,7 @@ def one(kind: t.DataType, avro: Any, rows: list[Any], arrow: pa.DataType | None 
     fields = t.StructType([t.StructField("a", kind)])
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": avro}]}
     given = pa.StructArray.from_arrays([pa.array(rows, arrow or arrow_type(kind))], names=["a"])
-    made = encode(given, plan(fields, expand_schema(schema)))
+    made = encode(given, plan(kind_of(fields), expand_schema(schema)))
     read: list[Any] = [schemaless_reader(io.BytesIO(row), parse_schema(schema), None) for row in made.to_pylist()]
     return [row["a"] for row in read]
 
@@ -215,15 +217,15 @@ def test_a_type_that_would_lose_something_is_refused_before_anything_is_written(
 def test_fields_are_matched_by_name_and_none_is_dropped_or_invented() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "long"}, {"name": "a", "type": "string"}]}
     kind = t.StructType([t.StructField("a", t.StringType()), t.StructField("b", t.LongType())])
-    node = plan(kind, expand_schema(schema))
+    node = plan(kind_of(kind), expand_schema(schema))
     assert encode(pa.array([{"a": "x", "b": 1}], arrow_type(kind)), node).to_pylist() == [b"\x02\x02x"]
     more = t.StructType([*kind.fields, t.StructField("c", t.LongType())])
     with pytest.raises(SchemaRefusedError, match="the columns c are not in the schema, whose fields are b, a"):
-        plan(more, expand_schema(schema))
+        plan(kind_of(more), expand_schema(schema))
     with pytest.raises(SchemaRefusedError, match="the schema's fields b have no column, the columns are a"):
-        plan(t.StructType(kind.fields[:1]), expand_schema(schema))
+        plan(kind_of(t.StructType(kind.fields[:1])), expand_schema(schema))
     with pytest.raises(SchemaRefusedError, match="the schema is string, a DataFrame's columns make a record"):
-        plan(kind, "string")
+        plan(kind_of(kind), "string")
 
 
 def test_names_that_the_schema_uses_again_are_found() -> None:
@@ -235,7 +237,7 @@ def test_names_that_the_schema_uses_again_are_found() -> None:
     one_point = t.StructType([t.StructField("x", t.LongType(), False)])
     kind = t.StructType([t.StructField("start", one_point, False), t.StructField("end", one_point)])
     rows = [{"start": {"x": 1}, "end": {"x": 2}}, {"start": {"x": 3}, "end": None}]
-    found = encode(pa.array(rows, arrow_type(kind)), plan(kind, expand_schema(schema))).to_pylist()
+    found = encode(pa.array(rows, arrow_type(kind)), plan(kind_of(kind), expand_schema(schema))).to_pylist()
     assert [schemaless_reader(io.BytesIO(row), parse_schema(schema)) for row in found] == rows
 
 
@@ -257,7 +259,8 @@ def test_each_topic_has_its_own_schema_and_rows_keep_their_place() -> None:
     kind = t.StructType([t.StructField("a", t.IntegerType(), False)])
     whole = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
     real = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "double"}]}
-    by_topic = {"x": (plan(kind, expand_schema(whole)), b"X"), "y": (plan(kind, expand_schema(real)), b"Y")}
+    made = kind_of(kind)
+    by_topic = {"x": (plan(made, expand_schema(whole)), b"X"), "y": (plan(made, expand_schema(real)), b"Y")}
     rows = pa.array([{"a": 1}, {"a": 2}, {"a": 3}, None], arrow_type(kind))
     topics = pa.array(["x", "y", "x", "y"])
     found = encode_by_topic(rows, topics, by_topic).to_pylist()

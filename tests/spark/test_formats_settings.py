@@ -10,9 +10,10 @@ from pyspark.sql import types as t
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.spark.formats.avro import avro_schema
-from airflow_kafka_eos.spark.formats.json import json_schema
+from airflow_kafka_eos.spark.formats.json_schema import json_schema
+from airflow_kafka_eos.spark.formats.kinds import record
 from airflow_kafka_eos.spark.formats.settings import FORMATS, REGISTRY_VARIABLE, RegistrySettings, ValueFormat
-from airflow_kafka_eos.spark.formats.shaping import record, text_column
+from airflow_kafka_eos.spark.formats.shaping import kind_of, text_column
 
 INT, TEXT = t.IntegerType(), t.StringType()
 
@@ -119,14 +120,16 @@ def test_settings_that_are_no_json_object_are_refused_unseen(text: str) -> None:
         RegistrySettings.from_json(text)
 
 
+def parts(columns: t.StructType) -> tuple[list[str], str | None]:
+    found = record(kind_of(columns), "json")
+    return [field.name for field in found.kind.fields], found.whole
+
+
 def test_the_columns_that_are_left_make_the_value() -> None:
     kind = struct(key=TEXT, a=INT, headers=TEXT, topic=TEXT, partition=INT, timestamp=t.TimestampType(), b=t.DateType())
-    assert record(kind, "json").fields.names == ["a", "b"]
-    assert record(kind, "json").whole is None
-    whole = struct(key=TEXT, value=struct(x=INT, y=TEXT))
-    assert (record(whole, "json").fields.names, record(whole, "json").whole) == (["x", "y"], "value")
-    beside = struct(value=struct(x=INT), other=INT)
-    assert (record(beside, "json").fields.names, record(beside, "json").whole) == (["value", "other"], None)
+    assert parts(kind) == (["a", "b"], None)
+    assert parts(struct(key=TEXT, value=struct(x=INT, y=TEXT))) == (["x", "y"], "value")
+    assert parts(struct(value=struct(x=INT), other=INT)) == (["value", "other"], None)
     assert text_column(struct(key=TEXT, amount=t.DecimalType(4, 2))) == "amount"
 
 
@@ -136,7 +139,7 @@ def test_no_column_left_is_said_with_the_columns_there_are(value_format: str) ->
         if value_format == "string":
             text_column(struct(key=TEXT, topic=TEXT))
         else:
-            record(struct(key=TEXT, topic=TEXT), value_format)
+            record(kind_of(struct(key=TEXT, topic=TEXT)), value_format)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_no_column_left_is_said_with_the_columns_there_are(value_format: str) ->
 )
 def test_a_type_that_the_format_cannot_carry_is_named(columns: t.StructType, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        record(columns, "json")
+        record(kind_of(columns), "json")
 
 
 @pytest.mark.parametrize(
@@ -175,14 +178,14 @@ def test_the_schemas_take_a_new_nullable_column_and_name_nested_records_once() -
         t.StructField("b_c", t.StructType([t.StructField("d", t.IntegerType())])),
         t.StructField("b", t.StructType([t.StructField("c", t.StructType([t.StructField("d", t.IntegerType())]))])),
     ])  # fmt: skip
-    text = avro_schema(kind, "org.Order")
-    assert text == avro_schema(kind, "org.Order")
+    text = avro_schema(kind_of(kind), "org.Order")
+    assert text == avro_schema(kind_of(kind), "org.Order")
     fields = {field["name"]: field for field in json.loads(text)["fields"]}
     assert fields["a"] == {"name": "a", "type": "long"}
     assert (fields["b_c"]["type"][0], fields["b_c"]["default"]) == ("null", None)
     assert fields["b_c"]["type"][1]["name"] == "org.Order.b_c"
     assert fields["b"]["type"][1]["fields"][0]["type"][1]["name"] == "org.Order.b.c"
-    described = json.loads(json_schema(kind, "org.Order"))
+    described = json.loads(json_schema(kind_of(kind), "org.Order"))
     assert (described["title"], described["required"], described["additionalProperties"]) == ("org.Order", ["a"], False)
 
 
@@ -190,4 +193,4 @@ def test_the_schemas_take_a_new_nullable_column_and_name_nested_records_once() -
 def test_a_name_that_avro_does_not_allow_is_refused(name: str) -> None:
     kind = t.StructType([t.StructField("x", t.StructType([t.StructField(name, t.LongType())]))])
     with pytest.raises(ConfigurationError, match="has a name that Avro does not allow"):
-        avro_schema(kind, "V")
+        avro_schema(kind_of(kind), "V")

@@ -54,6 +54,19 @@ def test_what_is_written_is_read_by_another_process(server: ObjectStore) -> None
     assert store.path(REF).startswith(f"{base}/{LEDGER}/airflow/orders/")
 
 
+def test_an_application_reads_its_specification_with_its_own_login(server: ObjectStore) -> None:
+    base = server.folder()
+    place = ManifestStore(base, server.filesystem()).note_spec(REF, '{"job": "ü"}')
+    assert place.startswith(base)
+    code = "import sys; from airflow_kafka_eos.spark.spec_argument import *; print(ascii(read_spec(sys.argv[1])))"
+    for argument, wanted in ((f"@{place}", ascii('{"job": "ü"}')), (f"@{base}/none.spec", "there is no file")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, argument], env=os.environ | server.environment, capture_output=True, text=True,
+            timeout=120,
+        )  # fmt: skip
+        assert wanted in done.stdout + done.stderr, done.stderr
+
+
 def test_of_many_that_claim_at_once_one_wins(server: ObjectStore) -> None:
     base, together = server.folder(), threading.Barrier(8)
 

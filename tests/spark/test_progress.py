@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.spark import progress
+from airflow_kafka_eos.spark import pace
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
-from airflow_kafka_eos.spark.progress import Progress, Tasks, Written, counter, line, pause_s, tasks_of
+from airflow_kafka_eos.spark.pace import pause_s
+from airflow_kafka_eos.spark.progress import Progress, Tasks, Written, counter, line, tasks_of
 from airflow_kafka_eos.spark.write import write
 
 ROWS = 25
@@ -29,13 +30,14 @@ def test_a_line_counts_what_the_tasks_that_are_done_have_written(
     spark: SparkSession, topic: Callable[..., str], options: Callable[..., dict[str, str]], ref: AttemptRef,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str,
 ) -> None:
-    """Two tasks are through, two wait until a line has said so."""
-    gate = tmp_path / "go on"
+    """Two tasks are through once a line was there without them, two wait until a line has said so."""
+    begun, gate = tmp_path / "begun", tmp_path / "go on"
     lines: list[str] = []
     wanted = f"2 of {PARTS} tasks done, 2 running, {2 * ROWS} records, "
 
     def say(text: str) -> None:
         lines.append(text)
+        begun.touch()
         if wanted in text:
             gate.touch()
 
@@ -44,12 +46,13 @@ def test_a_line_counts_what_the_tasks_that_are_done_have_written(
 
         context, give_up = TaskContext.get(), time.monotonic() + 120
         assert context is not None
-        while context.partitionId() > 1 and not gate.exists() and time.monotonic() < give_up:
+        waits_for = gate if context.partitionId() > 1 else begun
+        while not waits_for.exists() and time.monotonic() < give_up:
             time.sleep(0.05)
         yield from batches
 
-    monkeypatch.setattr(progress, "_PACE", ())
-    monkeypatch.setattr(progress, "_SELDOM_S", 0.05)
+    monkeypatch.setattr(pace, "_PACE", ())
+    monkeypatch.setattr(pace, "_SELDOM_S", 0.05)
     frame = spark.range(0, PARTS * ROWS, 1, PARTS).selectExpr("'abc' key", "'defg' value")
     if way == "through the data source":  # what the author has arranged is kept so
         frame = spark.range(0, PARTS * ROWS, 1, 1).selectExpr("'abc' key", "'defg' value").repartition(PARTS)

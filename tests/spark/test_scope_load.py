@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assignment
@@ -91,6 +92,18 @@ def placed(
         read += 1
     consumer.close()
     return found
+
+
+def test_an_older_spark_moves_no_rows_and_says_so_before_anything_is_written(
+    spark: SparkSession, topic: Callable[..., str], load_options: Callable[..., dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.0.5")
+    given = load_options(topic=topic(2))
+    keyed = spark.sql("select cast(id as string) key, 'v' value from range(10)")
+    with pytest.raises(ConfigurationError, match=r"transaction scope load, of rows .* needs Spark 4\.1 or newer"):
+        own_partitions(keyed, given)
+    assert own_partitions(keyed.coalesce(1).select("value"), given).count() == 10, "what need not move is taken"
 
 
 def test_all_tasks_write_one_transaction_and_one_end_shows_all_of_it(

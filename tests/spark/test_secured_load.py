@@ -49,7 +49,7 @@ import os, time
 def load(spark, marks):
     def hold(batches):
         open(f"{marks}/writing", "w").close()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while not os.path.exists(f"{marks}/go") and time.monotonic() < end:
             time.sleep(0.1)
         yield from batches
@@ -90,7 +90,7 @@ def test_a_load_passes_with_the_least_rights_and_shows_no_password(grants: Secur
         world = World(session, grants.loader(), TOPIC, load)
         ref = reference(session, world.open_attempt())
         spec = ApplicationSpec(
-            WriteOptions(ref, str(tmp_path / "m"), (TOPIC,), 60_000, int(time.time() * 1000) + 120_000),
+            WriteOptions(ref, str(tmp_path / "m"), (TOPIC,), 60_000, int(time.time() * 1000) + 400_000),
             job=str(tmp_path / "job.py"),
             job_args={"marks": str(tmp_path)},
         )

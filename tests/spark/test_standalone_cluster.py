@@ -168,7 +168,7 @@ def test_scope_load_an_executor_killed_while_it_writes_fails_the_attempt_and_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is run again in that transaction, and it is ended before another attempt writes."""
-    from airflow.sdk.exceptions import AirflowException
+    from airflow.providers.common.compat.sdk import AirflowException
 
     name, key = topic(PARTITIONS), "killed load"
     connection(monkeypatch, "kafka_default", "kafka", extra=SLOWLY | {"bootstrap.servers": kafka.bootstrap_servers})

@@ -35,7 +35,7 @@ import os, time
 def load(spark, marks):
     def hold(batches):
         open(f"{marks}/writing", "w").close()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while not os.path.exists(f"{marks}/go") and time.monotonic() < end:
             time.sleep(0.1)
         yield from batches
@@ -56,7 +56,7 @@ def test_the_ui_of_a_running_application_shows_no_secret(
     (tmp_path / "job.py").write_text(JOB)
     port = free_port()
     spec = ApplicationSpec(
-        WriteOptions(ref, str(tmp_path / "m"), (topic(1),), 60_000, int(time.time() * 1000) + 120_000),
+        WriteOptions(ref, str(tmp_path / "m"), (topic(1),), 60_000, int(time.time() * 1000) + 400_000),
         job=str(tmp_path / "job.py"),
         job_args={"marks": str(tmp_path)},
     )

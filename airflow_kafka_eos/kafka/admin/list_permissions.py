@@ -8,7 +8,8 @@ Of other applications' ids nobody here knows the names (rule: hanging-is-proven)
 ACLs alone, and tells ids apart only by the names and prefixes in them. So one id of each kind is tried: one that no
 ACL names, one behind each prefix, each name itself. Where all may be described, every id may. That asks for DESCRIBE on
 the Cluster (the ACLs) and DESCRIBE_CONFIGS on the Cluster (which authorizer it is). Another authorizer may go by
-anything, so there nothing is proven. Each broker is asked: each filters its own listing, by what it knows of ACLs.
+anything, so there nothing is proven; nor by a login of Amazon MSK's IAM, whose rights are policies that no broker
+shows. Each broker is asked: each filters its own listing, by what it knows of ACLs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.admin.end_transactions import batches
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client import retry
+from airflow_kafka_eos.kafka.client.cloud_tokens import MSK
+from airflow_kafka_eos.kafka.client.settings import TOKEN_CALLBACK
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.transaction import TransactionDescription
@@ -148,6 +151,7 @@ REMEDY = (
     "__transaction_state and on the Cluster, and DESCRIBE_CONFIGS on the Cluster, all of which only read; or look with "
     "a login that has them (docs/acls.md)"
 )
+_NOT_FROM_HERE = "Ask who runs the cluster whose the transaction is: from here it cannot be found out"
 
 
 class Pattern(NamedTuple):
@@ -167,6 +171,9 @@ def why_some_hidden(wire: Wire) -> AccessError | None:
 
     :raises BrokerUnavailableError: a broker does not answer.
     """
+    if wire.settings.texts.get(TOKEN_CALLBACK) == MSK:
+        why = "the rights of this login are IAM's policies, and brokers do not show them"
+        return _hidden(why, remedy=_NOT_FROM_HERE)
     brokers = Partitions(wire).broker_configs([AUTHORIZER])
     shown = {settings.get(AUTHORIZER) for settings in brokers.values()}
     if None in shown:
@@ -174,7 +181,7 @@ def why_some_hidden(wire: Wire) -> AccessError | None:
     for name in sorted(filter(None, shown - {"", _BY_ACLS})):
         return _hidden(
             f"the brokers' authorizer {name} is not Kafka's own, and it is not known what it hides",
-            remedy="Ask who runs the cluster whose the transaction is: from here it cannot be found out",
+            remedy=_NOT_FROM_HERE,
         )
     for node_id in sorted(brokers):
         patterns = _patterns(wire, node_id)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kafka import errors
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-from airflow_kafka_eos.errors import TopicError
+from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, TopicError
 from airflow_kafka_eos.kafka.admin.partitions import (
     Partitions,
     ProducerState,
@@ -95,6 +95,17 @@ def why_hanging(producer: OpenProducer, seen: TransactionDescription | None) -> 
     return ""
 
 
+class NotOfferedError(AccessError):
+    """The brokers that are seen from here take no end markers from clients, whatever rights these have."""
+
+
+def who_may(refused: AccessError) -> str:
+    """Who can do what :func:`write_marker` was refused, to end a remedy with."""
+    if isinstance(refused, NotOfferedError):
+        return "with a connection to these brokers that offers WriteTxnMarkers: ask whoever runs the cluster"
+    return "with a login that has ALTER on the Cluster (or CLUSTER_ACTION), which this one may be granted"
+
+
 def write_marker(wire: Wire, producer: OpenProducer, verdict: Verdict) -> bool:
     """Have the partition's leader write an end marker for exactly that producer id and epoch.
 
@@ -102,7 +113,7 @@ def write_marker(wire: Wire, producer: OpenProducer, verdict: Verdict) -> bool:
     coordinator still has. The leader refuses an epoch that is older than the producer's own.
 
     :returns: False when the leader refused the epoch: somebody else has ended it, or begun anew.
-    :raises AccessError: ALTER (or CLUSTER_ACTION) on the Cluster is missing.
+    :raises AccessError: ALTER (or CLUSTER_ACTION) on the Cluster is missing, or no broker offers it to clients.
     """
     marker = WriteTxnMarkersRequest.WritableTxnMarker
     request = WriteTxnMarkersRequest(
@@ -123,7 +134,10 @@ def write_marker(wire: Wire, producer: OpenProducer, verdict: Verdict) -> bool:
     )
 
     def attempt() -> bool:
-        answer = wire.send_to_leader(producer.partition, request)
+        try:
+            answer = wire.send_to_leader(producer.partition, request)
+        except BrokerTooOldError as e:
+            raise NotOfferedError(f"the brokers do not offer WriteTxnMarkers: {e.message}") from e
         for code in (p.error_code for m in answer.markers for t in m.topics for p in t.partitions):
             if code == errors.InvalidProducerEpochError.errno:
                 return False

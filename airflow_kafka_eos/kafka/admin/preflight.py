@@ -8,6 +8,7 @@ one and the same error code, so what is missing is found out by asking again wit
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from kafka.protocol.producer.transaction import InitProducerIdRequest
@@ -15,15 +16,20 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest
 from airflow_kafka_eos.errors import (
     AccessError,
     BrokerTooOldError,
+    BrokerUnavailableError,
     ConfigurationError,
     KafkaEosError,
     TopicError,
 )
+from airflow_kafka_eos.kafka.admin import capabilities
 from airflow_kafka_eos.kafka.admin.coordinator import TWO_PHASE_VERSION, Coordinator, too_old
+from airflow_kafka_eos.kafka.admin.inspect import versions_of
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.manifest import TopicInfo
 from airflow_kafka_eos.naming import AnyId, IdRole
+
+log = logging.getLogger(__name__)
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 ENABLE = "transaction.two.phase.commit.enable"
@@ -32,51 +38,38 @@ _PROBING_TIMEOUT_MS = 1000
 #: The topic settings that :func:`oldest_kept_ms` reads.
 RETENTION = ("retention.ms", "cleanup.policy", "message.timestamp.type")
 
-#: api key -> (name, lowest version that we send, what it is for)
-NEEDED: Mapping[int, tuple[str, int, str]] = {
-    1: ("Fetch", 13, "reading end markers by topic id"),
-    2: ("ListOffsets", 4, "reading last stable offsets"),
-    3: ("Metadata", 10, "topic ids"),
-    10: ("FindCoordinator", 4, "finding many coordinators at once"),
-    22: ("InitProducerId", 4, "initialising transactions"),
-    26: ("EndTxn", 3, "ending transactions by their recorded identity"),
-    32: ("DescribeConfigs", 1, "reading limits"),
-    61: ("DescribeProducers", 0, "comparing what was written"),
-    65: ("DescribeTransactions", 0, "confirming what is prepared"),
-    66: ("ListTransactions", 1, "finding lingering transactions"),
-}
-
-
-def missing_requests(offered: Mapping[int, tuple[int, int]]) -> list[str]:
-    """What a broker lacks, one text per request.
-
-    :param offered: api key -> (lowest, highest version), as ApiVersions shows it.
-    """
-    problems = []
-    for key, (name, version, purpose) in NEEDED.items():
-        if key not in offered:
-            problems.append(f"{name} ({purpose}) is missing")
-        elif offered[key][1] < version:
-            problems.append(f"{name} ({purpose}) goes up to v{offered[key][1]}, v{version} is needed")
-    return problems
-
 
 def check_broker(wire: Wire) -> None:
-    """Refuse a broker that lacks a request.
+    """Refuse a broker that lacks a request of the steps that end transactions; costs no request of its own.
 
-    :raises BrokerTooOldError: naming the broker and every request that it lacks.
+    Of the broker that was connected to first. Before something is begun, ask :func:`check_every_broker`.
+
+    :raises BrokerTooOldError: naming every request that it lacks.
     """
-    check_offered(wire.api_versions(), wire.settings.bootstrap_servers)
+    asked = f"the broker that answered at {wire.settings.bootstrap_servers}"
+    refused = capabilities.refusal({asked: wire.api_versions()}, capabilities.ENDING)
+    if refused is not None:
+        raise refused
 
 
-def check_offered(offered: Mapping[int, tuple[int, int]], bootstrap_servers: str) -> None:
-    """The same of an ApiVersions answer, see :func:`missing_requests`. No I/O."""
-    problems = missing_requests(offered)
-    if problems:
-        raise BrokerTooOldError(
-            f"the brokers at {bootstrap_servers} lack what exactly-once needs: {'; '.join(problems)}",
-            remedy="Kafka 3.9 or newer is needed: upgrade, or name another cluster in bootstrap.servers",
-        )
+def check_every_broker(wire: Wire) -> None:
+    """Refuse a cluster if any of its brokers lacks a request of any step. One request to each, which changes nothing.
+
+    Each may coordinate a transaction, or lead a partition; while a cluster is upgraded they differ (rule:
+    every-broker-offers-it). One that does not answer says nothing of what it lacks: it is left to the steps that ask
+    it for something.
+
+    :raises BrokerTooOldError: naming the brokers, and every request that each lacks.
+    """
+    offered = {}
+    for node_id, address in sorted(wire.addresses().items()):
+        try:
+            offered[f"broker {node_id} ({address})"] = versions_of(wire, node_id).requests
+        except BrokerUnavailableError as e:
+            log.debug("what broker %d offers is not known: %s", node_id, e)
+    refused = capabilities.refusal(offered)
+    if refused is not None:
+        raise refused
 
 
 def check_hold_time(partitions: Partitions, timeout_ms: int) -> None:

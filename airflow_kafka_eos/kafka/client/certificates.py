@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from airflow_kafka_eos.errors import ConfigurationError, setting_error
+from airflow_kafka_eos.extras import needed
 
 #: librdkafka's keys that kafka-python has no argument for; all of TLS then goes through a context of ours.
 IN_CONTEXT = frozenset(
@@ -80,9 +81,10 @@ def _text_of(values: Mapping[str, str], name: str) -> bytes:
 
 
 def _identity_in_pkcs12(values: Mapping[str, str]) -> Identity:
-    from cryptography.hazmat.primitives.serialization import pkcs12
-
     name = "ssl.keystore.location"
+    with needed(name):
+        from cryptography.hazmat.primitives.serialization import pkcs12
+
     data, given = _read(values[name], name), values.get("ssl.keystore.password", "")
     try:
         key, certificate, more = pkcs12.load_key_and_certificates(data, given.encode() if given else None)
@@ -164,7 +166,8 @@ def trusted_in(location: str, password: str, name: str) -> str:
 
     :raises ConfigurationError: it cannot be read, or not with that password.
     """
-    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+    with needed(name):
+        from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
     data = _read(location, name, is_store=True)
     if data.startswith(_JKS):
@@ -185,7 +188,8 @@ def identity_in_jks(location: str, password: str, key_password: str, name: str) 
 
     :raises ConfigurationError: it cannot be read, or not with these passwords.
     """
-    from cryptography.hazmat.primitives.serialization import load_der_private_key
+    with needed(name):
+        from cryptography.hazmat.primitives.serialization import load_der_private_key
 
     for entry in _entries(_read(location, name, is_store=True), password, name):
         if entry.key is not None:

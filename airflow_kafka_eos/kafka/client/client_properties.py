@@ -36,13 +36,20 @@ _LEFT_OUT = re.compile(
     r"|transactional\.id|transaction\..*|request\.timeout\.ms|retry\.backoff\..*|max\.poll\.records|exclude\..*"
     r"|(send|receive)\.buffer\.bytes|allow\.auto\.create\.topics"
 )
+#: Amazon MSK's own mechanism and classes (aws-msk-iam-auth): brokers that have it take the tokens of oauth_cb=msk, too
+_IAM = "AWS_MSK_IAM"
+_IAM_CLASSES = "software.amazon.msk.auth.iam."
+_IAM_MODULE = f"{_IAM_CLASSES}IAMLoginModule"
+_IAM_TOKENS = f"{_IAM_CLASSES}IAMOAuthBearerLoginCallbackHandler"
+#: options of its login module that do not say who logs in
+_IAM_ASIDE = {"awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs"}
 #: what these say is what is done anyway; anything else is refused
 _ONLY_AS = {
     "ssl.protocol": {"TLS", "TLSv1.2", "TLSv1.3"},
     "ssl.trustmanager.algorithm": {"PKIX", "SunX509"},
     "ssl.keymanager.algorithm": {"SunX509", "PKIX"},
     "sasl.login.class": {""},
-    "sasl.client.callback.handler.class": {""},
+    "sasl.client.callback.handler.class": {"", f"{_IAM_CLASSES}IAMClientCallbackHandler", _IAM_TOKENS},
     "ssl.provider": {""},
     "security.providers": {""},
     "ssl.engine.factory.class": {"", "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"},
@@ -66,6 +73,7 @@ _MODULES = {
         "keyTab": "sasl.kerberos.keytab",
         "principal": "sasl.kerberos.principal",
     },
+    _IAM_MODULE: {},
 }
 _TOKEN = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/|(?P<quoted>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[=;])"""
@@ -189,11 +197,16 @@ def _login(java: Mapping[str, str]) -> dict[str, str]:
         return {}
     made = {} if java.get("sasl.mechanism") else {"sasl.mechanism": "GSSAPI"}  # Java's default
     handler = java.get(_LOGIN_HANDLER, "")
-    if handler and not _OAUTH_HANDLERS.fullmatch(handler):
+    by_iam = java.get("sasl.mechanism") == _IAM or handler == _IAM_TOKENS
+    if handler and handler != _IAM_TOKENS and not _OAUTH_HANDLERS.fullmatch(handler):
         raise setting_error(_LOGIN_HANDLER, f"is {handler!r}, which only Java can run", "Use a login that needs none")
     if "sasl.jaas.config" in java:
         module, options = _jaas(java["sasl.jaas.config"])
         made |= _of_module(module, options)
+        if by_iam:
+            _check_iam(options)
+    if by_iam:
+        made |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": java.get("oauth_cb", "msk")}
     if _ENDPOINT in java:
         made["sasl.oauthbearer.method"] = "oidc"
     return made
@@ -216,6 +229,15 @@ def _of_module(module: str, options: Mapping[str, str]) -> dict[str, str]:
                 "sasl.oauthbearer.config": f"principal={subject}",
             }
     return made
+
+
+def _check_iam(options: Mapping[str, str]) -> None:
+    if others := sorted(options.keys() - _IAM_ASIDE):
+        raise setting_error(
+            "sasl.jaas.config",
+            f"has {', '.join(others)}, and tokens for MSK are signed by whom boto3 finds on this host",
+            "Remove it, and name a profile by AWS_PROFILE, one with role_arn where a role is to be assumed",
+        )
 
 
 def _jaas(text: str) -> tuple[str, dict[str, str]]:

@@ -205,7 +205,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             return error  # a token that could not be had
         if isinstance(error, _AUTHENTICATION):
             by_token = self._settings.sasl_mechanism == "OAUTHBEARER"
-            checked = "sasl.oauthbearer.*" if by_token else "sasl.username and sasl.password"
+            checked = "oauth_cb or sasl.oauthbearer.*" if by_token else "sasl.username and sasl.password"
             protocol = self._settings.security_protocol
             return AccessError(
                 f"{where} refused the login ({type(error).__name__}; security.protocol {protocol})",
@@ -222,7 +222,10 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
                 remedy="Check ssl.ca.location of the Kafka connection, and the host names in bootstrap.servers",
             )
         if isinstance(error, errors.UnsupportedVersionError):
-            return BrokerTooOldError(f"{where} are too old: {error}", remedy="Kafka 3.9 or newer is needed")
+            return BrokerTooOldError(
+                f"{where} lack a request: {error}",
+                remedy="Kafka 3.9 or newer has all of them; `airflow-kafka-eos doctor` says which broker lacks what",
+            )
         if not isinstance(error, (errors.KafkaError, OSError)):
             return error
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -248,12 +251,28 @@ class Pieces(list[Any]):
 
 
 class RequestInPieces:
-    """A request whose header and answer are kafka-python's, and whose body is ours: it is sent, and not copied."""
+    """A request whose header and answer are kafka-python's, and whose body is ours: it is sent, and not copied.
 
-    def __init__(self, request: Any, body: Sequence[Any]) -> None:
-        self.API_KEY, self.API_VERSION = request.API_KEY, request.API_VERSION
+    kafka-python chooses its version when it is sent, by what that very broker offers.
+
+    :param body: makes it, in a version.
+    """
+
+    def __init__(self, request: Any, body: Callable[[int], Sequence[Any]]) -> None:
+        self.API_KEY, self.name = request.API_KEY, request.name
+        self.min_version, self._min_version = request.min_version, request._min_version
+        self.max_version, self._max_version = request.max_version, request._max_version
         self._request = request
         self._body = body
+
+    @property
+    def API_VERSION(self) -> int | None:
+        version: int | None = self._request.API_VERSION
+        return version
+
+    @API_VERSION.setter
+    def API_VERSION(self, version: int) -> None:
+        self._request.API_VERSION = version
 
     @property
     def header(self) -> Any:
@@ -268,7 +287,8 @@ class RequestInPieces:
     def encode(self, *, framed: bool, header: bool) -> Pieces:
         """The whole frame, in as few pieces as may be: each costs a system call, and on TLS a record of its own."""
         assert framed and header
-        pieces = [self._request.encode_header(flexible=True), *self._body]
+        assert self.API_VERSION is not None
+        pieces = [self._request.encode_header(flexible=True), *self._body(self.API_VERSION)]
         found, small = Pieces(), [sum(map(len, pieces)).to_bytes(4, "big")]
         for piece in pieces:
             if len(piece) < _COPIED:

@@ -167,7 +167,10 @@ def token_provider(values: Mapping[str, str]) -> AbstractTokenProvider:
     if method not in ("oidc", "default"):
         raise setting_error(_P + "method", f"is {method!r}", "Use oidc")
     if method == "default" and not unsecured:
-        remedy = "Set it to oidc: mechanism OAUTHBEARER needs tokens from somewhere"
+        remedy = (
+            "Set it to oidc, or oauth_cb to what makes tokens (msk, google, or a function of your own): mechanism "
+            "OAUTHBEARER needs tokens from somewhere"
+        )
         raise setting_error(_P + "method", "is missing", remedy)
     if method == "oidc" and unsecured:
         raise setting_error(_UNSECURE, "is true beside the method oidc", "Remove one of them")

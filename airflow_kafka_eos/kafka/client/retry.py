@@ -70,6 +70,13 @@ class Retry(Exception):
         self.reason = reason
 
 
+class NoTokenError(BrokerUnavailableError):
+    """No token for the first login: nothing is sent yet, and a minute of asking again would only keep the reason back.
+
+    Leaves :func:`until_settled` at once; who runs the task tries it again.
+    """
+
+
 def name_of(code: int) -> str:
     """An error code as the protocol names it, such as ``CONCURRENT_TRANSACTIONS (51)``."""
     error = errors.for_code(code)
@@ -156,23 +163,28 @@ def until_settled(
     end = time.monotonic() + timeout_s
     count = 0
     while True:
+        remedy = REMEDY
         try:
             return attempt()
+        except NoTokenError:
+            raise
         except Retry as e:
             reason = e.reason
         except BrokerUnavailableError as e:
-            reason = e.message
+            reason, remedy = e.message, e.remedy or REMEDY
         left = end - time.monotonic()
         if left <= 0:
-            raise give_up(what, timeout_s, reason, transactional_id)
+            raise give_up(what, timeout_s, reason, transactional_id, remedy)
         time.sleep(pause_s(count, left))
         count += 1
 
 
-def give_up(what: str, timeout_s: float, reason: str, transactional_id: str | None) -> KafkaEosError:
+def give_up(
+    what: str, timeout_s: float, reason: str, transactional_id: str | None, remedy: str = REMEDY
+) -> KafkaEosError:
     """The error at the deadline."""
     return BrokerUnavailableError(
         f"{what} did not succeed within {timeout_s:g} s, the last reason was: {reason}",
-        remedy=REMEDY,
+        remedy=remedy,
         transactional_id=transactional_id,
     )

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import NOT_FOLLOWED, ConfigurationError, setting_error
 from airflow_kafka_eos.kafka.client.certificates import IN_CONTEXT, context_of
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.kafka.client.token_sources import TokenSource
+
+_log = logging.getLogger(__name__)
 
 #: Keys whose values may be shown. Everything else is masked: a new secret key must not need a new line here.
 _SHOWN = frozenset({
     "bootstrap.servers", "client.id", "security.protocol", "sasl.mechanism",
     "ssl.endpoint.identification.algorithm", "socket.timeout.ms", "acks", "compression.type", "linger.ms",
-    "batch.size", "message.max.bytes",
+    "batch.size", "message.max.bytes", "oauth_cb",
 })  # fmt: skip
 
 #: librdkafka names one setting twice; the first name is kept.
@@ -54,10 +60,20 @@ _CONSUMER_ONLY = frozenset({
 })  # fmt: skip
 
 #: How the settings begin that say how to connect, to whom, and as whom: a client that gets none of them stays offline.
-CONNECTION_KEYS = ("bootstrap.", "sasl.", "ssl.", "security.", "https.", "enable.s", "plugin.")
+CONNECTION_KEYS = ("bootstrap.", "sasl.", "ssl.", "security.", "https.", "enable.s", "plugin.", "oauth_")
+
+#: Names a function that gives tokens; a text, for it travels to Spark (docs/adr/0032).
+TOKEN_CALLBACK = "oauth_cb"
 
 _VERIFICATION = "enable.ssl.certificate.verification"
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+
+#: librdkafka has no such mechanism, and would say so only on an executor.
+_JAVAS_FOR_MSK = "AWS_MSK_IAM"
+_FOR_MSK = (
+    "Use OAUTHBEARER with oauth_cb=msk, which MSK's brokers take at the same port; an Airflow connection with MSK's "
+    "own bootstrap.servers needs no oauth_cb (docs/logins.md)"
+)
 
 #: librdkafka key -> kafka-python argument, for values that both read alike.
 _TEXT = {
@@ -86,24 +102,35 @@ class KafkaSettings:
     """Checked connection settings. ``repr`` and ``str`` never show a secret."""
 
     _items: tuple[tuple[str, str], ...]
+    _callback: Callable[[str], Any] | None = field(default=None, compare=False)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> KafkaSettings:
         """Check the extra of a ``kafka`` connection.
 
-        Keys that only consumers read and callbacks are dropped.
+        Keys that only consumers read are dropped. So are callbacks, which are logged; ``oauth_cb`` is kept where it is
+        what makes tokens.
 
         :raises ConfigurationError: naming the key, for a missing ``bootstrap.servers`` and for settings that
             exactly-once cannot live with.
         """
         values: dict[str, str] = {}
+        not_called: list[str] = []
         for key, value in mapping.items():
             if not isinstance(key, str):
                 raise setting_error(repr(key), "is not a text", "Use librdkafka's names, such as bootstrap.servers")
             name = _ALIASES.get(key, key)
-            if value is None or name.endswith("_cb") or name in _CONSUMER_ONLY or name.startswith("fetch."):
+            if value is None or name in _CONSUMER_ONLY or name.startswith("fetch."):
                 continue
-            values[name] = _text(key, value)
+            if _is_callback(name):
+                not_called.append(name)
+            else:
+                values[name] = _token_callback(value) if name == TOKEN_CALLBACK else _text(key, value)
+        if TOKEN_CALLBACK in values and values.get("sasl.mechanism") != "OAUTHBEARER":
+            not_called.append(TOKEN_CALLBACK)
+            del values[TOKEN_CALLBACK]
+        if not_called:
+            _log.warning("Kafka settings: %s", _told(not_called))
         _check_exactly_once(values)
         _check_bootstrap(values.get("bootstrap.servers", ""))
         protocol = values.get("security.protocol")
@@ -111,6 +138,8 @@ class KafkaSettings:
             if protocol.upper() not in _PROTOCOLS:
                 raise setting_error("security.protocol", f"is {protocol!r}", f"Use one of {', '.join(_PROTOCOLS)}")
             values["security.protocol"] = protocol.upper()
+            if protocol.upper().startswith("SASL") and values.get("sasl.mechanism", "").upper() == _JAVAS_FOR_MSK:
+                raise setting_error("sasl.mechanism", f"is {_JAVAS_FOR_MSK}, which only Java's clients have", _FOR_MSK)
         return cls(tuple(sorted(values.items())))
 
     @classmethod
@@ -130,6 +159,23 @@ class KafkaSettings:
         """All settings as a JSON object. Holds the secrets: hand it over where only the job can read it."""
         return json.dumps(dict(self._items), sort_keys=True)
 
+    def with_token_callback(self, name: str, config: str | None, callback: Callable[[str], Any]) -> KafkaSettings:
+        """The same, with tokens by a function that this process has: name and config travel, the function does not.
+
+        :param name: what the function is called where it is looked for by its name: on Spark's hosts.
+        :param config: ``sasl.oauthbearer.config``; None: as it is.
+        """
+        more = {TOKEN_CALLBACK: name} | ({"sasl.oauthbearer.config": config} if config is not None else {})
+        return replace(self, _items=tuple(sorted((dict(self._items) | more).items())), _callback=callback)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KafkaSettings, (self._items,)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """All settings, in librdkafka's names. Holds the secrets."""
+        return dict(self._items)
+
     @property
     def bootstrap_servers(self) -> str:
         """Addresses of the brokers, ``host:port`` separated by commas."""
@@ -147,15 +193,38 @@ class KafkaSettings:
         return values.get("sasl.mechanism") if self.security_protocol.startswith("SASL") else None
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """The configuration of a confluent-kafka client."""
-        return dict(self._items)
+        """The configuration of a confluent-kafka client.
+
+        :raises ConfigurationError: see :meth:`token_source`.
+        """
+        configuration: dict[str, Any] = dict(self._items)
+        if (tokens := self.token_source()) is not None:
+            configuration[TOKEN_CALLBACK] = tokens.for_librdkafka
+        return configuration
 
     def for_kafka_python(self) -> dict[str, Any]:
         """The keyword arguments of a kafka-python client.
 
-        :raises ConfigurationError: for a setting that guards the connection and that kafka-python cannot follow.
+        :raises ConfigurationError: for a setting that guards the connection and that kafka-python cannot follow; and
+            see :meth:`token_source`.
         """
-        return _kafka_python_arguments(dict(self._items))
+        arguments = _kafka_python_arguments(dict(self._items))
+        if (tokens := self.token_source()) is not None:
+            arguments["sasl_oauth_token_provider"] = tokens
+        return arguments
+
+    def token_source(self) -> TokenSource | None:
+        """Where the tokens of ``oauth_cb`` come from; None where no login needs them. Nobody is asked for one yet.
+
+        :raises ConfigurationError: there is no such function here, or it lacks a library.
+        """
+        values = dict(self._items)
+        if TOKEN_CALLBACK not in values or self.sasl_mechanism != "OAUTHBEARER":
+            return None
+        # all of kafka-python comes with it: not for reading settings
+        from airflow_kafka_eos.kafka.client.token_sources import source_of
+
+        return source_of(values, self._callback, self.secrets)
 
     @property
     def secrets(self) -> list[str]:
@@ -190,6 +259,30 @@ def json_object(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return document if isinstance(document, dict) else None
+
+
+def _is_callback(name: str) -> bool:
+    """Whether it is a function for librdkafka to call, and not the one that makes tokens."""
+    return (name.endswith("_cb") and name != TOKEN_CALLBACK) or name == "on_commit"
+
+
+def _told(not_called: list[str]) -> str:
+    names = ", ".join(sorted(not_called))
+    text = f"{names} {'is' if len(not_called) == 1 else 'are'} not called by airflow-kafka-eos"
+    if not_called != [TOKEN_CALLBACK]:
+        text += ", which tells by itself what its clients report"
+    return text + ("; oauth_cb is for sasl.mechanism OAUTHBEARER" if TOKEN_CALLBACK in not_called else "")
+
+
+def _token_callback(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise setting_error(
+            TOKEN_CALLBACK,
+            f"is a {type(value).__name__}" if not isinstance(value, str) else "is empty",
+            "Name the function: its dotted path, or an entry point of the group airflow_kafka_eos.token_providers. "
+            "Settings travel to Spark as texts",
+        )
+    return value.strip()
 
 
 def _text(key: str, value: Any) -> str:
@@ -283,14 +376,14 @@ def _sasl_arguments(values: Mapping[str, str]) -> dict[str, Any]:
             arguments[_TEXT[key]] = value
         elif key.startswith("sasl.") and key != "sasl.mechanism":
             _check_sasl_key(key, mechanism)
-    if mechanism == "OAUTHBEARER":
+    if mechanism == "OAUTHBEARER" and TOKEN_CALLBACK not in values:
         # all of kafka-python comes with it: not for reading settings
         from airflow_kafka_eos.kafka.client.oauth import token_provider
 
         arguments["sasl_oauth_token_provider"] = token_provider(values)
     elif mechanism == "GSSAPI":
         _check_gssapi()
-    else:
+    elif mechanism != "OAUTHBEARER":
         for key in ("sasl.username", "sasl.password"):
             if not values.get(key):
                 raise setting_error(key, "is missing", f"Set it: mechanism {mechanism} needs it")

@@ -43,6 +43,7 @@ class Wire:
         arguments["request_timeout_ms"] = int(
             min(arguments.get("request_timeout_ms", _REQUEST_TIMEOUT_MS), max(timeout_s, 1) * 1000)
         )
+        self._tokens = settings.token_source()
         # kafka-python's 1 MB would refuse the answer to a Fetch that has to carry one large batch
         arguments["receive_message_max_bytes"] = _FRAME_MAX_BYTES
         self.settings = settings
@@ -120,6 +121,7 @@ class Wire:
         :raises AccessError: the login was refused.
         """
         self._connect()
+        self._log_in_again()
         return ConnectionPool(self._net, self._manager)
 
     def until_settled(self, attempt: Callable[[], T], *, what: str, transactional_id: str | None = None) -> T:
@@ -264,11 +266,23 @@ class Wire:
             raise BrokerUnavailableError("the Wire is closed", remedy="Open a new one")
         if self._manager.bootstrapped:
             return
+        if self._tokens is not None:
+            try:  # kafka-python would try until the deadline, and say that no broker answers
+                self._tokens.current()
+            except BrokerUnavailableError as e:
+                raise retry.NoTokenError(e.message, remedy=e.remedy) from None
         deadline = time.monotonic() + self.timeout_s
         future = self._manager.bootstrap_async(int(self.timeout_s * 1000))
         self._wait(future, deadline + 1)
 
+    def _log_in_again(self) -> None:
+        """Begin the logins that have become due while nobody looked (KIP-368): a broker closes a connection whose login
+        has ended when something else is sent first."""
+        if self.settings.sasl_mechanism is not None:
+            self._net.poll(timeout_ms=0)
+
     def _send(self, node_id: int, request: Any) -> Any:
+        self._log_in_again()
         if self._manager.cluster.broker_metadata(node_id) is None:
             self._wait(self._manager.call_soon(self._manager.cluster.refresh_metadata), None)
         future = self._manager.call_soon(self._manager.send, request, node_id)

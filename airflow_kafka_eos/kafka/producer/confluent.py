@@ -147,6 +147,8 @@ class ConfluentWriter:
 
     def open(self) -> PreparedTxnState:
         """See the interface. ``init_transactions`` is called here and nowhere else (rule: one-init-per-transaction)."""
+        if (tokens := self._settings.token_source()) is not None:
+            tokens.current()  # librdkafka would tell what is the matter with it as a timeout
         left_s = left_ms(self._target.deadline_ms, self._now_ms(), self._id) / 1000
         self._producer = Producer(
             _configuration(self._settings, self._target),
@@ -271,7 +273,12 @@ class ConfluentWriter:
 
     def _fatal(self) -> KafkaEosError:
         found = self._why_given_up("writing")
-        return found or BrokerUnavailableError("librdkafka failed and did not say why", transactional_id=self._id)
+        return found or BrokerUnavailableError(
+            "librdkafka failed and did not say why",
+            remedy="Look at the logs of the brokers and of Spark's executors. Nothing of it is committed: it is "
+            "written again with prepare's next try",
+            transactional_id=self._id,
+        )
 
     def _delivered(self, row: Row, size: int, error: KafkaError | None, message: Message) -> None:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -338,7 +345,12 @@ class ConfluentWriter:
         while self._eos_count < wanted or self._eos["producer_id"] < 0:
             self._serve(producer.poll, _POLL_S)
             if time.monotonic() > end:
-                raise BrokerUnavailableError("librdkafka shows no producer id", transactional_id=self._id)
+                raise BrokerUnavailableError(
+                    f"librdkafka has shown no producer id for {_ANSWER_S:g} s",
+                    remedy="Look whether the executor's host is short of CPU or memory. Nothing of it is committed: it "
+                    "is written again with prepare's next try",
+                    transactional_id=self._id,
+                )
         found = PreparedTxnState(self._eos["producer_id"], self._eos["producer_epoch"])
         if self._eos["epoch_cnt"] != 1 or (not self._state.is_empty and found != self._state):
             raise ProducerFencedError(

@@ -30,6 +30,7 @@ from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import SentTransact
 from airflow_kafka_eos.kafka.producer.interface import left_ms
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
+from airflow_kafka_eos.kafka.records.split import BrokenRecords
 from airflow_kafka_eos.kafka.records.stored import StoredBatch, batches, feed, reframe
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.naming import TransactionalId
@@ -47,7 +48,8 @@ SMALL_RECORDS = 50_000
 _SAMPLE_S = 1.0
 #: The best of such stretches counts: what stalls now and then is not taken for slow.
 _STRETCH_S = 0.05
-_REMEDY = "The load can only be completed from its source, or given up"
+RAISE_TIMEOUT = "Raise transaction.max.timeout.ms on every broker, then run commit again"
+_REMEDY = "Give the load up first; what is missing can then only be written again from its source"
 
 
 class Copier(SentTransaction):
@@ -130,7 +132,7 @@ class Copier(SentTransaction):
     ) -> None:
         found = self._tally.of(w.topic_partition)
         for order, batch in enumerate(read_batches(self._reader, lost, w, topic_id)):
-            feed(batch, found.digest)
+            _check(lost, w, batch, found.digest)
             sealed = reframe(batch, w.topic_partition, order, self._state, found.records)
             found.records += batch.records
             sender.put(sealed)
@@ -188,7 +190,7 @@ def too_large(name: str, why: str, timeout_s: float) -> TooLargeToCopyError:
     """The error for a copy that the broker would end before it is done."""
     return TooLargeToCopyError(
         f"its copy cannot be done in the {timeout_s:g} s that the brokers allow a transaction: {why}",
-        remedy="Raise transaction.max.timeout.ms on every broker, then run commit again",
+        remedy=RAISE_TIMEOUT,
         transactional_id=name,
     )
 
@@ -256,6 +258,14 @@ def _fetch(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_id: 
     return wire.until_settled(attempt, what=f"reading {tp} from offset {offset} on")
 
 
+def _check(lost: PreparedTransaction, w: PartitionWrites, batch: StoredBatch, digest: PartitionDigest) -> None:
+    """:raises InDoubtError: its checksum fits, but it does not hold the records that its header counts."""
+    try:
+        feed(batch, digest)
+    except BrokenRecords as e:
+        raise unusable(lost, w, f"the batch at offset {batch.base_offset} is broken: {e}") from e
+
+
 def unusable(lost: PreparedTransaction, w: PartitionWrites, why: str) -> InDoubtError:
     """The records cannot be copied out of a partition's log."""
     return InDoubtError(_not_copied(w, why), remedy=_REMEDY, transactional_id=lost.transactional_id)
@@ -313,7 +323,7 @@ def _rate(wire: Wire, lost: PreparedTransaction, w: PartitionWrites, topic_ids: 
     began = at = time.monotonic()
     try:
         for batch in read_batches(wire, lost, w, topic_ids[w.topic]):
-            feed(batch, digest)
+            _check(lost, w, batch, digest)
             done += batch.records
             now = time.monotonic()
             if now - at >= _STRETCH_S:

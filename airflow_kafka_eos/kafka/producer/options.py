@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from airflow_kafka_eos.errors import ConfigurationError, nearest, setting_error
+from airflow_kafka_eos.kafka.client.librdkafka import LIBRDKAFKA_NUMBERS, Range, only_librdkafka
 from airflow_kafka_eos.kafka.client.settings import CONNECTION_KEYS, KafkaSettings
 from airflow_kafka_eos.kafka.records.batch import COMPRESSIONS
 
@@ -37,39 +37,6 @@ _LINGER_MOST_MS = 900_000
 PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "random")
 #: Those that librdkafka has, and the arrow writer has not.
 LIBRDKAFKA_PARTITIONERS = ("fnv1a", "fnv1a_random")
-_LONG = 2**31 - 1
-
-
-class Range(NamedTuple):
-    """Whole numbers that a setting may be."""
-
-    least: int
-    most: int
-
-    def __str__(self) -> str:
-        return f"from {self.least} to {self.most}"
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, int) and self.least <= value <= self.most
-
-
-#: Setting -> the numbers that librdkafka takes (2.16), which a test asks it.
-LIBRDKAFKA_NUMBERS: Mapping[str, Range] = {
-    "compression.level": Range(-1, 12),
-    "batch.size": Range(1, _LONG),
-    "queue.buffering.max.kbytes": Range(1, _LONG),
-    "message.timeout.ms": Range(0, _LONG),
-    "request.timeout.ms": Range(1, 900_000),
-    "message.max.bytes": Range(1000, 1_000_000_000),
-    "socket.timeout.ms": Range(10, 300_000),
-}
-
-
-class OnlyLibrdkafkaError(ConfigurationError):
-    """A value that librdkafka takes, and the arrow writer cannot follow: the confluent writer can.
-
-    What neither takes is a plain ConfigurationError: nothing may fall back for a slip of the hand.
-    """
 
 
 @dataclass(frozen=True)
@@ -99,9 +66,10 @@ class ProducerOptions:
 
         :raises ConfigurationError: naming a setting that is misshapen or that the Arrow writer cannot follow.
         """
-        given: Mapping[str, str] = settings.for_librdkafka()
+        given: Mapping[str, str] = settings.texts
         level = _number(given, "compression.level", -1, Range(-1, 22))  # zstd's; compressor knows each codec's
         seconds = 1000
+        longest = LIBRDKAFKA_NUMBERS["message.timeout.ms"].most
         return cls(
             compression=_one_of(given, "compression.type", COMPRESSIONS),
             compression_level=None if level == -1 else level,
@@ -109,17 +77,9 @@ class ProducerOptions:
             batch_bytes=_number(given, "batch.size", cls.batch_bytes),
             in_flight=_number(given, "max.in.flight.requests.per.connection", cls.in_flight, Range(1, 5)),
             buffer_bytes=1024 * _number(given, "queue.buffering.max.kbytes", cls.buffer_bytes // 1024),
-            delivery_timeout_s=_number(given, "message.timeout.ms", 120 * seconds, Range(1, _LONG)) / seconds,
+            delivery_timeout_s=_number(given, "message.timeout.ms", 120 * seconds, Range(1, longest)) / seconds,
             request_timeout_s=_number(given, "request.timeout.ms", 30 * seconds) / seconds,
         )
-
-
-def only_librdkafka(problem: str, remedy: str) -> OnlyLibrdkafkaError:
-    """The error for a right value that the arrow writer has no way to follow."""
-    return OnlyLibrdkafkaError(
-        f"{problem}, which the arrow writer does not have",
-        remedy=f"{remedy}. librdkafka has it: writer=confluent, which has neither two-phase commit nor scope=load",
-    )
 
 
 def whole_number(key: str, text: str, allowed: Range) -> int:
@@ -170,7 +130,7 @@ def check_setting_names(settings: KafkaSettings) -> None:
     :raises ConfigurationError: naming the key, and the one that may be meant.
     """
     # how the connection is made is checked where it is read; librdkafka would connect, or ask for files
-    for key, value in settings.for_librdkafka().items():
+    for key, value in settings.texts.items():
         if key not in _RIGHT and not key.startswith(CONNECTION_KEYS) and _UNKNOWN in _answer(key, value):
             near = nearest(key, _RIGHT)
             remedy = f"Did you mean {near}" if near else "Use librdkafka's names, or remove it"
@@ -183,7 +143,7 @@ def check_setting_values(settings: KafkaSettings) -> None:
     :param settings: with names that are known.
     :raises ConfigurationError: naming the key, its value, and what it may be.
     """
-    for key, value in settings.for_librdkafka().items():
+    for key, value in settings.texts.items():
         # how the connection is made is checked where it is read; librdkafka would look for files
         if key in _ELSEWHERE or key.startswith(CONNECTION_KEYS):
             continue

@@ -30,28 +30,33 @@ def produce_request(
     batches: Sequence[SealedBatch],
     *,
     transactional_id: str,
-    version: int,
+    versions: tuple[int, int],
     timeout_ms: int,
     topic_ids: Mapping[str, uuid.UUID],
 ) -> RequestInPieces:
     """A request with at most one batch per partition.
 
+    :param versions: the lowest and the highest that may be sent; the broker that it is sent to makes the choice.
     :param topic_ids: needed from version 13 on.
     """
-    pieces: list[Any] = [_string(transactional_id), struct.pack(">hi", _ALL, timeout_ms)]
     by_topic: dict[str, list[SealedBatch]] = {}
     for batch in batches:
         by_topic.setdefault(batch.partition.topic, []).append(batch)
-    pieces.append(varint.unsigned(len(by_topic) + 1))
-    for topic, mine in by_topic.items():
-        pieces.append(_string(topic) if version < TOPIC_ID_VERSION else topic_ids[topic].bytes)
-        pieces.append(varint.unsigned(len(mine) + 1))
-        for batch in mine:
-            index = struct.pack(">i", batch.partition.partition)
-            pieces += (index, varint.unsigned(batch.bytes + 1), *batch.data, _NO_TAGS)
-        pieces.append(_NO_TAGS)
-    pieces.append(_NO_TAGS)
-    return RequestInPieces(ProduceRequest(acks=_ALL, version=version), pieces)
+
+    def body(version: int) -> list[Any]:
+        pieces: list[Any] = [_string(transactional_id), struct.pack(">hi", _ALL, timeout_ms)]
+        pieces.append(varint.unsigned(len(by_topic) + 1))
+        for topic, mine in by_topic.items():
+            pieces.append(_string(topic) if version < TOPIC_ID_VERSION else topic_ids[topic].bytes)
+            pieces.append(varint.unsigned(len(mine) + 1))
+            for batch in mine:
+                index = struct.pack(">i", batch.partition.partition)
+                pieces += (index, varint.unsigned(batch.bytes + 1), *batch.data, _NO_TAGS)
+            pieces.append(_NO_TAGS)
+        return [*pieces, _NO_TAGS]
+
+    lowest, highest = versions
+    return RequestInPieces(ProduceRequest(acks=_ALL, min_version=lowest, max_version=highest), body)
 
 
 def _string(text: str) -> bytes:

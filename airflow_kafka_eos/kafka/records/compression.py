@@ -17,9 +17,10 @@ from typing import Any
 import lz4.frame
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.kafka.producer.options import LIBRDKAFKA_NUMBERS, only_librdkafka
+from airflow_kafka_eos.kafka.client.librdkafka import LIBRDKAFKA_NUMBERS, only_librdkafka
 from airflow_kafka_eos.kafka.records import varint
 from airflow_kafka_eos.kafka.records.batch import COMPRESSIONS, Compressor
+from airflow_kafka_eos.kafka.records.split import BrokenRecords
 
 #: Name (the setting ``compression.type``) -> the code in a batch's attributes.
 CODES = {name: code for code, name in enumerate(COMPRESSIONS)}
@@ -86,36 +87,60 @@ def _snappy(data: Any) -> bytes:
     return b"".join(out)
 
 
-def decompressed(code: int, data: memoryview) -> memoryview:
+def decompressed(code: int, data: memoryview) -> bytes | memoryview:
     """Records as they were before compression by the codec of that code.
 
+    :raises BrokenRecords: there is no such codec, or it did not make these bytes.
     :raises ConfigurationError: zstd or snappy without pyarrow.
     """
+    if not 0 <= code < len(COMPRESSIONS):
+        raise BrokenRecords(f"its compression {code} is none of Kafka's")
     codec = COMPRESSIONS[code]
     if codec == "none":
         return data
-    if codec == "gzip":
-        return memoryview(gzip.decompress(data))
-    if codec == "lz4":
-        return memoryview(lz4.frame.decompress(data))
+    if codec in ("snappy", "zstd"):
+        _need_pyarrow(codec)
     try:
-        import pyarrow as pa
+        return _REVERSE[codec](data)
+    except MemoryError:
+        raise
+    except Exception as e:  # each codec has several of its own for that
+        raise BrokenRecords(f"{codec} cannot decompress it: {e}") from e
+
+
+def _need_pyarrow(codec: str) -> None:
+    try:
+        import pyarrow  # noqa: F401
     except ImportError:
         raise ConfigurationError(
             f"records compressed with {codec} cannot be checked without pyarrow",
             remedy="Install pyarrow where commit runs, then run it again",
         ) from None
-    if codec == "zstd":
-        with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
-            return memoryview(stream.read())
-    if codec != "snappy":
-        raise AssertionError(f"nothing here reads {codec}")
-    snappy = pa.Codec("snappy")
+
+
+def _from_lz4(data: memoryview) -> bytes:
+    return bytes(lz4.frame.decompress(data))
+
+
+def _from_zstd(data: memoryview) -> bytes:
+    import pyarrow as pa
+
+    with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
+        return bytes(stream.read())
+
+
+def _from_snappy(data: memoryview) -> bytes:
+    import pyarrow as pa
+
+    codec = pa.Codec("snappy")
     # snappy begins with the length that it will have
     blocks = ((block, varint.read_unsigned(block, 0)[0]) for block in _snappy_blocks(data))
-    return memoryview(
-        b"".join(bytes(snappy.decompress(block, decompressed_size=size, asbytes=True)) for block, size in blocks)
-    )
+    return b"".join(bytes(codec.decompress(block, decompressed_size=size, asbytes=True)) for block, size in blocks)
+
+
+_REVERSE: Mapping[str, Callable[[memoryview], bytes]] = {
+    "gzip": gzip.decompress, "lz4": _from_lz4, "snappy": _from_snappy, "zstd": _from_zstd,
+}  # fmt: skip
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:

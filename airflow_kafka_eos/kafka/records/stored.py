@@ -1,11 +1,10 @@
-"""Record batches as a partition's log has them: told apart, checked, taken apart, and framed for another transaction.
+"""Record batches as a partition's log has them: told apart, checked, digested, and framed for another transaction.
 
 No I/O.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -26,7 +25,8 @@ from airflow_kafka_eos.kafka.records.batch import (
 )
 from airflow_kafka_eos.kafka.records.compression import decompressed
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
-from airflow_kafka_eos.kafka.records.varint import read_zig_zag
+from airflow_kafka_eos.kafka.records.kernel import kernel
+from airflow_kafka_eos.kafka.records.split import split
 from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
 
@@ -59,14 +59,17 @@ class StoredBatch(NamedTuple):
 
 
 def batches(buffer: bytes | bytearray | memoryview) -> Iterator[StoredBatch]:
-    """The whole batches of a Fetch answer, which may end in the middle of one. Formats before v2 have no producer."""
+    """The whole batches of a Fetch answer, which may end in the middle of one, or of what is none.
+
+    Formats before v2 have no producer.
+    """
     view, at = memoryview(buffer), 0
     while at + HEADER.size <= len(view):
         base, length, _, magic, _, attributes, delta, first, newest, producer, epoch, _, count = HEADER.unpack_from(
             view, at
         )
         end = at + LENGTH_FROM + length
-        if end > len(view):
+        if not at < end <= len(view):
             return
         if magic == MAGIC:
             yield StoredBatch(
@@ -101,33 +104,9 @@ def reframe(
 def feed(batch: StoredBatch, digest: PartitionDigest) -> None:
     """Add a batch's records to a digest, see :mod:`airflow_kafka_eos.kafka.records.digest`.
 
+    :raises BrokenRecords: it does not hold the records that its header counts. The digest is as it was.
     :raises ConfigurationError: this Python cannot decompress it.
     """
-    data = decompressed(batch.attributes & CODEC, batch.data[HEADER_BYTES:])
-    lengths: list[int] = []
-    keys: list[memoryview] = []
-    values: list[memoryview] = []
-    sections: list[memoryview] = []
-    at = 0
-    for _ in range(batch.records):
-        size, at = read_zig_zag(data, at)
-        end = at + size
-        at += 1  # attributes
-        while data[at] & 0x80:  # timestamp's delta
-            at += 1
-        at += 1
-        while data[at] & 0x80:  # offset's delta
-            at += 1
-        key_length, at = read_zig_zag(data, at + 1)
-        if key_length > 0:
-            keys.append(data[at : at + key_length])
-            at += key_length
-        value_length, at = read_zig_zag(data, at)
-        if value_length > 0:
-            values.append(data[at : at + value_length])
-            at += value_length
-        sections.append(data[at:end])
-        lengths += (key_length, value_length, end - at)
-        at = end
-    packed = struct.pack(f"<{len(lengths)}i", *lengths)
-    digest.update_columns(packed, b"".join(keys), b"".join(values), b"".join(sections))
+    section = decompressed(batch.attributes & CODEC, batch.data[HEADER_BYTES:])
+    native = kernel()
+    digest.update_columns(*(split if native is None else native.split)(section, batch.records))

@@ -21,12 +21,14 @@ def zig_zag(number: int) -> bytes:
     return unsigned((number << 1) ^ (number >> 63))
 
 
-def read_zig_zag(data: memoryview, at: int) -> tuple[int, int]:
-    """What :func:`zig_zag` wrote, and the place behind it."""
+def read_zig_zag(data: bytes | memoryview, at: int, bits: int = 32) -> tuple[int, int]:
+    """What :func:`zig_zag` wrote, and the place behind it. See :func:`read_unsigned`."""
     byte = data[at]
     if byte < 0x80:  # most are short
         return (byte >> 1) ^ -(byte & 1), at + 1
-    number, at = read_unsigned(data, at)
+    if (second := data[at + 1]) < 0x80:  # or the next
+        return (byte & 0x7F | second << 7) >> 1 ^ -(byte & 1), at + 2
+    number, at = read_unsigned(data, at, bits)
     return (number >> 1) ^ -(number & 1), at
 
 
@@ -37,13 +39,19 @@ def skip(data: memoryview, at: int) -> int:
     return at + 1
 
 
-def read_unsigned(data: memoryview, at: int) -> tuple[int, int]:
-    """What :func:`unsigned` wrote, and the place behind it."""
-    number, shift = 0, 0
-    while True:
+def read_unsigned(data: bytes | memoryview, at: int, bits: int = 32) -> tuple[int, int]:
+    """What :func:`unsigned` wrote, and the place behind it.
+
+    :raises IndexError: the data ends before it does.
+    :raises ValueError: it has more bits, or more bytes than so many bits take.
+    """
+    number = 0
+    for shift in range(0, bits, 7):
         byte = data[at]
         at += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if number >> bits:
+                break
             return number, at
-        shift += 7
+    raise ValueError(f"a varint of more than {bits} bits")

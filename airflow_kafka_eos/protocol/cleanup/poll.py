@@ -9,7 +9,14 @@ from typing import Any, Protocol
 from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP, SweepReport, finish, needs_quiet_period, sweep
+from airflow_kafka_eos.protocol.cleanup.sweep import (
+    CLEANUP,
+    SweepReport,
+    finish,
+    needs_quiet_period,
+    nothing_can_hide,
+    sweep,
+)
 from airflow_kafka_eos.protocol.hanging import end_ours
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.visible import arrival_of, lags
@@ -38,7 +45,8 @@ class CleanPoll:
     """Sweep until nothing of the run's attempts has been open for the quiet period (rule: listing-only-adds).
 
     One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
-    may be late. So it takes two of them that were complete, some time apart. The looks that the quiet period begins and
+    may be late. So it takes two of them that were complete, some time apart, but where nothing can hide: a commit whose
+    tasks ran once (:func:`~.sweep.nothing_can_hide`). The looks that the quiet period begins and
     ends with ask by name too for what nobody has reported (:func:`~.sweep.describe_guesses`); those between only list.
     What only a person can end is not waited for: ``problem`` says it.
 
@@ -93,7 +101,7 @@ class CleanPoll:
         """What it waits for, and how many seconds at least; -1 for what takes as long as it takes."""
         rows = [r for r in session.ledger.attempts(self.load) if r.number <= self.up_to]
         quiet_s, looks = 0.0, 1
-        if any(r.is_submitted for r in rows):
+        if not nothing_can_hide(rows, repaired=bool(session.ledger.repairs(self.load))):
             quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
             quiet_s = max(quiet_s, APART_S)
         # a thousand ids a look, with a slot; no load is called clean by a look without them

@@ -360,12 +360,26 @@ def _if_ours(
         if state is LoadState.GIVEN_UP:
             (report.given_up if found.coordinator_state is CoordinatorState.ONGOING else report.still_open).append(name)
     elif found.coordinator_state is CoordinatorState.ONGOING:
-        log.debug("aborting %s of %s attempt %d", identity, holder.load, holder.number)  # there may be thousands
-        return identity
+        if _is_to_be_aborted(holder):
+            log.debug("aborting %s of %s attempt %d", identity, holder.load, holder.number)  # there may be thousands
+            return identity
+        report.left_alone.append(name)
     else:
         report.still_open.append(name)  # the broker is ending it by itself
         report.partitions |= found.partitions
     return None
+
+
+def _is_to_be_aborted(holder: AttemptRow) -> bool:
+    """Whether what the attempt has open, and is not decided to be committed, is to be aborted."""
+    match holder.verdict:
+        case Verdict.ABORT:
+            return True
+        case Verdict.COMMIT:
+            return True  # of a task attempt whose result Spark did not take, or of a zombie
+        case None:
+            return False
+    assert_never(holder.verdict)
 
 
 def _holder(
@@ -440,6 +454,16 @@ def needs_quiet_period(rows: list[AttemptRow]) -> bool:
     may still have zombies.
     """
     return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
+
+
+def nothing_can_hide(rows: list[AttemptRow], *, repaired: bool) -> bool:
+    """Whether all that these attempts ever opened is in the ledger, and was seen to end: a listing could add nothing.
+
+    So it is behind a commit whose tasks ran once: its manifest names every transaction (rule: listing-only-adds).
+
+    :param repaired: whether the load was ever repaired: a repair has writers of its own.
+    """
+    return not repaired and all(r.closed_at is not None and r.writers_left is False for r in rows if r.is_submitted)
 
 
 def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:

@@ -22,8 +22,8 @@ from airflow_kafka_eos.protocol.session import Session
 _SHOWN = 5
 _REMEDY_DECIDED = (
     "Nothing is written. If the ledger was restored from a backup, restore a newer one, or compare the topics with the "
-    "source: what this ledger takes for lost may have been repaired since. Write what is missing by hand, and close "
-    "the load by `airflow-kafka-eos loads give-up`; then `airflow-kafka-eos ledger new-id`"
+    "source: what this ledger takes for lost may have been repaired since. Give the load up, by `airflow-kafka-eos "
+    "loads give-up`, then write what is missing by hand; then `airflow-kafka-eos ledger new-id`"
 )
 _REMEDY = (
     "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or compare the topics "

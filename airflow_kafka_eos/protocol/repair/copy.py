@@ -24,7 +24,7 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
-from airflow_kafka_eos.kafka.producer.copier import Copier, cost_of, too_large
+from airflow_kafka_eos.kafka.producer.copier import RAISE_TIMEOUT, Copier, cost_of, too_large
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
@@ -51,8 +51,8 @@ PREPARE_AGAIN = (
     "if their digests are equal"
 )
 GIVE_UP = (
-    "Or write what is missing from the source by hand, and close this load by `airflow-kafka-eos loads give-up`; "
-    "`loads show` names it"
+    "Or give the load up first, by `airflow-kafka-eos loads give-up`, so that nothing of it is committed any more, and "
+    "then write what is missing from the source by hand; `loads show` names it"
 )
 
 
@@ -172,9 +172,9 @@ def _too_large(
     """
     name = lost.transaction.transactional_id
     what = f"transaction {name} was aborted although the decision was commit, and {error.message}"
-    remedy = f"{error.remedy}: the copy may then stay open for longer"
-    if lost.spark_partition is not None:  # in scope load nothing is prepared again
-        remedy += f". Or let Spark write it once more, by many tasks at once. {PREPARE_AGAIN}"
+    # in scope load nothing is prepared again
+    again = "" if lost.spark_partition is None else f". Or let Spark write it by many tasks at once. {PREPARE_AGAIN}"
+    remedy = f"{RAISE_TIMEOUT}: the copy may then stay open for longer{again}"
     if not session.ledger.record_repairing(load, number, f"{what}. {remedy}", newer=True):
         return False
     raise TooLargeToCopyError(what, remedy=remedy, load=str(load), attempt=number, transactional_id=name) from error
@@ -208,9 +208,10 @@ def _in_doubt(
         return None
     return InDoubtError(
         what,
-        remedy="What is committed of the load stays visible, nothing is written twice. `airflow-kafka-eos loads show` "
-        "names what is missing; write it from the source by hand, or load all of it under a load_key of its own. Then "
-        "`airflow-kafka-eos loads give-up` closes this load; `loads recover` tries the repair again",
+        remedy="What is committed of the load stays visible, nothing is written twice. `airflow-kafka-eos loads "
+        "recover` tries the repair again. Else give the load up first, by `airflow-kafka-eos loads give-up`; then "
+        "write what is missing, which `loads show` names, from the source by hand, or load all of it under a load_key "
+        "of its own",
         load=str(load),
         attempt=number,
         transactional_id=name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -99,8 +99,30 @@ def open_repreparation(
     )
     if not parts:
         return None  # others were faster
+    return _of_parts(session, row, parts, hold_time_ms)
+
+
+def opened_repreparation(
+    session: Session, row: AttemptRow, numbers: Collection[int], *, hold_time_ms: int
+) -> Repreparation | None:
+    """What :func:`open_repreparation` has opened in another process; None where not all of it is open any more.
+
+    :param numbers: of its repairs.
+    """
+    lost = {t.transaction.transactional_id: t for t in session.ledger.transactions(row.load, row.number)}
+    parts = tuple(
+        LostPart(lost[repair.lost_transactional_id], repair)
+        for repair in session.ledger.repairs(row.load)
+        if repair.attempt == row.number and repair.number in numbers and repair.state is RepairState.OPEN
+    )
+    return _of_parts(session, row, parts, hold_time_ms) if len(parts) == len(numbers) else None
+
+
+def _of_parts(
+    session: Session, row: AttemptRow, parts: tuple[LostPart, ...], hold_time_ms: int
+) -> Repreparation:
     pairs = tuple((part.spark_partition, part.repair.number) for part in parts)
-    ref = AttemptRef(load, session.ledger.ledger_id, min(number for _, number in pairs), None, pairs)
+    ref = AttemptRef(row.load, session.ledger.ledger_id, min(number for _, number in pairs), None, pairs)
     return Repreparation(row, ref, parts, _timeout_ms(session, row, hold_time_ms))
 
 

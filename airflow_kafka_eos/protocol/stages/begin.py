@@ -3,9 +3,9 @@
 This is what ``begin`` and a (retried) ``prepare`` do beside writing: which generation of the load the run goes on with,
 the sweep of what older attempts left, and the guards that come before a record is written.
 
-The checks of topics, rights and limits only look. What does not show (DESCRIBE_CONFIGS is missing, a broker shows no
-rights) is no error: prepare and decide find it. What two-phase commit needs beyond the brokers' settings only an
-initialised id can tell, so that is left to prepare too.
+The checks of brokers, topics, rights and limits only look. What does not show (DESCRIBE_CONFIGS is missing, a broker
+shows no rights) is no error: prepare and decide find it. What two-phase commit needs beyond the brokers' settings only
+an initialised id can tell, so that is left to prepare too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from airflow_kafka_eos.errors import AccessError, TerminalError, TopicError, TransientError
+from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, TerminalError, TopicError, TransientError
 from airflow_kafka_eos.generation import Generation, choose, load_of
 from airflow_kafka_eos.kafka.admin import preflight
 from airflow_kafka_eos.kafka.admin.inspect import TopicSeen, check_may_end, topics_seen
 from airflow_kafka_eos.kafka.admin.list_permissions import never_used
-from airflow_kafka_eos.kafka.admin.preflight import RETENTION, check_hold_time, check_topics, oldest_kept_ms
+from airflow_kafka_eos.kafka.admin.preflight import (
+    RETENTION,
+    check_every_broker,
+    check_hold_time,
+    check_topics,
+    oldest_kept_ms,
+)
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import (
     LoadIdentity,
@@ -65,7 +71,12 @@ def begin(
     except TransientError as e:
         # the attempt is open: failing now would leave cleanup, the teardown of begin, without a setup that succeeded,
         # and what older attempts left to its timeout. prepare sweeps again, and so does cleanup
-        log.warning("what older attempts of load %s have left open is swept later: %s", load, e)
+        log.warning(
+            "what older attempts of load %s have left open could not be swept now; prepare and cleanup sweep it again: "
+            "%s",
+            load,
+            e,
+        )
     return row
 
 
@@ -140,7 +151,7 @@ def _check_cluster_unless_committed(session: Session, load: LoadIdentity) -> Non
 
 def _sweep_older(session: Session, row: AttemptRow) -> None:
     if row.verdict is Verdict.COMMIT:
-        log.debug("load %s is decided commit since attempt %d: nothing is written again", row.load, row.number)
+        log.debug("load %s is decided to be committed since attempt %d: nothing is written again", row.load, row.number)
     elif row.number > 1:
         sweep(session, row.load, up_to=row.number - 1, by=row.owner)
 
@@ -198,6 +209,17 @@ class Wanted:
     writes: bool
 
 
+def check_brokers(session: Session) -> None:
+    """
+    :raises BrokerTooOldError: a broker lacks a request that a step of the load needs.
+    """
+    try:
+        check_every_broker(session.partitions.wire)
+    except BrokerTooOldError as e:
+        e.remedy = f"{e.remedy}. Then clear begin"
+        raise
+
+
 def check_topics_exist(session: Session, topics: Collection[str]) -> None:
     """
     :raises TopicError: a topic does not exist, or is Kafka's own.
@@ -207,7 +229,7 @@ def check_topics_exist(session: Session, topics: Collection[str]) -> None:
         check_topics(session.partitions, sorted(topics))
     except TopicError as e:
         e.message = f"topics={sorted(topics)}: {e.message}"
-        e.remedy = f"{e.remedy.rstrip('. ')}. Nothing makes a topic by itself; then clear begin"
+        e.remedy = f"{e.remedy.rstrip('. ')}. Then clear begin"
         raise
 
 
@@ -259,7 +281,7 @@ def check_limits(session: Session, topics: Collection[str], wanted: Wanted) -> N
         if oldest_kept_ms(config, now_ms + wanted.hold_time_ms) > now_ms:
             raise TopicError(
                 f"topic {name} keeps records for retention.ms={config['retention.ms']}, and the load may wait for its "
-                f"decision for hold_time={wanted.hold_time_ms} ms: what is written now could be deleted before",
+                f"decision for hold_time={wanted.hold_time_ms} ms: records may be deleted before they are committed",
                 remedy="Raise the topic's retention.ms, or set a shorter hold_time; then clear begin",
             )
     has_none = wanted.two_phase_commit is TwoPhaseCommit.OFF or wanted.writer is WriterName.CONFLUENT

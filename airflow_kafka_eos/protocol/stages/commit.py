@@ -82,7 +82,7 @@ def decided_attempt(session: Session, load: LoadIdentity) -> AttemptRow:
             return row
     raise UndecidableError(
         "there is no commit decision for this load",
-        remedy="Run decide first; if decide refused the load, clear prepare to start a new attempt",
+        remedy="Clear decide. If the attempt was refused or aborted, clear prepare, with what is downstream",
         load=str(load),
     )
 
@@ -148,7 +148,7 @@ def commit(
         if time.monotonic() >= give_up:
             raise problem
         if problem.message != told:  # once: it may stay so for minutes
-            log.info("commit of %s goes on: %s", load, problem.message)
+            log.info("commit of %s still waits: %s", load, problem.message)
             told = problem.message
         time.sleep(wait)
         wait = min(wait * 1.5, 2.0)
@@ -185,9 +185,9 @@ def _first_of(uncopied: list[Uncopied]) -> Uncopied:
 def _unfinished(row: AttemptRow, result: CommitPass, deadline_s: float) -> NotFinishedError:
     waiting = [*result.open, *result.lost]
     return NotFinishedError(
-        f"{len(result.open)} decided transactions have no commit marker, {len(result.lost)} were lost and had to be "
-        f"repaired, after {deadline_s:g} s: {', '.join(waiting[:5])}",
-        remedy="Nothing is lost: check the brokers, then run commit again (or let its retry do it)",
+        f"after {deadline_s:g} s, {len(result.open)} transactions wait for their commit marker, and {len(result.lost)} "
+        f"for their repair: {', '.join(waiting[:5])}",
+        remedy="The decision stands. Check the brokers, then run commit again (or let its retry do it)",
         load=str(row.load),
         attempt=row.number,
         transactional_id=waiting[0],
@@ -297,14 +297,14 @@ def _check_decided(session: Session, load: LoadIdentity, number: int) -> Attempt
         # the ledger knows the transactions of undecided and aborted attempts too
         raise UndecidableError(
             "the attempt is not decided to be committed, so none of its transactions is",
-            remedy="Run decide first; if the attempt is aborted, clear prepare to start a new one",
+            remedy="Clear decide. If the attempt was refused or aborted, clear prepare, with what is downstream",
             load=str(load),
             attempt=number,
         )
     if known.state is LoadState.GIVEN_UP:
         raise UndecidableError(
             f"the load was {known.reason or 'given up'}",
-            remedy="Nothing rolls it forward any more: load the same data under a load_key of its own",
+            remedy="It stays as it is: load the same data under a load_key of its own",
             load=str(load),
             attempt=number,
         )

@@ -73,7 +73,7 @@ class Conditions:
 
 
 def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> AttemptRow:
-    """The attempt that ``decide`` may decide, or the one that is decided commit already.
+    """The attempt that ``decide`` may decide, or the one that is decided to be committed already.
 
     :raises CheckFailedError: the author's checks have refused it before.
     :raises UndecidableError: prepare has not finished, was superseded by another run, or was aborted.
@@ -97,13 +97,13 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
     if newest.verdict is not None:
         raise UndecidableError(
             f"the load's newest attempt is aborted ({newest.reason})",
-            remedy="Clear prepare: it opens a new attempt",
+            remedy="Clear prepare, with what is downstream: it opens a new attempt",
             load=str(load),
             attempt=newest.number,
         )
     if newest.submitted_by != owner:
         raise UndecidableError(
-            f"another run ({newest.submitted_by}) has taken the load over",
+            f"a newer attempt of another run ({newest.submitted_by}) has this load",
             remedy="Let that run decide it; clear prepare here only if it should not",
             load=str(load),
             attempt=newest.number,
@@ -148,7 +148,7 @@ def decide(
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
             f"what prepare wrote can no longer be committed: {'; '.join(found[:3])}",
-            remedy="Clear prepare: it opens a new attempt. If time ran out, raise hold_time",
+            remedy="Clear prepare, with what is downstream: it opens a new attempt. If time ran out, raise hold_time",
             load=str(ref.load),
             attempt=ref.attempt,
         )
@@ -178,7 +178,7 @@ def decide(
 def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
     if not session.ledger.decide_abort(ref, decided_by=owner, reason=reason):
         raise UndecidableError(
-            "the attempt was decided commit meanwhile",
+            "the attempt was decided to be committed meanwhile",
             remedy="Run decide again: it returns that decision",
             load=str(ref.load),
             attempt=ref.attempt,
@@ -187,11 +187,11 @@ def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
 
 
 def _refused(load: LoadIdentity, attempt: int, refusal: str) -> CheckFailedError:
-    remedy = "Correct the source or the check, then clear prepare: it opens a new attempt"
+    remedy = "Correct the source or the check, then clear prepare, with what is downstream: it opens a new attempt"
     if refusal.startswith(_NO_RECORDS):
         remedy = (
-            f"Was the data there when the job read it? The key {load.key} is not taken: clear prepare once it is. "
-            "Where a load may be empty, set min_records=0"
+            f"Was the data there when the job read it? The key {load.key} is not taken: clear prepare, with what is "
+            "downstream, once it is. Where a load may be empty, set checks=Checks(min_records=0)"
         )
     return CheckFailedError(
         f"the load is refused: {refusal}",
@@ -204,8 +204,9 @@ def _refused(load: LoadIdentity, attempt: int, refusal: str) -> CheckFailedError
 def _warn_of_timeouts(manifest: Manifest) -> None:
     if manifest.transactions and not manifest.two_phase_commit:
         log.warning(
-            "%s: a dual write without two-phase commit: if a transaction times out after the decision, the rows "
-            "are there, and its records are missing until they are repaired. Set two_phase_commit='required'",
+            "%s: a dual write without two-phase commit: if a transaction times out after the decision, readers see "
+            "the rows, and not the records, until commit repairs them. Set "
+            "transactions=Transactions(two_phase_commit='required')",
             manifest.attempt,
         )
 
@@ -281,7 +282,8 @@ def _outdated(manifest: Manifest, seen: Observed, visible_at_ms: int) -> list[st
         for w in prepared.writes:
             oldest[w.topic] = min(w.oldest_timestamp_ms, oldest.get(w.topic, w.oldest_timestamp_ms))
     return [
-        f"topic {topic} keeps records for so short a time that the first may be deleted before they are visible"
+        f"topic {topic} may delete the first records before readers see them: raise retention.ms, which counts "
+        "by the records' own timestamps"
         for topic, timestamp_ms in sorted(oldest.items())
         if not fits_retention(seen.retention.get(topic, {}), timestamp_ms, visible_at_ms)
     ]
@@ -298,7 +300,7 @@ def _of_transaction(
     if description.coordinator_state is not CoordinatorState.ONGOING:
         return [f"transaction {name} is {description.coordinator_state.value}, not Ongoing"]
     if description.state != transaction.state:
-        return [f"transaction {name} is open as {description.state}, recorded was {transaction.state}"]
+        return [f"transaction {name} is open as producer {description.state}, the manifest has {transaction.state}"]
     found = []
     if description.timeout_ms != manifest.transaction_timeout_ms:
         found.append(
@@ -336,6 +338,6 @@ def _of_transaction(
             shows = "none" if begun < 0 else f"one from offset {begun} on"
             found.append(
                 f"transaction {name}: its leader shows {shows} open in {w.topic_partition}, the manifest says from "
-                f"offset {w.first_offset} on: somebody has ended it there"
+                f"offset {w.first_offset} on: it was ended there, and not by its load"
             )
     return found

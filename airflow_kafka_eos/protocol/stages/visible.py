@@ -35,7 +35,7 @@ class Lag:
         )
         return (
             f"{self.partition}: last stable offset {self.last_stable_offset} of {self.needed}, held back by "
-            f"{names or 'no transaction that this login may see'}"
+            f"{names or 'a transaction that this login may not see, or none any more'}"
         )
 
 
@@ -70,7 +70,7 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         ):
             raise NotFinishedError(
                 f"the load is {known.state.value}, not COMMITTED",
-                remedy="Run commit (clear it, or let its retry do it)",
+                remedy="Clear commit, or wait for its retry",
                 load=str(load),
                 attempt=row.number,
             )

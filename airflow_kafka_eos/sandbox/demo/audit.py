@@ -153,7 +153,9 @@ def read_with_confluent(bootstrap: str, topic: str) -> Counter[int]:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(int(message.partition() or 0))
                 else:
-                    raise SandboxError(f"the audit's reader failed: {error}")
+                    raise SandboxError(
+                        f"the audit's reader failed: {error}", remedy="Look at the broker's log in the demo's folder"
+                    )
         return row_numbers(values)
     finally:
         consumer.close()

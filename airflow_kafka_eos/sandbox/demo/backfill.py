@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import psutil
 
-from airflow_kafka_eos.errors import SandboxError
+from airflow_kafka_eos.errors import ConfigurationError, SandboxError
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.keeping import Progress
@@ -184,7 +184,8 @@ def task_of(any_attempt: AttemptRef) -> tuple[AttemptRef, psutil.Process] | None
                 continue
             ref = ApplicationSpec.from_json(arguments[arguments.index("--spec") + 1]).options.attempt
             task = process.parent()
-        except (psutil.Error, IndexError):
+        except (psutil.Error, IndexError, ConfigurationError):
+            # it has ended, or is another program's, or an application that is handed its load in another way
             continue
         # the ledger's id too: other demos load the same days
         if (ref.load, ref.ledger_id) == (any_attempt.load, any_attempt.ledger_id) and task is not None:

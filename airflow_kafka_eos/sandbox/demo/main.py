@@ -25,6 +25,7 @@ from airflow_kafka_eos.plugin import TITLE, URL_ROUTE, URL_ROUTE_OF_RUN
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.demo import audit
 from airflow_kafka_eos.sandbox.demo.backfill import Backfill, Killer, must_have_happened
+from airflow_kafka_eos.sandbox.jars import DEFAULT_KAFKA
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.keeping import sigterm_as_ctrl_c
 from airflow_kafka_eos.sandbox.spark import quick_settings
@@ -55,7 +56,9 @@ class Demo:
     :param folder: ``.demo``: Airflow's home with ledger and manifests, DAG, source, broker data, ``summary.json``.
     """
 
-    def __init__(self, folder: Path, days: int, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, days: int, log: Callable[[str], None], kafka_version: str = DEFAULT_KAFKA
+    ) -> None:
         if not MIN_DAYS <= days <= 365:
             raise ConfigurationError(
                 f"--days {days} is not in {MIN_DAYS}..365", remedy="Two of the days fail first"
@@ -63,6 +66,7 @@ class Demo:
         self.folder = folder.resolve()
         self.home = self.folder / "airflow"
         self.log = log
+        self._kafka_version = kafka_version
         self._held = _emptied(self.folder)
         shutil.copytree(DAGS, self.folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
         self.days = audit.days(days)
@@ -79,7 +83,7 @@ class Demo:
 
     def kafka(self) -> LocalKafka:
         """The broker, not started yet."""
-        return LocalKafka(data_dir=self.folder / "kafka", log=self.log, start_again=True)
+        return LocalKafka(self._kafka_version, data_dir=self.folder / "kafka", log=self.log, start_again=True)
 
     def airflow(self, kafka: LocalKafka) -> LocalAirflow:
         """Airflow with the demo's DAG and nothing else, not started yet."""
@@ -173,7 +177,10 @@ class Demo:
         )
         strange = audit.strangers(self.days, seen)
         if strange:
-            raise SandboxError(f"records of no loaded day are visible: {strange[:10]}")
+            raise SandboxError(
+                f"records of no loaded day are visible: {strange[:10]}",
+                remedy="Remove the demo's folder and start it again: was the topic written to by something else?",
+            )
         figures = []
         with Wire(KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})) as wire:
             coordinator = Coordinator(wire, namespace=DEFAULT_NAMESPACE, ledger_id=ledger.ledger_id)
@@ -187,9 +194,10 @@ class Demo:
         return figures
 
 
-def main(folder: Path, *, days: int, keep_running: bool) -> int:
+def main(folder: Path, *, days: int, keep_running: bool, kafka: str = DEFAULT_KAFKA) -> int:
     """Run the demo; 0 when every figure is right.
 
+    :param kafka: the broker's version.
     :param keep_running: leave the broker and Airflow with its UI up afterwards, until Ctrl-C.
     """
     started = time.monotonic()
@@ -202,16 +210,16 @@ def main(folder: Path, *, days: int, keep_running: bool) -> int:
     code = INTERRUPTED
     with sigterm_as_ctrl_c():
         try:
-            with closing(Demo(folder, days, log)) as demo, demo.kafka() as kafka:
-                kafka.create_topic(TOPIC, partitions=PARTITIONS)
+            with closing(Demo(folder, days, log, kafka)) as demo, demo.kafka() as broker:
+                broker.create_topic(TOPIC, partitions=PARTITIONS)
                 log("starting Airflow: scheduler, dag-processor, api-server, triggerer")
-                with demo.airflow(kafka) as airflow:
-                    figures = demo.run(kafka, airflow)
+                with demo.airflow(broker) as airflow:
+                    figures = demo.run(broker, airflow)
                     log(f"the run took {time.monotonic() - started:.0f} s\n\n{audit.table(figures)}\n")
                     code = _verdict(figures)
                     if keep_running:
-                        print(what_to_look_at(demo, kafka, airflow), flush=True)
-                        _stay(kafka, airflow)
+                        print(what_to_look_at(demo, broker, airflow), flush=True)
+                        _stay(broker, airflow)
         except KeyboardInterrupt:
             log("ended everything" if code != INTERRUPTED else "interrupted: ended everything, nothing was counted")
     return code

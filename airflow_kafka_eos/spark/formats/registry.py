@@ -1,4 +1,4 @@
-"""The schema registry, asked on the driver before anything is written: which id has the schema of a topic's values.
+"""The schema registry, asked before anything is written: which id has the schema of a topic's values.
 
 By confluent-kafka's client, so any registry with Confluent's REST API does (Apicurio: its address ends in
 ``/apis/ccompat/v7``). Registering is no part of the load's transaction: a schema that was registered stays, also
@@ -66,7 +66,7 @@ def _client(settings: RegistrySettings) -> Any:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as e:
         raise ToolMissingError(
-            f"the schema registry's client needs the package {e.name}, which this Spark driver's Python lacks",
+            f"the schema registry's client needs the package {e.name}, which the Python lacks that runs the job",
             remedy="Install airflow-kafka-eos[formats] there",
         ) from e
     try:

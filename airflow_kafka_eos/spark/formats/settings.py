@@ -34,6 +34,8 @@ StrategyText = Literal["topic-name", "record-name", "topic-record-name"]
 REGISTRY_VARIABLE = "AIRFLOW_KAFKA_EOS_REGISTRY"
 
 FORMATS: tuple[FormatText, ...] = get_args(FormatText)
+#: Those whose value is a column as it stands.
+_OF_ONE_COLUMN = ("raw", "string")
 REGISTRATIONS: tuple[RegistrationText, ...] = get_args(RegistrationText)
 STRATEGIES: tuple[StrategyText, ...] = get_args(StrategyText)
 DEFAULT_RECORD_NAME = "airflow_kafka_eos.Value"
@@ -120,6 +122,11 @@ class ValueFormat:
     def to_mapping(self) -> dict[str, str]:
         """As :meth:`of` reads it; JSON values."""
         return asdict(self)
+
+    @property
+    def is_of_one_column(self) -> bool:
+        """Whether the value is a single column as it stands, and no record of several."""
+        return self.name in _OF_ONE_COLUMN
 
     def subject(self, topic: str, record_name: str) -> str:
         """The subject under which the schema of a topic's values is kept."""

@@ -14,10 +14,11 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions
+from airflow_kafka_eos import Checks, ExactlyOnceLoad, Submit, Transactions
 
 HERE = Path(__file__).parent
 SWITCHES = os.environ.get("TEST_SWITCHES", "/nonexistent")
@@ -86,6 +87,17 @@ clicks = load_dag("clicks")
 at_once = load_dag("at_once", hooks=False, decide_at_once=True)
 # one transaction for all of it
 whole = load_dag("whole", scope="load")
+# Spark behind an operator of the author's
+own_clicks = load_dag(
+    "own_clicks",
+    submit=Submit(
+        BashOperator,
+        runs_here=True,
+        bash_command="spark-submit --master 'local[2]' {{ kafka_eos.application }} --spec {{ kafka_eos.spec }}",
+        env={"PYSPARK_PYTHON": "{{ kafka_eos.python }}"},
+        append_env=True,
+    ),
+)
 days = load_dag("days", topic="days", prefix="{{ ds }}", schedule="@daily", hooks=False)
 again = {"on_committed": "reload", "topic": "days_again"}
 days_again = load_dag("days_again", prefix="{{ ds }}", schedule="@daily", hooks=False, **again)

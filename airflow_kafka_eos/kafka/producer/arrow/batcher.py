@@ -1,7 +1,7 @@
 """Rows in, sealed record batches out: sorted by partition, encoded, cut to size. No I/O.
 
 Rows of one partition are cut so that no batch exceeds its limit. What stands in a batch's records section is made by
-:mod:`.kernel` where it is there, and by :mod:`.encoding` where it is not: the very same bytes.
+:mod:`.kernel_rows` where it is there, and by :mod:`.encoding` where it is not: the very same bytes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from airflow_kafka_eos.kafka.producer.arrow.encoding import (
     Rows,
     Segment,
 )
-from airflow_kafka_eos.kafka.producer.arrow.kernel import Kernel
+from airflow_kafka_eos.kafka.producer.arrow.kernel_rows import KernelRows
 from airflow_kafka_eos.kafka.producer.interface import Tally
 from airflow_kafka_eos.kafka.records.batch import HEADER_BYTES, Compressor, OpenBatch, SealedBatch, seal
+from airflow_kafka_eos.kafka.records.kernel import Kernel
 from airflow_kafka_eos.kafka.records.varint import zig_zag
 from airflow_kafka_eos.transaction import SEQUENCE_MODULUS, PreparedTxnState, TopicPartition
 
@@ -97,7 +98,7 @@ class Batcher:
             # 8 or 16 bits are sorted in linear time; stable, for the order of a key's records
             order = np.argsort(_narrow(places), kind="stable")
             places = places[order]
-        rows: Rows = GatheredRows(columns, order) if self._kernel is None else self._kernel.rows(columns, order)
+        rows: Rows = GatheredRows(columns, order) if self._kernel is None else KernelRows(self._kernel, columns, order)
         edges = np.flatnonzero(np.diff(places)) + 1
         groups = [
             (partitions[int(places[a])], int(a), int(b))

@@ -43,9 +43,13 @@ def binary(column: pa.Array) -> pa.BinaryArray:
     if pa.types.is_string(column.type):
         return column.view(pa.binary())
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
-        # a slice may begin behind the 2 GiB that 32-bit offsets reach: only its own part counts
-        return pa.concat_arrays([column]).cast(pa.binary()) if column.offset else column.cast(pa.binary())
+        column = own_part(column)
     return column.cast(pa.binary())
+
+
+def own_part(column: pa.Array) -> pa.Array:
+    """A column without what a slice leaves out: it may begin behind the 2 GiB that 32-bit offsets reach."""
+    return pa.concat_arrays([column]) if column.offset else column
 
 
 def from_parts(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32]) -> pa.BinaryArray:

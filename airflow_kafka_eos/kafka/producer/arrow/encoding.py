@@ -6,7 +6,7 @@ One record is
     length, attributes (0), timestamp delta, offset delta, key length, key, value length, value, header count, headers
 
 with all numbers but the attributes as zig-zag varints of 1 to 5 (64-bit: 10) bytes, and -1 for the length of a null.
-One varint at a time: :mod:`airflow_kafka_eos.kafka.records.varint`. The same in one pass: :mod:`.kernel`.
+One varint at a time: :mod:`airflow_kafka_eos.kafka.records.varint`. The same in one pass: :mod:`.kernel_rows`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from airflow_kafka_eos.kafka.producer.arrow.binary import (
     offsets_of,
     single,
 )
+from airflow_kafka_eos.kafka.records.split import NO_HEADERS
 
 #: What a record may take beside ``Rows.fixed``: its length, offset delta (5 bytes each) and timestamp delta.
 FRAME_MOST = 5 + 5 + 1
 FRAME_MOST_TIMED = 5 + 5 + 10
 #: What stays open and is less than this share of what was encoded with it is copied: a view would hold on to all of it.
 _VIEW_SHARE = 1 / 8
-#: A header section without headers.
-NO_HEADERS = b"\x00"
 #: what is put between the parts of a record. Made of a Python value it would import pandas, see :mod:`.binary`
 _NOTHING = single(b"")[0]
 

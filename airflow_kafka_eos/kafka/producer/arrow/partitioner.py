@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_eos.kafka.producer.arrow import kernel_rows
 from airflow_kafka_eos.kafka.producer.arrow.binary import binary, lengths_of, numbers, offsets_of, truths
-from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
+from airflow_kafka_eos.kafka.records.kernel import kernel
 
 #: name -> (hash, what is spread evenly instead of hashed)
 _KNOWN = {
@@ -132,7 +133,7 @@ def assign(keys: pa.BinaryArray | None, rows: int, partitions: int, partitioner:
         keys = pa.nulls(rows, pa.binary())
     if kind == "murmur2":
         native = kernel()
-        hashes = (murmur2(keys) if native is None else native.murmur2(keys)) & np.uint32(0x7FFFFFFF)
+        hashes = (murmur2(keys) if native is None else kernel_rows.murmur2(native, keys)) & np.uint32(0x7FFFFFFF)
     else:
         hashes = crc32(keys)
     found = (hashes % np.uint32(partitions)).astype(np.int32)

@@ -158,9 +158,10 @@ class Enrolment:
         self._state = state
         offered = wire.api_versions()[ProduceRequest.API_KEY][1]
         self._implicit = offered >= IMPLICIT_VERSION and wire.transaction_version() >= 2
-        highest = TOPIC_ID_VERSION if self._implicit else IMPLICIT_VERSION - 1
-        #: the version of Produce to send
-        self.produce_version = max(LOWEST_VERSION, min(offered, highest))
+        #: the lowest and the highest version of Produce that may be sent
+        self.produce_versions = (
+            (IMPLICIT_VERSION, TOPIC_ID_VERSION) if self._implicit else (LOWEST_VERSION, IMPLICIT_VERSION - 1)
+        )
         self._enrolled: set[TopicPartition] = set()
 
     def enrol(self, partitions: Sequence[TopicPartition]) -> None:
@@ -402,7 +403,7 @@ class Sender:
         request = produce_request(
             batches,
             transactional_id=self._id,
-            version=self._enrolment.produce_version,
+            versions=self._enrolment.produce_versions,
             timeout_ms=int(self._options.request_timeout_s * 1000),
             topic_ids=self._topic_ids,
         )

@@ -17,7 +17,6 @@ from airflow_kafka_eos.kafka.client.wire import PipelinedWire
 from airflow_kafka_eos.kafka.producer.arrow.batcher import Batcher, TooLarge
 from airflow_kafka_eos.kafka.producer.arrow.columns import pieces, read
 from airflow_kafka_eos.kafka.producer.arrow.encoding import Columns
-from airflow_kafka_eos.kafka.producer.arrow.kernel import kernel
 from airflow_kafka_eos.kafka.producer.arrow.partitioner import UnplacedRow, place
 from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
 from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import ANSWER_S, SentTransaction
@@ -34,6 +33,7 @@ from airflow_kafka_eos.kafka.producer.interface import (
 )
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.records.compression import compressor
+from airflow_kafka_eos.kafka.records.kernel import kernel
 from airflow_kafka_eos.manifest import PartitionWrites
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 

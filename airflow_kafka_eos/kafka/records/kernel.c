@@ -1,8 +1,10 @@
-/* Rows of Arrow columns, written as records of Kafka's format (KIP-98; Kafka's DefaultRecord) in one pass.
+/* What is done for each record of Kafka's format (KIP-98; Kafka's DefaultRecord), in one pass.
  *
- * It does what batcher.py does with numpy and Arrow in several: gather a partition's rows, encode them, and lay keys,
- * values and headers side by side for the digest. It neither allocates nor checks: kernel.py measures the rows first, and
- * gives it room enough. No CPU's own instructions are asked for, and no header of Python: one build is for all versions.
+ * Writing: what batcher.py does with numpy and Arrow in several passes: gather a partition's rows, encode them, and lay keys,
+ * values and headers side by side for the digest. That checks nothing: kernel_rows.py measures the rows first, and gives it
+ * room enough. Reading, at the end of the file: what split.py does. That checks everything: its bytes come out of a log.
+ *
+ * Nothing is allocated. No CPU's own instructions are asked for, and no header of Python: one build is for all versions.
  */
 
 #include <stdint.h>
@@ -12,7 +14,7 @@
 #define AHEAD 6
 
 /* Counted up with each change of a parameter; kernel.py refuses another one. */
-int32_t kafka_eos_version(void) { return 1; }
+int32_t kafka_eos_version(void) { return 2; }
 
 /* An Arrow column of 32-bit offsets. lengths: of each entry, -1 for null. offsets NULL: all entries are null. */
 struct column {
@@ -159,4 +161,97 @@ void kafka_eos_murmur2(int64_t count, const struct column *key, uint32_t *found)
         h *= m;
         found[row] = h ^ (h >> 15);
     }
+}
+
+/* -- reading -------------------------------------------------------------------------------------------------------- */
+
+/* A zig-zag varint of at most so many bits. Returns the place behind it; NULL: there is none that ends before `end`. */
+static inline const uint8_t *number(const uint8_t *at, const uint8_t *end, int bits, int64_t *found) {
+    uint64_t all = 0;
+    for (int shift = 0; shift < bits && at < end; shift += 7) {
+        uint64_t byte = *at++, seven = byte & 0x7f;
+        if (shift + 7 > bits && seven >> (bits - shift)) return NULL;
+        all |= seven << shift;
+        if (byte < 0x80) {
+            *found = (int64_t)(all >> 1) ^ -(int64_t)(all & 1);
+            return at;
+        }
+    }
+    return NULL;
+}
+
+/* A length, -1 for null, and so many bytes. Returns the place behind them; NULL: they do not end before `end`. */
+static inline const uint8_t *field(const uint8_t *at, const uint8_t *end, int64_t *length, const uint8_t **from) {
+    at = number(at, end, 32, length);
+    if (!at || *length < -1 || *length > end - at) return NULL;
+    *from = at;
+    return at + (*length > 0 ? *length : 0);
+}
+
+struct record {
+    const uint8_t *key, *value, *headers;
+    int64_t key_length, value_length, header_length;
+};
+
+/* One record. Returns the place behind it; NULL: it is none that ends before `end`. */
+static inline const uint8_t *read_record(const uint8_t *at, const uint8_t *end, struct record *r) {
+    int64_t size, ignored;
+    at = number(at, end, 32, &size);
+    if (!at || size < 1 || size > end - at) return NULL;
+    end = at + size;
+    at = number(at + 1, end, 64, &ignored); /* behind the attributes: the timestamp's delta */
+    if (at) at = number(at, end, 32, &ignored); /* the offset's */
+    if (at) at = field(at, end, &r->key_length, &r->key);
+    if (at) at = field(at, end, &r->value_length, &r->value);
+    if (!at) return NULL;
+    r->headers = at;
+    r->header_length = end - at;
+    int64_t headers, length;
+    const uint8_t *from;
+    at = number(at, end, 32, &headers);
+    if (!at || headers < 0) return NULL;
+    for (; headers; headers--) {
+        at = field(at, end, &length, &from);
+        if (!at || length < 0) return NULL;
+        at = field(at, end, &length, &from);
+        if (!at) return NULL;
+    }
+    return at == end ? end : NULL;
+}
+
+/* Take a records section apart.
+ *
+ * lengths: room for three of each record: key, value, header section; -1 is null.
+ * out: room of `size` bytes, for all keys, then all values, then all header sections; sizes: how many bytes each take.
+ * Returns 0; or, where it is not `count` records which fill the section, -1 minus the number of the record (from 0 on)
+ * that is malformed, or `count` where more is behind them. What is in lengths and out then means nothing.
+ */
+int64_t kafka_eos_split(const uint8_t *data, int64_t size, int64_t count, int32_t *lengths, uint8_t *out, int64_t *sizes) {
+    const uint8_t *at = data, *end = data + size;
+    int64_t keys = 0, values = 0, headers = 0;
+    int32_t *next = lengths;
+    struct record r;
+    for (int64_t i = 0; i < count; i++) {
+        at = read_record(at, end, &r);
+        if (!at) return -1 - i;
+        keys += r.key_length > 0 ? r.key_length : 0;
+        values += r.value_length > 0 ? r.value_length : 0;
+        headers += r.header_length;
+        *next++ = (int32_t)r.key_length;
+        *next++ = (int32_t)r.value_length;
+        *next++ = (int32_t)r.header_length;
+    }
+    if (at != end) return -1 - count;
+    sizes[0] = keys;
+    sizes[1] = values;
+    sizes[2] = headers;
+    uint8_t *key = out, *value = out + keys, *header = value + values; /* all of them are parts of the section */
+    at = data;
+    for (int64_t i = 0; i < count; i++) {
+        at = read_record(at, end, &r);
+        key = copy(key, r.key, (int32_t)r.key_length);
+        value = copy(value, r.value, (int32_t)r.value_length);
+        header = copy(header, r.headers, (int32_t)r.header_length);
+    }
+    return 0;
 }

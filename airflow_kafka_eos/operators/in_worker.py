@@ -1,0 +1,99 @@
+"""engine="arrow": what prepare does in its own process instead of a spark-submit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.arguments import check_whole_number
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.load import Engine
+from airflow_kafka_eos.operators.submitting import for_airflow
+from airflow_kafka_eos.spark.dag_file import JOB, function_here
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.hooks import Resolved
+    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.spark.formats.settings import RegistrySettings
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+log = logging.getLogger(__name__)
+
+#: Of one batch of a stream: a worker has a few hundred megabytes to itself, at least.
+BATCH_BYTES = 256 * 1024 * 1024
+
+
+def runner(
+    job: str,
+    job_args: Mapping[str, Any],
+    resolved: Resolved,
+    registry: RegistrySettings | None,
+    store: ManifestStore,
+    *,
+    batch_bytes: int,
+    max_records: int | None,
+    stop: threading.Event,
+) -> Callable[[str, AttemptRef], None]:
+    """What prepares an attempt, given its spec.
+
+    :param stop: ends it between two batches.
+    :raises ConfigurationError: there is no such job: found out before an attempt is taken.
+    """
+    function = _bound(job, job_args)
+
+    def run(spec_text: str, ref: AttemptRef) -> None:
+        from airflow_kafka_eos.arrow.engine import prepare
+        from airflow_kafka_eos.arrow.stream import Bounds
+        from airflow_kafka_eos.spark.spec import ApplicationSpec
+
+        try:
+            prepare(
+                ApplicationSpec.from_json(spec_text),
+                resolved.settings,
+                store,
+                function,
+                bounds=Bounds(batch_bytes, max_records),
+                stop=stop,
+                say=log.info,
+                registry=registry,
+            )
+        except KafkaEosError as e:
+            raise for_airflow(type(e), str(e)) from e
+
+    return run
+
+
+def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[[], Any]:
+    if job != JOB:
+        from airflow_kafka_eos.spark.find_job import find_job
+
+        return partial(find_job(job, where="where prepare runs"), **job_args)
+    # this process has run the DAG file to come to its task
+    function = function_here(job_args["dag_id"], job_args["group_id"])
+    if function is None:
+        raise ConfigurationError(
+            f"the DAG file {job_args['file']} has no load {job_args['group_id']!r} of DAG {job_args['dag_id']!r} when "
+            "prepare's worker reads it",
+            remedy="The file must define the same loads wherever it is read, and not by the host, the time or a random "
+            "number",
+        )
+    return partial(function, **job_args["arguments"])
+
+
+def check_engine(engine: str, sql: Any, max_batch_bytes: Any) -> None:
+    """
+    :raises ConfigurationError: engine="arrow" was asked for, and what only Spark has; or its bound is no number.
+    """
+    if max_batch_bytes is None:
+        raise ConfigurationError("max_batch_bytes=None is no bound", remedy="Set it to a number of bytes")
+    check_whole_number("max_batch_bytes", max_batch_bytes, least=1)
+    if engine != Engine.ARROW:
+        return
+    if sql is not None:
+        raise ConfigurationError(
+            "sql=… is Spark's SQL, and engine='arrow' starts no Spark",
+            remedy="Run the query in a job, such as duckdb.sql('…'), and return what it gives; or use engine='spark'",
+        )

@@ -1,0 +1,315 @@
+"""An operator of the author's that has a load's application run, wherever that is (docs/any-submitter.md).
+
+It opens an attempt at each of its tries (rule: one-application-per-attempt), so that has to happen in its ``execute``,
+right before its own work. Templates are rendered before that, also for people who only look (``airflow tasks render``,
+the UI): so ``{{ kafka_eos.spec }}`` and the like render to a mark, and what they stand for takes the mark's place once
+the attempt is open. What is written and how are the arguments of the task ``collect`` behind it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from types import new_class
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.sdk import BaseOperator, BaseSensorOperator
+
+from airflow_kafka_eos.arguments import shown
+from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors
+from airflow_kafka_eos.operators.collect import CollectLoadOperator
+from airflow_kafka_eos.operators.marks import NAME, Marks, copied, fill_in, may_have_mark
+from airflow_kafka_eos.operators.submitting import asked, for_a_child, manifest_store, what_it_said
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.hooks import Resolved
+    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.operators.preparing import PreparingOperator, Taken
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+#: One of them must reach the application.
+NEEDED = ("spec", "spec_file")
+#: Operators' arguments that have a retry wait for the application of an earlier try, which has another attempt's spec;
+#: or that have the triggerer begin, where nobody opens an attempt. Some are on unless they are given.
+REATTACHING = ("reattach", "reattach_on_restart", "durable", "start_from_trigger")
+#: What the load sets itself.
+_OURS = ("task_id", "trigger_rule", "outlets")
+_SUFFIX = "OfLoad"
+
+
+class OwnSubmitter(BaseOperator):
+    """What :func:`submitter_of` mixes into an operator's class; no name of its own may be one of that class's."""
+
+    #: Whether the Spark driver is a child of the task's process.
+    kafka_eos_runs_here: ClassVar[bool] = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for name in REATTACHING:
+            if kwargs.get(name):
+                raise ConfigurationError(
+                    f"{name}={kwargs[name]!r} of {_of(self)}: a try would not run its own application, but wait for "
+                    "that of an earlier one, whose attempt is over by then",
+                    remedy="Leave it out: it is switched off",
+                )
+            if getattr(self, name, False):
+                setattr(self, name, False)
+        if not any(may_have_mark(self, getattr(self, field, None)) for field in self.template_fields):
+            raise _without_spec(self, f"none of {', '.join(self.template_fields)} names it")
+
+    @property
+    def task_type(self) -> str:
+        """What Airflow's database calls it: by this the plugin's link finds tasks of classes that it cannot know."""
+        return OwnSubmitter.__name__
+
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """Airflow's own, with marks for what is known in ``execute`` alone."""
+        context[NAME] = Marks()
+        super().render_template_fields(context, jinja_env)
+
+    def execute(self, context: Any) -> Any:
+        """Open an attempt, tell the operator of it, and run the operator itself.
+
+        :returns: what the operator returns; None for a load that is decided already, which is not submitted.
+        """
+        collect = _collect(self, context)
+        with collect.as_step(context, "submit") as step:
+            with no_retry_of_terminal_errors():
+                if not fill_in(self, vars(Marks())) & {*NEEDED}:
+                    raise _without_spec(self, "no rendered template field has it")
+                resolved = collect._resolve()
+                store = manifest_store(collect.manifest_dir)
+                taken = collect.take(context, step, resolved, store)
+                if taken.is_done:
+                    collect.was_decided(step, taken)
+                    return None
+            with collect.giving_up(resolved, taken):
+                with no_retry_of_terminal_errors():
+                    _tell(self, context, store, taken)
+                self.log.info("load %s: submitting by %s", taken.ref, _of(self))
+                with _around(self, collect, resolved, store, taken.ref):
+                    returned = super().execute(context)
+            step.done(taken.ref.load, f"{_of(self)} is through")
+            return returned
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        """Airflow's own, behind a deferral: with the attempt that this try has opened before it."""
+        collect = _collect(self, context)
+        with collect.as_step(context, "submit") as step:
+            with no_retry_of_terminal_errors():
+                resolved = collect._resolve()
+                store = manifest_store(collect.manifest_dir)
+                ref = _told(self, context, collect, store)
+                step.attempt = ref.attempt
+            with _around(self, collect, resolved, store, ref):
+                returned = super().resume_execution(next_method, next_kwargs, context)
+            step.done(ref.load, f"{_of(self)} is through")
+            return returned
+
+
+def _collect(task: OwnSubmitter, context: Any) -> CollectLoadOperator:
+    """The task behind it, as it is in this run: a copy, rendered with the submitter's context."""
+    with no_retry_of_terminal_errors():
+        collect: CollectLoadOperator = collect_behind(task).prepare_for_execution()
+        of_collect: Any = {**context, "task": collect}
+        collect.render_template_fields(of_collect)
+        collect.check_key(of_collect)
+        return collect
+
+
+def _tell(task: OwnSubmitter, context: Any, store: ManifestStore, taken: Taken) -> None:
+    """Leave the specification for the application, and name the attempt to the operator."""
+    ref = taken.ref
+    spec_file = store.note_spec(ref, taken.spec)
+    told = {"load": str(ref.load), "ledger_id": ref.ledger_id, "attempt": ref.attempt, "spec_file": spec_file}
+    context["ti"].xcom_push(NAME, told)  # before the operator may defer
+    _name(task, context, ref, taken.spec, spec_file)
+
+
+def _told(task: OwnSubmitter, context: Any, collect: CollectLoadOperator, store: ManifestStore) -> AttemptRef:
+    """What :func:`_tell` has told before the deferral, once more: the operator's fields are rendered anew."""
+    from airflow_kafka_eos.manifest import AttemptRef
+
+    ti = context["ti"]
+    told = ti.xcom_pull(task_ids=ti.task_id, key=NAME, map_indexes=ti.map_index)
+    if told is None:
+        raise UndecidableError(
+            f"{_of(task)} comes back from its deferral, and the XCom {NAME} is gone that said which attempt is its own",
+            remedy="Clear it: it opens a new attempt",
+        )
+    ref = AttemptRef(collect.load_identity, told["ledger_id"], told["attempt"])
+    _name(task, context, ref, store.spec(ref) or "", told["spec_file"])
+    return ref
+
+
+def _name(task: OwnSubmitter, context: Any, ref: AttemptRef, spec: str, spec_file: str) -> None:
+    """Put what is known now in the place of the marks, and of what ``execute`` itself may render."""
+    from airflow_kafka_eos import spark
+    from airflow_kafka_eos.spark.spec_argument import one_word
+
+    context[NAME] = marks = Marks()
+    marks.spec, marks.spec_file = one_word(spec), spec_file
+    marks.application = str(Path(spark.__file__).with_name("application.py"))
+    marks.attempt, marks.python = str(ref.attempt), sys.executable
+    fill_in(task, vars(marks))
+
+
+@contextmanager
+def _around(
+    task: OwnSubmitter, collect: CollectLoadOperator, resolved: Resolved, store: ManifestStore, ref: AttemptRef
+) -> Iterator[None]:
+    """Around the operator's own work: what its driver needs, and the application's own error before its."""
+    try:
+        with for_a_child(_settings(collect, resolved)) if task.kafka_eos_runs_here else nullcontext():
+            yield
+    except (AirflowSkipException, AirflowFailException):
+        raise
+    except Exception as e:
+        said = what_it_said(asked(lambda: store.failure(ref)))
+        if said is None:
+            raise
+        raise said from e
+
+
+def _settings(collect: CollectLoadOperator, resolved: Resolved) -> dict[str, str]:
+    from airflow_kafka_eos.hooks import registry_settings
+    from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
+    from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
+
+    texts = {SETTINGS_VARIABLE: resolved.settings.to_json()}
+    if collect.registry_conn_id:
+        texts[REGISTRY_VARIABLE] = registry_settings(collect.registry_conn_id).to_json()
+    return texts
+
+
+def _of(task: BaseOperator) -> str:
+    return f"{task.operator_name} {task.task_id}"
+
+
+def _without_spec(task: BaseOperator, where: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{_of(task)} is not told what to load: {where}",
+        remedy="Hand the packaged application its argument --spec {{ kafka_eos.spec }}, or --spec "
+        "@{{ kafka_eos.spec_file }}, in a field that is templated",
+    )
+
+
+@cache
+def submitter_of(operator: type[BaseOperator], *, runs_here: bool = False) -> Any:
+    """A class of the same operator that opens an attempt of its load at each try, and has it written.
+
+    ::
+
+        submit = submitter_of(LivyOperator)(task_id="submit", args=["--spec", "{{ kafka_eos.spec }}"], ...)
+        begin >> submit >> CollectLoadOperator(task_id="collect", ...) >> decide
+
+    In its templates ``kafka_eos`` has ``spec``, ``spec_file``, ``application``, ``attempt`` and ``python``
+    (docs/any-submitter.md).
+
+    :param operator: its class, not an operator: BashOperator.
+    :param runs_here: the Spark driver is a child of the task's process, as behind a BashOperator with spark-submit in
+        client mode: it gets the Kafka settings by its environment, and ends when the task is gone. Else the platform
+        gives it the settings.
+    :raises ConfigurationError: it is no class of an operator, or one of a load's own.
+    """
+    if not (inspect.isclass(operator) and issubclass(operator, BaseOperator)):
+        raise ConfigurationError(
+            f"{shown(operator)} is no operator's class", remedy="Pass the class itself, such as BashOperator"
+        )
+    if issubclass(operator, (LoadOperator, OwnSubmitter)):
+        raise ConfigurationError(
+            f"{operator.__name__} is a step of a load already", remedy="Pass the class that it is made of"
+        )
+    if issubclass(operator, BaseSensorOperator):
+        raise ConfigurationError(
+            f"{operator.__name__} is a sensor: it would open an attempt each time that it looks",
+            remedy="Submit with an operator, and put the sensor between it and collect",
+        )
+    members = {
+        "kafka_eos_runs_here": runs_here,
+        "custom_operator_name": getattr(operator, "custom_operator_name", operator.__name__),  # in Airflow's UI
+        "__module__": __name__,
+        "__doc__": operator.__doc__,
+    }
+    return new_class(operator.__name__ + _SUFFIX, (OwnSubmitter, operator), exec_body=lambda ns: ns.update(members))
+
+
+class Submit:
+    """Which operator submits a load's application, and what else its class is called with.
+
+    ::
+
+        submit=Submit(
+            BashOperator,
+            runs_here=True,
+            bash_command="spark-submit --master 'local[2]' {{ kafka_eos.application }} --spec {{ kafka_eos.spec }}",
+        )
+
+    :param operator: its class: LivyOperator, BashOperator, or your own.
+    :param runs_here: the Spark driver is a child of the task's process, as behind a BashOperator with spark-submit in
+        client mode: it gets the Kafka settings by its environment, and ends when the task is gone. Else the platform
+        gives it the settings.
+    :param arguments: what the class is called with; ``task_id`` is the load's.
+    :raises ConfigurationError: see :func:`submitter_of`; or an argument is the load's own.
+    """
+
+    def __init__(self, operator: type[BaseOperator], /, *, runs_here: bool = False, **arguments: Any) -> None:
+        self._make: Callable[..., OwnSubmitter] = submitter_of(operator, runs_here=runs_here)
+        taken = sorted(arguments.keys() & {*_OURS})
+        if taken:
+            raise ConfigurationError(
+                f"Submit({operator.__name__}, …) has {taken[0]}={shown(arguments[taken[0]])}, which the load sets",
+                remedy="Leave it out: what the load promises stands on how it sets it. Assets go into its outlets",
+            )
+        self._arguments = arguments
+
+    def task(self) -> OwnSubmitter:
+        """A task of it, in the group that is open; what one load's operator makes of its arguments no other sees."""
+        return self._make(**copied(self._arguments), task_id="submit", trigger_rule="all_success", outlets=[])
+
+
+def collect_behind(submit: BaseOperator) -> CollectLoadOperator:
+    """The task that collects what this one has had written; its arguments say what that is. No I/O.
+
+    :raises ConfigurationError: there is none right behind it, or several.
+    """
+    behind = [task for task in submit.downstream_list if isinstance(task, CollectLoadOperator)]
+    if len(behind) != 1:
+        raise ConfigurationError(
+            f"{len(behind)} tasks right behind {submit.task_id} are a CollectLoadOperator",
+            remedy="Wire begin >> submit >> collect in one task group: collect has the arguments of the load",
+        )
+    return behind[0]
+
+
+def check_shared(submit: OwnSubmitter, collect: CollectLoadOperator) -> None:
+    """
+    :raises ConfigurationError: the driver runs elsewhere, and the manifests would be in a folder of this host's.
+    """
+    if not submit.kafka_eos_runs_here and not collect.manifest_dir:
+        raise ConfigurationError(
+            f"{_of(submit)} has the Spark driver run elsewhere, and there is no manifest_dir that it and Airflow share",
+            remedy="Set manifest_dir to s3://bucket/folder or the like, or to a folder that all hosts mount. If the "
+            "driver is a child of the task's process: Submit(…, runs_here=True)",
+        )
+
+
+def put_before(submit: OwnSubmitter, collect: PreparingOperator) -> None:
+    """Have it run before collect, and behind all that the load's arguments come from; what is so already stays."""
+    for task in collect.upstream_list:
+        if task is not submit and task.task_id not in submit.upstream_task_ids:
+            task >> submit
+    if submit.task_id not in collect.upstream_task_ids:
+        submit >> collect
+
+
+def submitter_before(collect: BaseOperator) -> OwnSubmitter | None:
+    """The task whose application this one collects; None where it has none, or it is not known which. No I/O."""
+    before = [task for task in collect.upstream_list if isinstance(task, OwnSubmitter)]
+    return before[0] if len(before) == 1 else None

@@ -1,0 +1,68 @@
+"""The examples of docs/any-submitter.md, by the providers' own operators, where they are installed.
+
+CI has none of these providers: they bring 300 MB of clients. `pip install` those that the page names, then run this.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_kafka_eos import ExactlyOnceLoad, Submit
+from airflow_kafka_eos.operators.marks import Marks
+
+PAGE = Path(__file__).parents[2] / "docs" / "any-submitter.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLES = [code for code in BLOCKS if "\nsubmit = Submit(" in code]
+#: Where each operator keeps what it sends.
+SENT = {
+    "SparkKubernetesOperator": "template_spec",
+    "DatabricksSubmitRunOperator": "json",
+    "EmrAddStepsOperator": "steps",
+    "DataprocSubmitJobOperator": "job",
+    "LivyOperator": "spark_params",
+}
+
+
+def imported(code: str) -> tuple[str, str]:
+    """The module and the operator that an example is of."""
+    (found,) = [node for node in ast.parse(code).body if isinstance(node, ast.ImportFrom)]
+    return str(found.module), found.names[0].name
+
+
+def is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("code", EXAMPLES, ids=lambda code: imported(code)[1])
+def test_it_parses_and_its_spec_reaches_the_application(code: str) -> None:
+    module, name = imported(code)
+    if not is_there(module):
+        pytest.skip(f"{module} is not installed")
+    space: dict[str, Any] = {"Submit": Submit}
+    exec(compile(code, PAGE.name, "exec"), space)
+    with DAG("example", schedule=None, start_date=datetime(2026, 1, 1)):
+        load = ExactlyOnceLoad(
+            "load", topics=["orders"], job="orders.py", manifest_dir="s3://lake/kafka-eos", submit=space["submit"]
+        )
+    assert load.submit is not None
+    load.submit.render_template_fields({"dag_run": None, "params": {}, "ti": None})
+    sent = repr(getattr(load.submit, SENT[name]))
+    assert Marks().spec in sent or f"@{Marks().spec_file}" in sent
+    assert "{{ kafka_eos" not in sent and not getattr(load.submit, "durable", False)
+    if name.startswith("Databricks"):
+        assert "{{secrets/kafka/eos}}" in sent
+
+
+def test_each_operator_of_the_page_has_an_example() -> None:
+    assert {imported(code)[1] for code in EXAMPLES} == SENT.keys()

@@ -1,0 +1,1 @@
+"""``make matrix``: the versions that docs/compatibility.md promises, each in environments of its own."""
