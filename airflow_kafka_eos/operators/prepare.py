@@ -175,10 +175,23 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
         """Whether spark-submit leaves the driver to its platform, which is asked for it afterwards.
 
         What is to run on this host when the driver is over, a retry on another one would not find.
+
+        :raises ConfigurationError: that was asked for, and cannot be.
         """
-        if self.engine != Engine.SPARK or self.post_submit_commands:
+        if self.engine != Engine.SPARK:
             return False
         hook = self._get_hook()
+        try:
+            if self._yarn_track_via_rm_api:
+                hook._validate_yarn_track_via_rm_api_config()
+            if self._track_driver_via_k8s_api:
+                hook._validate_track_driver_via_k8s_api_config()
+        except ValueError as e:
+            raise ConfigurationError(
+                f"the driver cannot be waited for: {e}", remedy="Correct that, or leave the argument out"
+            ) from e
+        if self.post_submit_commands:
+            return False
         return hook._should_track_yarn_application_via_rm_api() or hook._should_track_driver_via_k8s_api()
 
     def _submitted(self, store: ManifestStore, taken: Taken, application: str, go: str) -> tuple[str, bool]:

@@ -65,15 +65,6 @@ OF_REATTACHING: tuple[Mutation, ...] = (
     ),
     Mutation(
         _RULE,
-        "begun-by-who-comes-back",
-        "who comes back takes over, and submits nothing",
-        _OPERATORS + "reattaching.py",
-        "            method_name=self.collected.__name__,\n",
-        '            method_name="execute",\n',
-        (_STEPS + "test_who_comes_back_defers_no_more_and_submits_nothing",),
-    ),
-    Mutation(
-        _RULE,
         "aborted-attempt-waited-for",
         "an attempt that was aborted meanwhile is over",
         _OPERATORS + "reattaching.py",
@@ -86,7 +77,8 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         "platform-before-manifest",
         "what an application has left counts, whether its platform answers or not",
         _OPERATORS + "application_watch.py",
-        "        if self.has_left_word():\n            return None\n        status, may_run = self._status(self._application)\n",
+        "        if self.has_left_word():\n            return None\n"
+        "        status, may_run = self._status(self._application)\n",
         "        status, may_run = self._status(self._application)\n",
         (_STEPS + "test_what_is_done_stays_so_when_its_platform_cannot_be_asked",),
     ),
