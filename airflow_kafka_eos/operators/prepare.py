@@ -150,7 +150,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             store = manifest_store(self.manifest_dir)
             run = self._runner(resolved, registry, store, context)
             go = this_go(context, self) if self._is_tracked() else None
-            waited = None if go is None else self.reattached(context, step, resolved, store)
+            waited = None if go is None else self.reattached(context, step, resolved, store, go)
             if waited is not None:
                 return self.waited_for(context, step, resolved, store, waited, may_defer=True)
             taken = self.take(context, step, resolved, store)

@@ -68,16 +68,16 @@ class ReattachingOperator(PreparingOperator):
         """Seconds between two looks."""
         return self.shortest_poll_s
 
-    def reattached(self, context: Any, step: Step, resolved: Resolved, store: ManifestStore) -> Waited | None:
-        """The attempt of an earlier try of this very go, where its application is at work or done; else None.
+    def reattached(
+        self, context: Any, step: Step, resolved: Resolved, store: ManifestStore, go: str
+    ) -> Waited | None:
+        """The attempt of an earlier try, where its application is at work or done; else None.
 
         Nothing is written, in the ledger neither.
 
+        :param go: see :func:`this_go`.
         :raises TransientError: it is not known, so nothing may be submitted.
         """
-        go = this_go(context, self)
-        if go is None:
-            return None
         with resolved.session(self.namespace) as session:
             found = self._submitted_before(session, store, go)
             if found is None:

@@ -50,7 +50,7 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         "retry-begins-anew",
         "a retry looks for the application of the try before",
         _OPERATORS + "prepare.py",
-        "waited = None if go is None else self.reattached(context, step, resolved, store)",
+        "waited = None if go is None else self.reattached(context, step, resolved, store, go)",
         "waited = None",
         (_STEPS + "test_a_retry_waits_for_the_very_application_and_the_load_is_there_once",),
     ),
