@@ -82,9 +82,13 @@ class ApplicationWatch:
         return f"the last word of {self._application}, which is {status}"
 
     def has_left_word(self) -> bool:
-        """A manifest or a tombstone, its error, or somebody's note that it is to stop."""
+        """A manifest, its error, or somebody's note that it is to stop. A tombstone is not the last word of it: that is
+        why it has failed.
+        """
         store, ref = self._store, self._ref
-        return store.is_written(ref) or store.failure(ref) is not None or store.superseded_by(ref) is not None
+        if store.is_written(ref) and not store.is_given_up(ref):
+            return True
+        return store.failure(ref) is not None or store.superseded_by(ref) is not None
 
 
 def status_by_spark_submit(operator: Any) -> Callable[[str], Status]:

@@ -281,8 +281,9 @@ def left(store: ManifestStore, ref: AttemptRef, application: str, lost: str | No
     :param lost: the platform's state of one that has left nothing.
     :raises AirflowException: the application's own error, or that it has none.
     """
-    if store.is_written(ref):
+    if store.is_written(ref) and not store.is_given_up(ref):
         return store.read(ref)
+    # nothing of this is final: the next try opens an attempt of its own, unless the application's error says otherwise
     said = what_it_said(store.failure(ref))
     if said is not None:
         raise said

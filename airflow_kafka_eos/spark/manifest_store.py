@@ -151,6 +151,11 @@ class ManifestStore:
             return False
         return self._create(ref, "json", manifest.dump_given_up(ref, reason))
 
+    def is_given_up(self, ref: AttemptRef) -> bool:
+        """Whether :meth:`give_up` has left its tombstone: its application is about to fail."""
+        text = self._read(ref, "json")
+        return text is not None and manifest.is_given_up(text)
+
     def note_ran_once(self, ref: AttemptRef) -> None:
         """The application's word, when its write is over: Spark has run no stage again, and no task twice at once."""
         self._create(ref, "once", _mark())
