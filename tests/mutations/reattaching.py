@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _OPERATORS = "airflow_kafka_eos/operators/"
 _STEPS = "tests/airflow/test_reattaching_steps.py::"
+_WATCH = "tests/adapters/test_application_watch.py::"
 _RULE = "reattach-to-its-own"
 
 OF_REATTACHING: tuple[Mutation, ...] = (
@@ -80,7 +81,7 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         "        if self.has_left_word():\n            return None\n"
         "        status, may_run = self._status(self._application)\n",
         "        status, may_run = self._status(self._application)\n",
-        (_STEPS + "test_what_is_done_stays_so_when_its_platform_cannot_be_asked",),
+        (_WATCH + "test_what_it_has_left_counts_and_no_platform_is_asked",),
     ),
     Mutation(
         _RULE,
@@ -89,7 +90,25 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         _OPERATORS + "application_watch.py",
         "            if self._failed < MOST_FAILED:\n                return text\n",
         '            self.lost = "unknown"\n            return None\n',
-        (_STEPS + "test_a_retry_that_cannot_ask_waits_and_begins_nothing",),
+        (_WATCH + "test_a_look_that_fails_is_no_end_and_so_many_in_a_row_are_an_error",),
+    ),
+    Mutation(
+        _RULE,
+        "late-word-not-read",
+        "what it has left while its platform was asked counts",
+        _OPERATORS + "application_watch.py",
+        "        if self.has_left_word():  # meanwhile\n            return None\n",
+        "",
+        (_WATCH + "test_what_it_has_left_while_its_platform_was_asked_counts",),
+    ),
+    Mutation(
+        _RULE,
+        "tombstone-taken-for-the-last-word",
+        "an application that has given up is about to say why",
+        _OPERATORS + "application_watch.py",
+        "if store.is_written(ref) and not store.is_given_up(ref):",
+        "if store.is_written(ref):",
+        (_WATCH + "test_a_tombstone_is_not_the_last_word",),
     ),
     Mutation(
         _RULE,
