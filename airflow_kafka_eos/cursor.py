@@ -44,8 +44,8 @@ class Cursor:
         newest = Watermark("shop", "SELECT max(id) FROM orders")
         ExactlyOnceLoad("load", …, cursor=Cursor(source=newest, first_since=0))
 
-    The job gets ``since`` and ``until`` beside its own arguments: what lies behind the one, and not behind the other, is
-    the load. One cursor per load name. A run whose conf has ``cursor_range`` (since and until) reads that range, and
+    The job gets ``since`` and ``until`` beside its own arguments: what lies behind the one, and not behind the other,
+    is the load. One cursor per load name. A run whose conf has ``cursor_range`` (since and until) reads that range, and
     leaves the cursor where it is.
 
     :param source: says where a range ends, before the job runs: :class:`~airflow_kafka_eos.sources.KafkaOffsets`,

@@ -176,7 +176,7 @@ def _order(since: Any, until: Any, what: str, at: str) -> int:
     if isinstance(since, Mapping):
         return _order_of_dicts(since, until, what, at)
     if isinstance(since, int):
-        return (until > since) - (until < since)
+        return _sign(since, until)
     first, second = _moment(since), _moment(until)
     if first is None or second is None:
         if since == until:
@@ -186,6 +186,10 @@ def _order(since: Any, until: Any, what: str, at: str) -> int:
             remedy="It names something else now, such as a topic that was made anew. Look what that means for what was "
             "not read yet, then set the cursor: `airflow-kafka-eos cursors set`",
         )
+    return _sign(first, second)
+
+
+def _sign(first: Any, second: Any) -> int:
     return int(second > first) - int(second < first)
 
 

@@ -270,8 +270,8 @@ def _why_empty(row: RangeRow, attempt: AttemptRow) -> str:
     if not attempt.records or position.is_behind(row.until, row.since, "the range"):
         return ""
     return (
-        f"its range is empty, it begins and ends at {position.dump(row.until)}, and it has {attempt.records:,} records: "
-        "the job reads more than its range"
+        f"its range is empty, it begins and ends at {position.dump(row.until)}, and it has {attempt.records:,} "
+        "records: the job reads more than its range"
     )
 
 

@@ -268,7 +268,7 @@ leases = Table(
 
 
 #: Where the next range of a load name begins (docs/adr/0035). ``moves`` counts whatever changes what a range rests on;
-#: ``load_id`` is of the load that took a range last, of which no other one may be undecided or unverified meanwhile.
+#: ``load_id`` is of the load that took a range last: no other one takes one before that is through.
 cursors = Table(
     "kafka_eos_cursors",
     metadata,
@@ -288,8 +288,8 @@ cursors = Table(
     Column("reason", _text(), nullable=False),
     UniqueConstraint("namespace", "load_name", name="uq_kafka_eos_cursors_name"),
 )
-#: What an attempt reads (rule: range-is-pinned). ``until_position`` is known once it is chosen; ``moves`` is the cursor's
-#: count when the range was taken, NULL where somebody has named it.
+#: What an attempt reads (rule: range-is-pinned). ``until_position`` is known once it is chosen; ``moves`` is the
+#: cursor's count when the range was taken, NULL where somebody has named it.
 ranges = Table(
     "kafka_eos_ranges",
     metadata,

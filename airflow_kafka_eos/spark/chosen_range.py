@@ -1,7 +1,7 @@
 """What a job with a cursor returns beside its data: where its range ends, noted before anything is written.
 
-Rule: range-is-pinned. The note is create-only and of one attempt, so of the one application that has claimed it; Airflow
-takes it into the ledger with the manifest, or for the next attempt.
+Rule: range-is-pinned. The note is create-only and of one attempt, so of the one application that has claimed it;
+Airflow takes it into the ledger with the manifest, or for the next attempt.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ class ManifestStore:
         """
         if not self._create(ref, "until", position):
             raise UndecidableError(
-                "where the attempt's range ends was noted before", remedy="Clear prepare: it opens a new attempt", **ref.ids
+                "where the attempt's range ends was noted before",
+                remedy="Clear prepare: it opens a new attempt",
+                **ref.ids,
             )
 
     def until(self, ref: AttemptRef) -> str | None:

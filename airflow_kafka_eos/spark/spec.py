@@ -24,7 +24,7 @@ class ApplicationSpec:
         and returns a DataFrame. Exactly one of ``job`` and ``sql`` is set.
     :param sql: a SQL text; ``job_args`` are its named parameters (``:name``).
     :param value_format: how values are made of the DataFrame's columns.
-    :param range: of a load with a cursor, ``since`` and ``until``, positions as JSON; ``until`` None: the job chooses it.
+    :param range: of a load with a cursor, ``since`` and ``until``; where ``until`` is None, the job chooses it.
     """
 
     options: WriteOptions
