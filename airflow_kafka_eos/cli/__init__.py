@@ -69,7 +69,17 @@ def _run(argv: list[str], prog: str) -> int:
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """All commands."""
     from airflow_kafka_eos import __version__
-    from airflow_kafka_eos.cli import cleanup, cursors, doctor, examples, ids, ledger, loads, local, transactions
+    from airflow_kafka_eos.cli import (
+        cleanup,
+        cursors,
+        doctor,
+        examples,
+        ids,
+        ledger,
+        loads,
+        local,
+        transactions,
+    )
     from airflow_kafka_eos.cli.terminal import EXPLAINED
 
     every = argparse.ArgumentParser(

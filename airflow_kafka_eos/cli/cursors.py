@@ -86,8 +86,8 @@ def _show(arguments: argparse.Namespace) -> int:
     if show(arguments, _cursor(row)):
         at = shlex.quote(position.dump(row.position))
         print(
-            f"\nto set it: airflow-kafka-eos cursors set {shlex.quote(row.load_name)} --expect {at} --moves {row.moves} "
-            "--to … --reason …"
+            f"\nto set it: airflow-kafka-eos cursors set {shlex.quote(row.load_name)} --expect {at} "
+            f"--moves {row.moves} --to … --reason …"
         )
     return FOUND if row.doubt else OK
 
