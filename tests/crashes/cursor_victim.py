@@ -1,7 +1,7 @@
 """Loads with a cursor, each in a process of its own that may be killed at any of its steps.
 
 A line of JSON on stdin is a list of orders, which run at the same time; the answer is how each ended, and how many
-places it has passed at which it could have been killed. This process imports everything once, and does nothing but fork.
+places it has passed at which it could have been killed. This process imports all once, and does nothing but fork.
 """
 
 from __future__ import annotations
