@@ -124,10 +124,11 @@ class Watermark:
 
     def _asked(self) -> Any:
         from sqlalchemy import create_engine, text
-        from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
         from sqlalchemy.pool import NullPool
 
         from airflow_kafka_eos.hooks import ledger_url
+        from airflow_kafka_eos.ledger.database import is_passing, is_refused, is_wrong_sql
         from airflow_kafka_eos.ledger.location import parse, scrub
 
         url = parse(ledger_url(BaseHook.get_connection(self.conn_id)))
@@ -136,10 +137,12 @@ class Watermark:
             with create_engine(url, poolclass=NullPool).connect() as connection:
                 row = connection.execute(text(self.sql)).first()
             return None if row is None else _only(row, self.sql)
-        except (OperationalError, InterfaceError) as e:
-            problem, said = SourceUnavailableError, scrub(str(e.orig), url)
+        except DBAPIError as e:
+            said = scrub(str(e.orig), url)
+            if is_passing(e) and not (is_wrong_sql(e) or is_refused(e)):
+                problem = SourceUnavailableError
         except SQLAlchemyError as e:
-            said = scrub(str(getattr(e, "orig", e)), url)
+            said = scrub(str(e), url)
         # outside of the except blocks: the driver's own exception may quote the URL
         raise problem(
             f"connection {self.conn_id!r} does not answer {self.sql!r}: {said}",

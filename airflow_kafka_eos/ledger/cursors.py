@@ -9,6 +9,7 @@ round; the row of the load that holds a cursor is only read.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
@@ -17,11 +18,13 @@ from airflow_kafka_eos import position
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.queries import Locked, now
+from airflow_kafka_eos.ledger.queries import Locked, now, slices
 from airflow_kafka_eos.ledger.rows import AttemptRow, CursorRow, RangeRow, read_row
 from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 
+#: Values in one IN (...): databases have a limit.
+_AT_ONCE = 500
 _LOOK = (
     "Compare topics and source: where does what is loaded end? Set the cursor there, by `airflow-kafka-eos cursors "
     "show` and `cursors set`; then clear begin"
@@ -191,18 +194,18 @@ def range_row(connection: Connection, load: LoadIdentity, number: int) -> RangeR
     return next((one for one in ranges_of(connection, load) if one.attempt == number), None)
 
 
-def decided_keys(connection: Connection, namespace: str, name: str) -> set[str]:
-    """Keys of the loads of a name that are decided to be committed."""
+def decided_keys(connection: Connection, namespace: str, name: str, keys: Collection[str]) -> set[str]:
+    """Those of the keys whose loads, of that name, are decided to be committed."""
+    of = t.loads.c
     query = (
-        select(t.loads.c.load_key)
-        .join(t.decisions, t.decisions.c.load_id == t.loads.c.id)
-        .where(
-            t.loads.c.namespace == namespace,
-            t.loads.c.name == name,
-            t.decisions.c.verdict == Verdict.COMMIT.value,
-        )
+        select(of.load_key)
+        .join(t.decisions, t.decisions.c.load_id == of.id)
+        .where(of.namespace == namespace, of.name == name, t.decisions.c.verdict == Verdict.COMMIT.value)
     )
-    return set(connection.execute(query).scalars())
+    found: set[str] = set()
+    for some in slices(sorted(keys), _AT_ONCE):
+        found |= set(connection.execute(query.where(of.load_key.in_(some))).scalars())
+    return found
 
 
 # -- what may be taken -----------------------------------------------------------------------------------------------

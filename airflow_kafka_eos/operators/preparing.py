@@ -354,7 +354,8 @@ class PreparingOperator(LoadOperator):
         return Wanted(self.cursor, found)
 
     def _arguments_sha256(self) -> str | None:
-        if not self._follow_from_run:
+        # what a load with a cursor reads, its arguments do not say
+        if not self._follow_from_run or self.cursor is not None:
             return None
         return digest_of(
             job=self.job,

@@ -50,7 +50,8 @@ def test_a_cursor_in_doubt_is_shown_by_the_exit_code(own: Ledger, command: Comma
 
 def test_what_is_no_position_is_refused(own: Ledger, command: Command) -> None:
     seen = cursor(own)
-    given = ("cursors", "set", NAME, *OF, "--expect", "10", "--moves", str(seen.moves), "--reason", "x", "--yes", "--to")
+    moves = ("--moves", str(seen.moves))
+    given = ("cursors", "set", NAME, *OF, "--expect", "10", *moves, "--reason", "x", "--yes", "--to")
     for to in ("", "None", "{{ x }}", '"20"', "1.5", "null", "2026-01-01"):
         assert command(*given, to).code == 2, to
     assert cursor(own) == seen

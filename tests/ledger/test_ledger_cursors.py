@@ -422,7 +422,7 @@ def test_cursors_are_listed(ledger: Ledger) -> None:
     commit(ledger, A, 10)
     assert [row.position for row in ledger.cursors()] == [10]
     assert ledger.cursors("other") == []
-    assert ledger.decided_keys(LOAD.namespace, NAME) == {"a"}
+    assert ledger.decided_keys(LOAD.namespace, NAME, ["a", "b"]) == {"a"}
 
 
 def test_a_ledger_of_before_gets_the_tables(url: str) -> None:

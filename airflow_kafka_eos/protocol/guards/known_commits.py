@@ -37,7 +37,7 @@ def check_name_known(session: Session, load: LoadIdentity) -> None:
     own = namespace, name, ledger_id
     keys = {one.load.key for one in parsed if (one.load.namespace, one.load.name, one.ledger_id) == own}
     # asked behind the listing: what is decided meanwhile is known (rule: decide-before-kafka)
-    unknown = sorted(keys - session.ledger.decided_keys(namespace, name)) if keys else []
+    unknown = sorted(keys - session.ledger.decided_keys(namespace, name, keys)) if keys else []
     if unknown:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise InDoubtError(
