@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.cursor import Cursor
     from airflow_kafka_eos.decorator import exactly_once_load
     from airflow_kafka_eos.operators.own_submitter import Submit
-    from airflow_kafka_eos.sources import KafkaOffsets, Watermark
+    from airflow_kafka_eos.sources import DeltaVersions, KafkaOffsets, Watermark
     from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 __version__ = "0.1.0.dev0"
 __all__ = [
     "Checks",
     "Cursor",
+    "DeltaVersions",
     "ExactlyOnceLoad",
     "KafkaOffsets",
     "Submit",
@@ -27,6 +28,7 @@ __all__ = [
 _MODULES = {
     "Checks": "argument_groups",
     "Cursor": "cursor",
+    "DeltaVersions": "sources",
     "ExactlyOnceLoad": "task_group",
     "KafkaOffsets": "sources",
     "Submit": "operators.own_submitter",

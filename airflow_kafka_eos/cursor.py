@@ -48,9 +48,9 @@ class Cursor:
     is the load. One cursor per load name. A run whose conf has ``cursor_range`` (since and until) reads that range, and
     leaves the cursor where it is.
 
-    :param source: says where a range ends, before the job runs: :class:`~airflow_kafka_eos.sources.KafkaOffsets`,
-        :class:`~airflow_kafka_eos.sources.Watermark`, or your own (:class:`Source`). None: the job does. It is called
-        with ``until=None`` then, and returns the data and ``until``; a retry is called with that very ``until``.
+    :param source: says where a range ends, before the job runs: ``KafkaOffsets``, ``Watermark``, ``DeltaVersions``, or
+        your own (:class:`Source`). None: the job does. It is called with ``until=None`` then, and returns the data
+        and ``until``; a retry is called with that very ``until``.
     :param first_since: where the first range of all begins; None: the job, or the source, knows. ``sql=`` needs one.
     :param since: with ``until``, a range by name, for a backfill; the cursor is not moved. (templated)
     :param until: see ``since``. (templated)
@@ -75,7 +75,7 @@ class Cursor:
         if self.source is not None and not isinstance(self.source, Source):
             raise ConfigurationError(
                 f"Cursor(source={shown(self.source)}) has no bounds(since) and check(since, until)",
-                remedy="Use KafkaOffsets, Watermark, or a class with both (docs/cursors.md)",
+                remedy="Use KafkaOffsets, Watermark, DeltaVersions, or a class with both (docs/cursors.md)",
             )
         if self.first_since is not None:
             position.checked(self.first_since, "first_since")

@@ -1,11 +1,11 @@
-"""Sources of a cursor that are ready-made: offsets of Kafka topics, and the largest value of a column.
+"""Sources of a cursor that are ready-made: offsets of Kafka topics, the largest value of a column, a Delta table.
 
 Each answers where its range ends in Airflow's worker, before the job runs (docs/cursors.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from airflow.sdk import BaseHook
 from airflow_kafka_eos import position
 from airflow_kafka_eos.arguments import check_text, check_topics
 from airflow_kafka_eos.errors import ConfigurationError, SourceUnavailableError
+from airflow_kafka_eos.extras import needed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,6 +149,86 @@ class Watermark:
             f"connection {self.conn_id!r} does not answer {self.sql!r}: {said}",
             remedy="Correct the query, or try again",
         )
+
+
+class DeltaVersions:
+    """A Delta table, by its versions; with its change data feed for ``engine="arrow"``.
+
+    ::
+
+        source = DeltaVersions("s3://lake/orders", storage_options={"region": "eu-central-1"})
+        ExactlyOnceLoad("load", …, cursor=Cursor(source=source))
+
+    A position is ``{"version": 7, "table_id": "…"}``: the range from version 3 to 7 is what versions 4 to 7 have
+    changed. The first one begins before version 0. Needs the package deltalake (extra ``delta``) in Airflow's worker; a
+    Spark job reads with ``startingVersion`` since + 1 and ``endingVersion`` until.
+
+    :param path: of the table, as deltalake takes it.
+    :param storage_options: see deltalake; a function that makes them is called when the table is opened.
+    """
+
+    def __init__(
+        self, path: str, storage_options: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None
+    ) -> None:
+        check_text("path", path, required=True)
+        self.path, self._options = path, storage_options
+
+    def bounds(self, since: Any) -> tuple[Any, Any]:
+        """See :class:`~airflow_kafka_eos.cursor.Source`.
+
+        :raises ConfigurationError: another table is there by now; or there is none.
+        """
+        table = self._table()
+        first, now = _delta(since), {"version": int(table.version()), "table_id": str(table.metadata().id)}
+        if first is None:
+            return {"version": -1, "table_id": now["table_id"]}, now
+        position.is_behind(now, first, f"the range of {self.path}")  # another id has no order
+        return first, now
+
+    def check(self, since: Any, until: Any) -> None:
+        """See :class:`~airflow_kafka_eos.cursor.Source`."""
+        self.bounds(until)
+
+    def read(self, since: Mapping[str, Any], until: Mapping[str, Any]) -> Any:
+        """What the versions of a range have changed, for a job of ``engine="arrow"``: deltalake's ``load_cdf``.
+
+        It has the table's columns, ``_change_type``, ``_commit_version`` and ``_commit_timestamp``. The table needs
+        ``delta.enableChangeDataFeed``.
+        """
+        table = self._table()
+        if since["version"] == until["version"]:
+            return _nothing(table)
+        return table.load_cdf(starting_version=since["version"] + 1, ending_version=until["version"])
+
+    def _table(self) -> Any:
+        with needed("a cursor on a Delta table"):
+            from deltalake import DeltaTable
+            from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        options = self._options() if callable(self._options) else self._options
+        try:
+            return DeltaTable(self.path, storage_options=None if options is None else dict(options))
+        except TableNotFoundError as e:
+            raise ConfigurationError(f"there is no Delta table {self.path}: {e}", remedy="Correct the path") from e
+        except (DeltaError, OSError) as e:
+            raise SourceUnavailableError(f"the Delta table {self.path} cannot be opened: {e}", remedy="Look why") from e
+
+
+def _nothing(table: Any) -> Any:
+    import pyarrow as pa
+
+    every = pa.RecordBatchReader.from_stream(table.load_cdf(starting_version=table.version()))
+    return pa.RecordBatchReader.from_batches(every.schema, iter(()))
+
+
+def _delta(since: Any) -> dict[str, Any] | None:
+    if since is None:
+        return None
+    if not isinstance(since, Mapping) or not {"version"} <= {*since} <= {"version", "table_id"}:
+        raise ConfigurationError(
+            f"{since!r:.200} is no position of a Delta table", remedy='Write {"version": 7}, best with its "table_id"'
+        )
+    return dict(since)
 
 
 def _only(row: Any, sql: str) -> Any:

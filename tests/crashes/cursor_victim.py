@@ -157,7 +157,7 @@ class Places:
             self.passing()
             return answer
 
-        Database.write = written  # type: ignore[method-assign]
+        Database.write = written  # type: ignore[assignment, method-assign]
         for owner, name in ((Wire, "_send"), (ManifestStore, "_create")):
             setattr(owner, name, self._around(getattr(owner, name)))
 

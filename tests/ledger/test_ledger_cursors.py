@@ -333,7 +333,8 @@ def test_doubt_stops_a_decision_too(ledger: Ledger) -> None:
 
 
 def test_a_person_sets_what_he_has_seen(ledger: Ledger) -> None:
-    seen = commit(ledger, A, 10) and cursor(ledger)
+    commit(ledger, A, 10)
+    seen = cursor(ledger)
     commit(ledger, B, 20)
     with pytest.raises(ConfigurationError, match="it has moved"):
         put(ledger, 5, seen)
@@ -370,7 +371,7 @@ def test_a_load_under_way_is_not_decided_once_a_person_has_set_the_cursor(ledger
 @pytest.mark.parametrize("round_", range(5))
 def test_of_loads_that_come_at_once_one_has_the_cursor(ledger: Ledger, url: str, round_: int) -> None:
     numbers = {of: submit(ledger, of) for of in (A, B, C)}
-    barrier, found = threading.Barrier(3), []
+    barrier, found = threading.Barrier(3), list[RangeRow | type[KafkaEosError]]()
 
     def one(of: LoadIdentity) -> None:
         with Ledger.open(url) as own:
@@ -391,9 +392,10 @@ def test_of_loads_that_come_at_once_one_has_the_cursor(ledger: Ledger, url: str,
 
 def test_a_person_and_a_decision_at_once(ledger: Ledger, url: str) -> None:
     """One of both, never half of each: behind the decision the person is refused, behind the person the decision."""
-    seen = take(ledger, A, 10) and cursor(ledger)
+    take(ledger, A, 10)
+    seen = cursor(ledger)
     prepare(ledger, A, 1)
-    barrier, found = threading.Barrier(2), {}
+    barrier, found = threading.Barrier(2), dict[str, Any]()
 
     def run(name: str, call: Callable[[Ledger], Any]) -> None:
         with Ledger.open(url) as own:
