@@ -8,6 +8,7 @@ does what shares one Airflow. (Not by xdist's own groups: 3.8 marks them where p
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from functools import cache
@@ -59,6 +60,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # many wait longer for one thing than the five minutes that pyproject.toml gives a test
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(LONG_SECONDS))
+    if math.isfinite(UNTIL):
+        # not the same ones too late in each run; in the same order in all processes of one
+        files = sorted({item.path for item in items})
+        first = files[int(UNTIL) % len(files)]
+        items.sort(key=lambda item: item.path < first)
 
 
 # first: before a fixture starts an Airflow
