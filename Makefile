@@ -18,8 +18,8 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo   set everything up, then load real flights through Airflow, Spark and Kafka"
 	@echo "make check  before each commit: lint, the quick tests, and some on a real broker (three minutes)"
-	@echo "make test   set everything up, then lint and all tests but the long ones, on real brokers (half an hour)"
-	@echo "make test-long  the tests that make test leaves out: whole Airflows, clicks, kills (half an hour)"
+	@echo "make test   set everything up, then lint and all tests but the long ones, on real brokers (twenty minutes)"
+	@echo "make test-long  the tests that make test leaves out: whole Airflows, clicks, kills (an hour)"
 	@echo "make lint   ruff, mypy, import directions"
 	@echo "make unit   the tests that need no broker, no Spark and no DAG run"
 	@echo "make docs   the documents and the API as a site: build/site/index.html"
@@ -61,9 +61,8 @@ WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) -p tests.progress
 
 # what fails first when something is wrong: values, rules, documents, the adapters, and a commit on a real broker
-STARTS_AIRFLOW_OFTEN := tests/adapters/test_airflow_cli.py
 CHECKED := $(wildcard tests/test_*.py) tests/mutations tests/kafka/test_end_txn.py tests/protocol/test_deciding.py \
-	tests/protocol/test_committing.py $(filter-out $(STARTS_AIRFLOW_OFTEN),$(wildcard tests/adapters/test_*.py))
+	tests/protocol/test_committing.py $(wildcard tests/adapters/test_*.py)
 
 check: tools lint setup
 	$(PYTEST) -m "not long and not spark" $(CHECKED)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +67,21 @@ def test_hooks_before_a_commit_are_what_make_lint_runs() -> None:
 def test_ci_runs_both() -> None:
     commands = re.findall(r"(?m)^make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
     assert commands == ["demo", "docs", "test", "test-long"]
+
+
+def test_what_has_not_begun_when_the_time_is_up_is_skipped_and_counted() -> None:
+    """No test that is cut off passes for one that passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_amounts.py"]
+    cut = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"TESTS_UNTIL": str(time.time() - 1)}, capture_output=True, text=True
+    )
+    assert cut.returncode == 0, cut.stdout
+    assert re.search(r"SKIPPED \[\d+\] conftest.py:\d+: not run: the time that TESTS_UNTIL allows was up", cut.stdout)
+    assert "passed" not in cut.stdout
+    whole = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"TESTS_UNTIL": str(time.time() + 600)}, capture_output=True, text=True
+    )
+    assert "passed" in whole.stdout and "skipped" not in whole.stdout
 
 
 @pytest.mark.parametrize("named", LONG)
