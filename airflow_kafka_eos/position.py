@@ -98,7 +98,9 @@ def is_same(one: Any, other: Any, what: str) -> bool:
     """
     if one is None or other is None:
         return one is other
-    return dump(one) == dump(other) or (not isinstance(one, dict) and _order(one, other, what, "") == 0)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return dump(one) == dump(other)
+    return _order(one, other, what, "") == 0
 
 
 def extends(more: Any, old: Any) -> bool:

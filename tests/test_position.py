@@ -102,6 +102,14 @@ def test_one_moment_in_two_time_zones_is_one_position() -> None:
     assert position.is_same(NOON, there, "x") and not position.is_same(NOON, there.replace("13:", "14:"), "x")
 
 
+def test_positions_of_two_kinds_are_not_the_same(one: Any = {"a": 1}) -> None:  # noqa: B006
+    for other in (1, DAY):
+        with pytest.raises(ConfigurationError, match="which is first"):
+            position.is_same(one, other, "x")
+    assert position.is_same(one, dict(one), "x") and not position.is_same(one, {"a": 2}, "x")
+    assert position.is_same(None, None, "x") and not position.is_same(None, 1, "x")
+
+
 def test_what_is_too_long_for_a_command_line_is_refused() -> None:
     many = {"offsets": {"orders": {str(n): 10**11 + n for n in range(2_000)}}}
     assert position.checked(many, "until") == many

@@ -221,7 +221,7 @@ class PreparingOperator(LoadOperator):
             if wanted is not None:
                 check_same(session, row, wanted.named)
             again = open_repreparation(session, row, by=owner, hold_time_ms=self._hold_time_ms)
-            reads = session.ledger.range(row.load, row.number)
+            reads = None if again is None else session.ledger.range(row.load, row.number)
         if again is None:
             return taken
         wrote = again.attempt.writer  # it places rows without a key
@@ -307,7 +307,8 @@ class PreparingOperator(LoadOperator):
             **warned,
         }
         with resolved.session(self.namespace) as session:
-            record_chosen(session, ref.load, ref.attempt, lambda: store.until(ref))
+            if self.cursor is not None:
+                record_chosen(session, ref.load, ref.attempt, lambda: store.until(ref))
             record_prepared(session, manifest, writers_left=store.writers_left(manifest))
             verdict = self._decide_at_once(context, session, manifest, result)
         made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"

@@ -137,7 +137,8 @@ def decide(
     if refusal:
         _abort(session, ref, owner, f"{_REFUSED}{refusal}")
         raise _refused(ref.load, ref.attempt, refusal)
-    if (reads := session.ledger.range(ref.load, ref.attempt)) is not None and not reads.is_named:
+    reads = session.ledger.range(ref.load, ref.attempt)
+    if reads is not None and not reads.is_named:
         check_name_known(session, ref.load)  # behind what was prepared: a ledger may have been restored since
     # asked last, so that a check that takes long does not eat the margin
     asked_s = time.time()
@@ -147,8 +148,9 @@ def decide(
         found = [e.message]
     else:
         found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
-    # the decision asks again, with the cursor locked; here what is refused is aborted and ended
-    found = [*found, *filter(None, [session.ledger.why_not_advance(ref.load, ref.attempt)])]
+    if reads is not None and (problem := session.ledger.why_not_advance(ref.load, ref.attempt)):
+        # the decision asks again, with the cursor locked; here what is refused is aborted, and can be ended
+        found = [*found, problem]
     if found:
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
