@@ -213,9 +213,8 @@ class PreparingOperator(LoadOperator):
                 if wanted is None:
                     return replace(taken, spec=spec(taken.ref))
                 found = take_range(
-                    session, row, wanted, by=owner,
-                    chosen=lambda number: store.until(replace(taken.ref, attempt=number, slot=None)),
-                )  # fmt: skip
+                    session, row, wanted, chosen=lambda number: store.until(replace(taken.ref, attempt=number, slot=None))
+                )
                 self.log.info("load %s: reads %s", taken.ref, shown_range(found))
                 return replace(taken, spec=spec(taken.ref, reads=found))
             if wanted is not None:

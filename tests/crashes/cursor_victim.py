@@ -111,7 +111,7 @@ def prepared(order: Order, session: Session, settings: KafkaSettings, store: Man
     ref = reference(session, row)
 
     found = take_range(
-        session, row, wanted, by=f"dag/{order.key}", chosen=lambda n: store.until(replace(ref, attempt=n))
+        session, row, wanted, chosen=lambda n: store.until(replace(ref, attempt=n))
     )
     options = WriteOptions(ref, store.base, (order.target,), 60_000, deadline)
     spec = ApplicationSpec(options, job="jobs/copy.py", range={"since": found.since, "until": found.until})

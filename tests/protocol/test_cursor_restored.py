@@ -51,7 +51,7 @@ def prepared(own: World, end: int) -> Any:
     begin(own.session, own.load, owner=RUN)
     check_range(own.session, own.load, wanted(end))
     row = submit(own.session, own.load, owner=RUN)
-    take_range(own.session, row, wanted(end), by=RUN, chosen=lambda n: None)
+    take_range(own.session, row, wanted(end), chosen=lambda n: None)
     ref = reference(own.session, row)
     manifest = own.manifest(ref, [own.write(ref, ["x"])])
     record_prepared(own.session, manifest)
@@ -113,7 +113,8 @@ def test_a_range_of_before_the_restore_is_not_decided(own: World, tmp_path: Path
     assert own.visible() == ["x"]
 
 
-def test_a_range_that_cannot_be_taken_leaves_no_attempt_open(own: World) -> None:
+def test_where_a_source_is_down_a_retry_goes_on(own: World) -> None:
+    """An attempt that is aborted would be the end of it: only begin opens another one then."""
     begin(own.session, own.load, owner=RUN)
 
     class Down(Numbers):
@@ -122,10 +123,10 @@ def test_a_range_that_cannot_be_taken_leaves_no_attempt_open(own: World) -> None
 
     row = submit(own.session, own.load, owner=RUN)
     with pytest.raises(KafkaEosError, match="down"):
-        take_range(own.session, row, Wanted(Cursor(source=Down(1), first_since=0)), by=RUN, chosen=lambda n: None)
-    (left,) = own.session.ledger.attempts(own.load)
-    assert (left.verdict, left.closed_at is None) == (Verdict.ABORT, False)
-    assert "SourceUnavailableError" in left.reason
+        take_range(own.session, row, Wanted(Cursor(source=Down(1), first_since=0)), chosen=lambda n: None)
+    again = submit(own.session, own.load, owner=RUN)
+    found = take_range(own.session, again, wanted(3), chosen=lambda n: None)
+    assert (again.number, found.since, found.until) == (2, 0, 3)
 
 
 def test_what_the_cursor_refuses_is_aborted_and_not_left_prepared(own: World) -> None:

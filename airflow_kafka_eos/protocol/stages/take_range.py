@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_kafka_eos import position
 from airflow_kafka_eos.cursor import Cursor
-from airflow_kafka_eos.errors import KafkaEosError, UndecidableError
+from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.generation import first_key
 from airflow_kafka_eos.ledger.rows import AttemptRow, RangeRow
 from airflow_kafka_eos.load import LoadIdentity
@@ -43,42 +43,38 @@ def check_range(session: Session, load: LoadIdentity, wanted: Wanted) -> None:
 
 
 def take_range(
-    session: Session, row: AttemptRow, wanted: Wanted, *, by: str, chosen: Callable[[int], str | None]
+    session: Session, row: AttemptRow, wanted: Wanted, *, chosen: Callable[[int], str | None]
 ) -> RangeRow:
-    """The range that an attempt is to read; or that of a decided one.
+    """The range that an attempt is to read.
 
-    :param by: who asks, for the decision where the attempt is aborted.
+    Where none can be taken, the attempt is left to the task's retry, which opens the next one, or to cleanup.
+
     :param chosen: the end that an earlier attempt's job has chosen, by number, as JSON.
-    :raises KafkaEosError: no range can be taken, or the source cannot say where it ends: the attempt is closed, for
-        nobody will write it.
+    :raises KafkaEosError: no range can be taken, or the source cannot say where it ends; see
+        :func:`~airflow_kafka_eos.ledger.ranges.take`.
     """
     load, number, source = row.load, row.number, wanted.cursor.source
-    try:
-        earlier = {
-            one.attempt: json.loads(text)
-            for one in session.ledger.ranges(load)
-            if one.until is None and one.attempt != number and (text := chosen(one.attempt)) is not None
-        }
-        first = wanted.cursor.first_since
-        found = session.ledger.take_range(
-            load,
-            number,
-            first_since=None if first is None else position.checked(first, "first_since"),
-            named=wanted.named,
-            chosen=earlier,
-        )
-        if source is None:
-            return found
-        if found.until is None:
-            since, until = source.bounds(found.since)
-            since = None if since is None else position.checked(since, "the source's since")
-            return session.ledger.pin_range(load, number, since, position.checked(until, "the source's until"))
+    earlier = {
+        one.attempt: json.loads(text)
+        for one in session.ledger.ranges(load)
+        if one.until is None and one.attempt != number and (text := chosen(one.attempt)) is not None
+    }
+    first = wanted.cursor.first_since
+    found = session.ledger.take_range(
+        load,
+        number,
+        first_since=None if first is None else position.checked(first, "first_since"),
+        named=wanted.named,
+        chosen=earlier,
+    )
+    if source is None:
+        return found
+    if found.until is not None:
         source.check(found.since, found.until)
         return found
-    except KafkaEosError as e:
-        e.load, e.attempt = e.load or str(load), e.attempt or number
-        _close(session, row, by, e)
-        raise
+    since, until = source.bounds(found.since)
+    since = None if since is None else position.checked(since, "the source's since")
+    return session.ledger.pin_range(load, number, since, position.checked(until, "the source's until"))
 
 
 def check_same(session: Session, row: AttemptRow, named: tuple[Any, Any] | None) -> None:
@@ -116,11 +112,3 @@ def record_chosen(session: Session, load: LoadIdentity, number: int, chosen: Cal
     row = session.ledger.range(load, number)
     if row is not None and row.until is None and (text := chosen()) is not None:
         session.ledger.pin_range(load, number, row.since, json.loads(text))
-
-
-def _close(session: Session, row: AttemptRow, by: str, why: KafkaEosError) -> None:
-    """No application was told of it, and none will be: nothing of it is anywhere."""
-    reason = f"no range: {type(why).__name__}: {why}"
-    for mine in session.ledger.make_undecidable(row.load, up_to=row.number, decided_by=by, reason=reason):
-        if mine.number == row.number and not mine.is_undecided and not mine.is_prepared:
-            session.ledger.record_swept(row.load, row.number)
