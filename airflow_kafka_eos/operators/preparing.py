@@ -212,8 +212,9 @@ class PreparingOperator(LoadOperator):
             if row.verdict is not Verdict.COMMIT:
                 if wanted is None:
                     return replace(taken, spec=spec(taken.ref))
+                ref = replace(taken.ref, slot=None)
                 found = take_range(
-                    session, row, wanted, chosen=lambda number: store.until(replace(taken.ref, attempt=number, slot=None))
+                    session, row, wanted, chosen=lambda number: store.until(replace(ref, attempt=number))
                 )
                 self.log.info("load %s: reads %s", taken.ref, shown_range(found))
                 return replace(taken, spec=spec(taken.ref, reads=found))
