@@ -1,5 +1,7 @@
 """Positions in a source: where a range begins and ends. JSON values of which one is before the other. No I/O.
 
+Rule: range-has-an-order.
+
 A position is a whole number, a date or a time as an ISO text, or a dict of them by name (offsets by topic and
 partition). Other texts have an order that is not the source's: "9" comes behind "10". Numbers with a fraction are not
 equal to what a database reads back.

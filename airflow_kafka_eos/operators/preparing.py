@@ -424,16 +424,16 @@ def check_only_cursor(task: PreparingOperator) -> None:
     """
     :raises ConfigurationError: the run's conf names one range, and its DAG has several cursors.
     """
-    others = sorted(
+    more = sorted(
         one.task_id
         for one in task.dag.tasks
         if isinstance(one, PreparingOperator) and one.cursor is not None and one is not task
         and one.task_id != task.task_id
     )  # fmt: skip
-    if others:
+    if more:
         raise ConfigurationError(
             f"the run's conf names a range, and the DAG has several loads with a cursor: {task.task_id} and "
-            f"{', '.join(others)}",
+            f"{', '.join(more)}",
             remedy="Name it with Cursor(since=…, until=…) at the load that it is of, in a DAG for backfills",
         )
 

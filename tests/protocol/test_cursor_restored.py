@@ -13,9 +13,11 @@ from airflow_kafka_eos.cursor import Cursor
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, SourceUnavailableError
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.protocol.stages.take_range import Wanted, check_range, take_range
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.test_restored import backup, checkpoint, restored
 from tests.protocol.world import RUN, World
 
@@ -110,7 +112,8 @@ def test_a_range_of_before_the_restore_is_not_decided(own: World, tmp_path: Path
         replace(own, session=old).decide(manifest)
     assert [row.verdict for row in old.ledger.attempts(own.load)] == [None]
     old.ledger.close()
-    assert own.visible() == ["x"]
+    sweep(own.session, own.load, up_to=1, by=RUN)  # its transaction holds readers back
+    wait_until(lambda: own.visible() == ["x"], "what b has loaded")
 
 
 def test_where_a_source_is_down_a_retry_goes_on(own: World) -> None:

@@ -3,7 +3,7 @@
 A position is ``{"offsets": {topic: {partition: offset}}, "topic_ids": {topic: id}}``. Its ``offsets`` are what Spark's
 Kafka source takes for ``startingOffsets`` and ``endingOffsets``. Nothing is left out silently: records that are deleted
 before they were read, a topic that was made anew and a log that has become shorter are errors, and a person says what
-follows.
+follows (rule: range-has-an-order).
 """
 
 from __future__ import annotations
