@@ -117,10 +117,10 @@ def prepared(order: Order, session: Session, settings: KafkaSettings, store: Man
     spec = ApplicationSpec(options, job="jobs/copy.py", range={"since": found.since, "until": found.until})
 
     def job(since: Any, until: Any) -> Any:
-        ends = until
-        if until is None:
-            since, ends = offsets.bounds(since)
-        stream = pa.RecordBatchReader.from_batches(SCHEMA, read_range(settings, since, ends))
+        # what begins with nothing, and partitions that are new, begin with their oldest record
+        begin, newest = offsets.bounds(since)
+        ends = newest if until is None else until
+        stream = pa.RecordBatchReader.from_batches(SCHEMA, read_range(settings, begin, ends))
         return (stream, ends) if until is None else stream
 
     prepare(spec, settings, store, job, bounds=Bounds(2**26), stop=threading.Event(), say=lambda line: None)
