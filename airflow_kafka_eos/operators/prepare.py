@@ -1,4 +1,4 @@
-"""prepare: submit the packaged Spark application that writes the prepared transactions, or write them here."""
+"""prepare: submit the packaged Spark application that writes the transactions, ask a server to, or write them here."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import Engine, EngineText, NamingText, ScopeText, TwoPhaseCommitText, WriterText
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
+from airflow_kafka_eos.operators import by_connect
 from airflow_kafka_eos.operators.base import Step, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.in_worker import BATCH_BYTES, check_engine, runner
 from airflow_kafka_eos.operators.preparing import PreparingOperator
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_eos.hooks import Resolved
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.operators.preparing import Taken
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 #: SparkSubmitOperator's own default, which tells nobody anything
@@ -58,12 +59,15 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
     Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
     application of an earlier try would hand this attempt another one's result (rule: one-application-per-attempt).
 
+    Where the connection is of type ``spark_connect``, this process is that server's client (:mod:`.by_connect`); of
+    SparkSubmitOperator's arguments, ``conf`` is the session's then.
+
     With ``engine="arrow"`` the job runs in this process (:mod:`.in_worker`), and reading stops behind ``max_records``;
     with Spark, decide alone counts them.
     """
 
     step_name = "prepare"
-    #: engine="arrow": ends the reading of the stream
+    #: engine="arrow", Spark Connect: ends what runs
     _stop: threading.Event | None = None
     template_fields: Sequence[str] = tuple(
         dict.fromkeys((*PreparingOperator.template_fields, *SparkSubmitOperator.template_fields))
@@ -137,14 +141,13 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
             resolved = self._resolve()
             registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
-            run = self._runner(resolved, registry, store, context)
+            run, where = self._runner(resolved, registry, store, context)
             taken = self.take(context, step, resolved, store)
             if taken.is_done:
                 return self.was_decided(step, taken)
-            where = "submitting to Spark" if self.engine == Engine.SPARK else "preparing in this process"
             self.log.info("load %s: %s", taken.ref, where)
             with self.giving_up(resolved, taken):
-                run(taken.spec, taken.ref)
+                run(taken)
                 manifest = store.read(taken.ref)
             return self.record(context, step, resolved, store, taken, manifest)
 
@@ -153,11 +156,11 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
 
     def _runner(
         self, resolved: Resolved, registry: RegistrySettings | None, store: ManifestStore, context: Context
-    ) -> Callable[[str, AttemptRef], None]:
-        """What prepares an attempt, given its spec. What is wrong with it is found out before an attempt is taken."""
+    ) -> tuple[Callable[[Taken], None], str]:
+        """What prepares an attempt, and how, for people. What is wrong is found out before an attempt is taken."""
         if self.engine == Engine.ARROW:
             self._stop = threading.Event()
-            return runner(
+            made = runner(
                 self.job,
                 self.job_args or {},
                 resolved,
@@ -167,23 +170,40 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
                 max_records=self.max_records,
                 stop=self._stop,
             )
+            return made, "preparing in this process"
+        remote = by_connect.remote_of(self._conn_id)
+        if remote is not None:
+            self._stop = threading.Event()
+            made = by_connect.runner(
+                remote,
+                None if self.sql is not None else self.job,
+                self.job_args or {},
+                resolved,
+                self.kafka_conn_id,
+                registry,
+                store,
+                asked={n: getattr(self, n, None) or getattr(self, f"_{n}", None) for n in by_connect.OF_A_SUBMIT},
+                conf=self.conf,
+                stop=self._stop,
+            )
+            return made, f"preparing by the {remote}"
         deployment = Deployment.of(self._get_hook(), self.conf)
         deployment.check(self.manifest_dir)
 
-        def run_spark(spec_text: str, ref: AttemptRef) -> None:
+        def run_spark(taken: Taken) -> None:
             handed_over = self._handed_over(deployment, resolved.settings, registry)
-            with handed_over, own_error_first(lambda: store.failure(ref)):
-                self._application(spec_text)
+            with handed_over, own_error_first(lambda: store.failure(taken.ref)):
+                self._application(taken.spec)
                 SparkSubmitOperator.execute(self, context)
 
-        return run_spark
+        return run_spark, "submitting to Spark"
 
     def on_kill(self) -> None:
-        """Airflow's own: end what runs, here or in Spark."""
-        if self.engine == Engine.SPARK:
-            super().on_kill()
-        elif self._stop is not None:
+        """Airflow's own: end what runs, here, at a Spark Connect server, or in Spark."""
+        if self._stop is not None:
             self._stop.set()
+        elif self.engine == Engine.SPARK:
+            super().on_kill()
 
     def _application(self, spec: str) -> None:
         from airflow_kafka_eos import spark

@@ -264,7 +264,7 @@ def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> 
         return  # decided: no attempt was opened, and that of the decision has its manifest
     try:
         rows = session.ledger.attempts(row.load)
-        note_superseded(store, session.ledger.ledger_id, left_behind(rows, up_to=row.number - 1))
+        note_superseded(session, store, left_behind(rows, up_to=row.number - 1))
     except KafkaEosError as e:
         log.warning("load %s: drivers of older attempts that still run are not told to stop: %s", row.load, e)
 
@@ -278,14 +278,19 @@ def left_behind(rows: Sequence[AttemptRow], *, up_to: int) -> list[AttemptRow]:
     ]
 
 
-def note_superseded(store: ManifestStore, ledger_id: str, rows: Sequence[AttemptRow]) -> None:
+def note_superseded(session: Session, store: ManifestStore, rows: Sequence[AttemptRow]) -> None:
     """Leave a note for the application of each of these, which looks for it before it begins and then now and then
-    (spark/orphan.py). The ledger has given the attempts up before (rule: decide-before-kafka).
+    (spark/orphan.py), and move the fence of those whose writers see Kafka alone (spark/fence.py). The ledger has given
+    the attempts up before (rule: decide-before-kafka).
 
-    :raises KafkaEosError: see :meth:`~airflow_kafka_eos.spark.manifest_store.ManifestStore.note_superseded`.
+    :raises KafkaEosError: a store or a broker does not answer; see
+        :meth:`~airflow_kafka_eos.spark.manifest_store.ManifestStore.note_superseded`.
     """
     from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.spark.fence import move
 
-    for row in rows:
+    refs = [AttemptRef(row.load, session.ledger.ledger_id, row.number, row.slot) for row in rows]
+    for row, ref in zip(rows, refs, strict=True):
         by = f"aborted by {row.decided_by} at {row.decided_at}: {row.reason}"
-        store.note_superseded(AttemptRef(row.load, ledger_id, row.number, row.slot), by)
+        store.note_superseded(ref, by)
+    move(store, session.coordinator, refs)

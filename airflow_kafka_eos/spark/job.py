@@ -23,6 +23,13 @@ def run_job(spec: ApplicationSpec, spark: SparkSession) -> DataFrame:
     job = spec.job or ""
     with questions_refused(f"the job {job}"):
         found = find_job(job, loaded=by_value)(spark, **spec.job_args)
+    return checked_frame(found, job)
+
+
+def checked_frame(found: object, job: str) -> DataFrame:
+    """
+    :raises ConfigurationError: the job did not return a DataFrame.
+    """
     if not isinstance(found, DataFrame):
         raise ConfigurationError(
             f"the job {job} returned {'nothing' if found is None else type(found).__name__}, not a Spark DataFrame",
