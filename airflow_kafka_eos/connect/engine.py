@@ -294,14 +294,11 @@ def _told_to_stop(ids: Mapping[str, Any], stop: threading.Event) -> Iterator[Non
     except Exception as e:
         if not stop.is_set():
             raise
-        failed = StoppedError(
+        raise StoppedError(
             f"prepare was told to stop, and its operation at the server is interrupted ({type(e).__name__})",
             remedy="A retry, or clearing prepare, opens a new attempt",
             **ids,
-        )
-    else:
-        return
-    raise failed
+        ) from None
 
 
 @contextmanager

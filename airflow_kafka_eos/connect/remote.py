@@ -204,9 +204,7 @@ def told(remote: Remote, secrets: list[str] | None = None) -> Iterator[None]:
         failed = _told(remote, e, masked)
         if failed is None:
             raise
-    else:
-        return
-    raise failed  # out here: the other one, with all that it quotes, would be its context
+        raise failed from None
 
 
 def _told(remote: Remote, error: Exception, masked: list[str]) -> Exception | None:

@@ -78,13 +78,12 @@ def write(pickled: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     """
     work: Work = pickle.loads(pickled)
     settings = settings_here(work.sent, work.login, list(work.needed), os.environ)
-    failed: BaseException | None = None
     try:
         report = ExecutorWriter(work, settings).write(batches)
     except Exception as e:
-        failed = without_login(e, settings)
-    if failed is not None:
-        raise failed  # out here: it would carry the other one along as its context
+        if (masked := without_login(e, settings)) is e:
+            raise
+        raise masked from None
     text = json.dumps({
         "entry": entry_document(report.entry),
         "attempt_number": report.attempt_number,
