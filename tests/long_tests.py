@@ -14,6 +14,7 @@ LONG = (
     "tests/airflow/test_reload.py",
     "tests/airflow/test_repreparing_steps.py",
     "tests/airflow/test_telling.py",
+    "tests/connect/test_engine.py",
     "tests/crashes",
     "tests/kafka/test_arrow_memory.py",
     "tests/kafka/test_broken_connections.py",

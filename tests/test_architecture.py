@@ -38,8 +38,9 @@ ALLOWED = {
     # the last two ask Airflow's own database
     "sqlalchemy": {"ledger", "hooks", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
     "alembic": {"ledger"},
-    "pyspark": {"spark", "airflow_kafka_eos.testing.rows"},
-    "pyarrow": {"kafka", "spark", "arrow", "airflow_kafka_eos.testing.rows"},
+    "pyspark": {"spark", "connect", "airflow_kafka_eos.testing.rows"},
+    "grpc": {"airflow_kafka_eos.connect.remote"},
+    "pyarrow": {"kafka", "spark", "arrow", "airflow_kafka_eos.connect.task", "airflow_kafka_eos.testing.rows"},
     "numpy": {"arrow", "kafka", "spark"},
     "pandas": {"sandbox"},
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 #: As :func:`airflow_kafka_eos.connect.shipped.shipped` names it.
 WRITE = f"{__name__}:write"
-LOOK = f"{__name__}:look"
+LOOK, REACH = f"{__name__}:look", f"{__name__}:reach"
 #: The column of what it returns.
 REPORT = "report"
 #: Of the server's Spark application; another one is another run of the server.
@@ -97,6 +98,27 @@ def look(_: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     for _batch in batches:
         pass
     yield pa.RecordBatch.from_arrays([pa.array([b"{}"], pa.binary())], [REPORT])
+
+
+def reach(pickled: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For the doctor: by which host, and to which Kafka cluster, an executor comes.
+
+    :param pickled: what is sent of the settings, the login's id, and the names of what is not sent.
+    :returns: one batch of one row: ``{"host", "cluster_id"}``, as JSON.
+    """
+    for _batch in batches:
+        pass
+    sent, login, needed = pickle.loads(pickled)
+    settings = settings_here(sent, login, needed, os.environ)
+    try:
+        with Wire(settings, timeout_s=10) as wire:
+            found = wire.cluster_id()
+    except Exception as e:
+        if (masked := without_login(e, settings)) is e:
+            raise
+        raise masked from None
+    text = json.dumps({"host": socket.gethostname(), "cluster_id": found})
+    yield pa.RecordBatch.from_arrays([pa.array([text.encode()], pa.binary())], [REPORT])
 
 
 def schema() -> StructType:

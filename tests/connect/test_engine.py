@@ -120,11 +120,19 @@ def test_executors_that_come_to_another_cluster_write_nothing(
 
 
 def test_a_dataframe_of_another_session_is_refused(preparing: Preparing, topic: Callable[..., str]) -> None:
-    def job(spark: Any) -> Any:
-        return rows(3)(spark.newSession())
+    from pyspark.sql.connect.session import SparkSession
 
-    with pytest.raises(ConfigurationError, match="returned a DataFrame of another Spark session"):
-        preparing(job, topic())
+    others = []
+
+    def job(spark: Any) -> Any:
+        others.append(SparkSession.builder.remote(f"sc://127.0.0.1:{preparing.server.port}").create())
+        return rows(3)(others[0])
+
+    try:
+        with pytest.raises(ConfigurationError, match="returned a DataFrame of another Spark session"):
+            preparing(job, topic())
+    finally:
+        others[0].stop()
     with pytest.raises(ConfigurationError, match="returned nothing, not a Spark DataFrame"):
         preparing(lambda spark: None, topic(), attempt=2)
     assert preparing.begun() == []
