@@ -33,10 +33,10 @@ def shipped(version: str, function: str, work: bytes) -> Callable[[Batches], Bat
             f"pip install airflow-kafka-eos=={version} there (docs/spark-connect.md), and restart the server"
         )
         try:
-            import airflow_kafka_eos
+            package = importlib.import_module("airflow_kafka_eos")
         except ImportError as e:
             raise RuntimeError(f"{said}{where} has no airflow_kafka_eos ({e}). {remedy}.") from None
-        there = getattr(airflow_kafka_eos, "__version__", "unknown")
+        there = getattr(package, "__version__", "unknown")
         if there != version:
             raise RuntimeError(
                 f"{said}{where} has airflow-kafka-eos {there}, Airflow's worker has {version}. {remedy}."

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
-from airflow_kafka_eos.connect.remote import Remote, SparkFailed
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.operators.submitting import for_airflow
 from airflow_kafka_eos.spark.dag_file import JOB, function_here
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.connect.remote import Remote
     from airflow_kafka_eos.hooks import Resolved
     from airflow_kafka_eos.operators.preparing import Taken
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
@@ -50,6 +50,8 @@ def remote_of(conn_id: str) -> Remote | None:
         ) from e
     if found.conn_type != CONNECTION_TYPE:
         return None
+    from airflow_kafka_eos.connect.remote import Remote
+
     made = Remote.of(conn_id, found)
     for secret in made.secrets:
         mask_secret(secret)
@@ -92,6 +94,7 @@ def runner(
 
     def run(taken: Taken) -> None:
         from airflow_kafka_eos.connect.engine import Job, prepare
+        from airflow_kafka_eos.connect.remote import SparkFailed
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
         try:

@@ -303,7 +303,12 @@ def test_what_is_sent_holds_no_secret(
 def test_it_stops_when_told(preparing: Preparing, topic: Callable[..., str], tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     gate.folder.mkdir()
-    threading.Thread(target=lambda: (wait_until(lambda: gate.reached, "rows"), preparing.stop.set())).start()
+
+    def tell() -> None:
+        wait_until(lambda: gate.reached, "rows")
+        preparing.stop.set()
+
+    threading.Thread(target=tell).start()
     with pytest.raises(StoppedError, match="its operation at the server is interrupted"):
         preparing(lambda spark: held(spark, gate), topic(2))
     with pytest.raises(ManifestError):

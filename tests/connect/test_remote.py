@@ -166,11 +166,12 @@ except RuntimeError as e:
 def on_an_executor(*missing: str) -> str:
     from pyspark import cloudpickle
 
-    pickled = cloudpickle.dumps(shipped("1.2.3", WRITE, b"never looked at"))
+    pickled = cloudpickle.dumps(shipped("1.2.3", WRITE, b"never looked at"))  # type: ignore[no-untyped-call]
     script = _EXECUTOR.format(missing={"grpc", "grpc_status", *missing})
     done = subprocess.run([sys.executable, "-c", script], input=pickled, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+    said: str = done.stdout.decode()
+    return said
 
 
 def test_an_executor_without_the_package_says_so() -> None:
