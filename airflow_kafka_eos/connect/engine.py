@@ -25,6 +25,7 @@ from airflow_kafka_eos.connect.remote import ONCE, Remote, check_arrow_functions
 from airflow_kafka_eos.connect.shipped import shipped
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, StoppedError
 from airflow_kafka_eos.load import TransactionScope
+from airflow_kafka_eos.manifest import ManifestEntry
 from airflow_kafka_eos.spark import fence
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, PartReport, check_claim, identities
 from airflow_kafka_eos.spark.no_retries import ONE_RUN
@@ -34,7 +35,7 @@ from airflow_kafka_eos.spark.pace import Pace
 from airflow_kafka_eos.spark.preflight import check_cluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
     from pyspark.sql.connect.session import SparkSession
 
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
@@ -259,9 +260,20 @@ def _run(spark: SparkSession, frame: Any, options: WriteOptions) -> list[PartRep
         reports = [read_report(text) for text in texts]
     except ValueError as e:
         raise _other_reports(f"a report is malformed ({e})", options) from None
-    if counted.get["reports"] != len(reports):
-        raise _other_reports(f"{counted.get['reports']} were counted, and {len(reports)} have come", options)
-    return reports
+    if (seen := _counted(counted, reports)) != len(reports):
+        raise _other_reports(f"{seen} were counted, and {len(reports)} have come", options)
+    # a DataFrame without partitions has no task: the data source gets an empty one
+    return reports or [PartReport(ManifestEntry(0, None, ()))]
+
+
+def _counted(observation: Observation, reports: Sequence[PartReport]) -> int:
+    """How many the server has counted. Of a plan that has nothing to run, it counts nothing at all."""
+    from pyspark.errors import PySparkAssertionError
+
+    try:
+        return int(observation.get["reports"])
+    except (PySparkAssertionError, KeyError):
+        return -1 if reports else 0
 
 
 def _other_reports(problem: str, options: WriteOptions) -> ManifestError:

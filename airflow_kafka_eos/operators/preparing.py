@@ -47,7 +47,7 @@ from airflow_kafka_eos.operators.asked_for import (
 )
 from airflow_kafka_eos.operators.base import LoadOperator, Step, check_no_sibling, overridden, owner_of
 from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_at_once
-from airflow_kafka_eos.operators.submitting import tell_superseded
+from airflow_kafka_eos.operators.submitting import tell_abandoned, tell_superseded
 from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.formats.settings import FormatText, ValueFormat, ValueFormatArguments
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
@@ -197,6 +197,7 @@ class PreparingOperator(LoadOperator):
             if row.verdict is not Verdict.COMMIT:
                 return replace(taken, spec=spec(taken.ref))
             again = open_repreparation(session, row, by=owner, hold_time_ms=self._hold_time_ms)
+            tell_abandoned(session, store, row.load)
         if again is None:
             return taken
         wrote = again.attempt.writer  # it places rows without a key

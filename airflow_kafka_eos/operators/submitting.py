@@ -34,6 +34,7 @@ from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.load import LoadIdentity
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
@@ -267,6 +268,23 @@ def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> 
         note_superseded(session, store, left_behind(rows, up_to=row.number - 1))
     except KafkaEosError as e:
         log.warning("load %s: drivers of older attempts that still run are not told to stop: %s", row.load, e)
+
+
+def tell_abandoned(session: Session, store: ManifestStore, load: LoadIdentity) -> None:
+    """The same for applications that prepare again, whose repairs the ledger has given up. Never raises."""
+    from airflow_kafka_eos.ledger.rows import RepairState
+    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.spark.fence import move
+
+    try:
+        for row in session.ledger.repairs(load):
+            if row.state is RepairState.UNDECIDABLE:
+                # which Spark partition it is of, neither note nor fence says
+                ref = AttemptRef(load, session.ledger.ledger_id, row.number, repairs=((0, row.number),))
+                store.note_superseded(ref, f"given up: {row.reason}")
+                move(store, session.coordinator, [ref])
+    except KafkaEosError as e:
+        log.warning("load %s: who still prepares again what was given up is not told to stop: %s", load, e)
 
 
 def left_behind(rows: Sequence[AttemptRow], *, up_to: int) -> list[AttemptRow]:

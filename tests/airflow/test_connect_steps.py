@@ -169,6 +169,33 @@ def test_begin_prepare_and_cleanup_move_the_fence_of_what_is_over(
     assert stands_at(row) != stood
 
 
+def test_a_zombie_of_an_earlier_repair_begins_nothing(
+    home_with_server: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    """Its client has died behind the fence, and Airflow tries again: another repair of the same attempt."""
+    from airflow_kafka_eos.hooks import KafkaEosHook
+    from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
+
+    name = topic(3)
+    manifest = prepared(home_with_server, "repaired", topics=[name], sql=TWO, **BY_CONNECT)
+    lose(kafka, "repaired", manifest, 1)
+    assert "RecordsGoneError: Spark partition 1 " in refused("commit", "repaired")
+    load = LoadIdentity("airflow", LOAD, "repaired")
+    with session() as opened:
+        (row,) = opened.ledger.attempts(load)
+        again = open_repreparation(opened, row, by=OWNER, hold_time_ms=600_000)
+    assert again is not None
+    store = ManifestStore(str(home_with_server / "kafka_eos_manifests"))
+    stood = fence.stand(store, KafkaEosHook().resolve().settings, again.ref, 2**62)
+    done = run("prepare", "repaired", topics=[name], sql=TWO, **BY_CONNECT)
+    assert done["prepared_again"] == [1]
+    with session() as opened:
+        probe = str(again.ref.common_id(IdRole.PROBE))
+        assert opened.coordinator.describe([probe])[probe].state != stood
+    finish("repaired")
+    all_there_once(kafka, "repaired", name, 3, HUNDRED)
+
+
 def test_cleanup_needs_no_server(
     home_with_server: Path, kafka: LocalKafka, topic: Callable[..., str], running: Server,
     monkeypatch: pytest.MonkeyPatch,

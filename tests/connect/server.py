@@ -47,28 +47,29 @@ sys.meta_path.insert(0, Missing())
 class Server:
     """:param folder: of its logs, its settings, its Python's sitecustomize and its logins.
 
-    :param hides: further modules that its executors' Python lacks.
+    :param master: in this process, unless :meth:`at` says otherwise. Of a task that fails there is a second attempt.
     """
 
     def __init__(
         self, folder: Path, *, master: str = "local[2,2]", conf: Mapping[str, str] | None = None,
-        environment: Mapping[str, str] | None = None,
+        port: int | None = None,
     ) -> None:  # fmt: skip
         self.folder, self._master = folder, master
-        (self.port,) = free_ports(1)
+        self.port = port or free_ports(1)[0]
         self.logins = folder / "logins"
         self.log = folder / "server.log"
         self._conf = (
             SETTINGS | {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"} | dict(conf or {})
         )
-        python = folder / "python"
-        python.mkdir(parents=True)
+        #: to be first on the path of its executors' Python
+        self.python = folder / "python"
+        self.python.mkdir(parents=True)
         self.logins.mkdir()
-        (python / "sitecustomize.py").write_text(_WITHOUT_GRPC, encoding="utf-8")
-        path = os.pathsep.join([str(python), REPOSITORY])
+        (self.python / "sitecustomize.py").write_text(_WITHOUT_GRPC, encoding="utf-8")
+        path = os.pathsep.join([str(self.python), REPOSITORY])
         self._environment = {
             **os.environ, **quick_settings(folder / "conf"), **spark_environment(), "PYTHONPATH": path,
-            FOLDER_VARIABLE: str(self.logins), **(environment or {}),
+            FOLDER_VARIABLE: str(self.logins),
         }  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -82,6 +83,11 @@ class Server:
         path.touch(mode=0o600)
         path.write_text(json.dumps(settings), encoding="utf-8")
         return path
+
+    def at(self, master: str, environment: Mapping[str, str]) -> None:
+        """Where its executors are, from the next start on."""
+        self._master = master
+        self._environment |= environment
 
     def start(self) -> None:
         home = Path(pyspark.__file__).parent

@@ -90,6 +90,13 @@ def test_sql_and_columns_that_become_values(
     assert committed_values(kafka.bootstrap_servers, name, 1) == ['{"n":0}', '{"n":1}']
 
 
+def test_a_dataframe_without_rows_or_partitions(preparing: Preparing, topic: Callable[..., str]) -> None:
+    for attempt, query in enumerate(("select 'v' value where false", "select 'v' value from range(0, 0)"), 1):
+        made = preparing(query, topic(), attempt=attempt)
+        assert (made.records, made.transactions) == (0, ())
+    assert preparing.begun(1) == preparing.begun(2) == []
+
+
 def test_what_an_author_has_arranged_stays_so(preparing: Preparing, topic: Callable[..., str]) -> None:
     made = preparing(lambda spark: rows(60)(spark).repartition(5), topic(2))
     assert [entry.spark_partition for entry in made.entries] == [0, 1, 2, 3, 4]

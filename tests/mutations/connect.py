@@ -58,6 +58,15 @@ OF_CONNECT: tuple[Mutation, ...] = (
     ),
     Mutation(
         "writers-have-a-deadline",
+        "fence-of-a-repair-stays",
+        "who prepares again under a repair that is given up begins nothing more",
+        "airflow_kafka_eos/operators/preparing.py",
+        "            tell_abandoned(session, store, row.load)\n",
+        "            pass\n",
+        (_STEPS + "test_a_zombie_of_an_earlier_repair_begins_nothing",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
         "fence-put-up-too-late",
         "behind its fence a client looks once more whether its attempt is over",
         _FENCE,
@@ -70,8 +79,8 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "reports-not-counted",
         "a manifest is made of all the reports that the server has counted",
         "airflow_kafka_eos/connect/engine.py",
-        '    if counted.get["reports"] != len(reports):\n',
-        '    if counted.get["reports"] < len(reports):\n',
+        "    if (seen := _counted(counted, reports)) != len(reports):\n",
+        "    if (seen := _counted(counted, reports)) < len(reports):\n",
         (_ENGINE + "test_reports_that_do_not_all_come_make_no_manifest",),
     ),
 )
