@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos import __version__
 from airflow_kafka_eos.amounts import duration_text, size_text
 from airflow_kafka_eos.connect.logins import check_login_id, without_secrets
 from airflow_kafka_eos.connect.remote import ONCE, Remote, check_arrow_functions, opened, told
@@ -177,7 +176,7 @@ def _write(
                 fence.stand(store, settings, ref, options.deadline_ms), shared, at_lease,
             )  # fmt: skip
             say(f"load {ref}: writing to {', '.join(options.topics)}, by {remote}")
-            function = shipped(__version__, WRITE, pickle.dumps(work))
+            function = shipped(WRITE, pickle.dumps(work))
             reports = _run(spark, frame.mapInArrow(function, schema()), options)
             check_stop()
             writer.commit(reports)
@@ -231,7 +230,7 @@ def _look_at_executors(spark: SparkSession) -> None:
     """Before functions of ours that do not look themselves whether the package there is of this version."""
     from airflow_kafka_eos.connect.task import LOOK, schema
 
-    spark.range(1, numPartitions=1).mapInArrow(shipped(__version__, LOOK, b""), schema()).toArrow()
+    spark.range(1, numPartitions=1).mapInArrow(shipped(LOOK, b""), schema()).toArrow()
 
 
 def _run(spark: SparkSession, frame: Any, options: WriteOptions) -> list[PartReport]:

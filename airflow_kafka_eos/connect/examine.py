@@ -6,10 +6,9 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos import __version__
 from airflow_kafka_eos.connect.logins import check_login_id, without_secrets
 from airflow_kafka_eos.connect.remote import Remote, SparkFailed, opened, told
-from airflow_kafka_eos.connect.shipped import shipped
+from airflow_kafka_eos.connect.shipped import own_version, shipped
 from airflow_kafka_eos.doctor.finding import Finding, Judgement
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.kafka.client.wire import Wire
@@ -77,7 +76,7 @@ def _of_executors(spark: SparkSession, remote: Remote, subject: str) -> Finding:
     except (KafkaEosError, SparkFailed) as e:
         judged = Judgement("connect-package", subject, getattr(e, "message", str(e)))
         return judged.error("Nothing can be written by it", getattr(e, "remedy", ""))
-    return Judgement("connect-package", subject, f"airflow-kafka-eos {__version__}").ok(
+    return Judgement("connect-package", subject, f"airflow-kafka-eos {own_version()}").ok(
         "Executors have it, too"
     )
 
@@ -115,5 +114,5 @@ def _asked(spark: SparkSession, remote: Remote, function: str, work: bytes) -> l
 
     with told(remote):
         frame = spark.range(0, _TASKS, numPartitions=_TASKS)
-        table = frame.mapInArrow(shipped(__version__, function, work), schema()).toArrow()
+        table = frame.mapInArrow(shipped(function, work), schema()).toArrow()
     return [json.loads(text.as_py()) for text in table.column(0)]

@@ -7,19 +7,30 @@ installed for JVM clients has no gRPC. What is wrong with the package is said in
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 Batches = Iterator[Any]
+_PACKAGE = "airflow_kafka_eos"
 
 
-def shipped(version: str, function: str, work: bytes) -> Callable[[Batches], Batches]:
-    """A function for ``mapInArrow``: calls one of this package's on the executor, where it is of the same version.
+def own_version() -> str:
+    """This package's, on this side."""
+    # by its name: the package's own names lead to everything that it has
+    return str(importlib.import_module(_PACKAGE).__version__)
 
-    :param version: this side's. What travels beside is pickled by its classes, so that none but the same will do.
+
+def shipped(function: str, work: bytes) -> Callable[[Batches], Batches]:
+    """A function for ``mapInArrow``: calls one of this package's on the executor, where it is of this side's version.
+
+    What travels beside is pickled by classes of that, so that none but the same will do.
+
     :param function: ``module:name``; called as ``name(work, batches)``.
     :param work: pickled; not looked at before the version was.
     """
+
+    version = own_version()
 
     # all that it uses is imported inside: it runs where nothing of ours may be. Spark's plans show its name
     def kafka_eos(batches: Batches) -> Batches:

@@ -22,8 +22,9 @@ GONE_SECONDS = 60.0
 
 
 class Held(Run):
-    """A run of ``clicks``, ``own_clicks``, ``whole``, ``arrow``, ``connect`` or ``connect_whole``: its id names its key,
-    its topic and the folder of its moments.
+    """A run of ``clicks``, ``own_clicks``, ``whole``, ``arrow``, ``connect`` or ``connect_whole``.
+
+    Its id names its key, its topic and the folder of its moments.
     """
 
     def __init__(self, place: Place, name: str, dag: str = "clicks") -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.connect import engine, task
+from airflow_kafka_eos.connect import shipped, task
 from airflow_kafka_eos.errors import (
     ConfigurationError,
     ManifestError,
@@ -148,7 +148,7 @@ def test_a_dataframe_of_another_session_is_refused(preparing: Preparing, topic: 
 def test_executors_with_another_version_of_the_package_write_nothing(
     preparing: Preparing, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "__version__", "99.0")
+    monkeypatch.setattr(shipped, "own_version", lambda: "99.0")
     with pytest.raises(ConfigurationError) as caught:
         preparing(rows(10), topic())
     assert "Airflow's worker has 99.0" in str(caught.value)

@@ -163,10 +163,11 @@ except RuntimeError as e:
 """
 
 
-def on_an_executor(*missing: str) -> str:
+def on_an_executor(monkeypatch: pytest.MonkeyPatch, *missing: str) -> str:
     from pyspark import cloudpickle
 
-    pickled = cloudpickle.dumps(shipped("1.2.3", WRITE, b"never looked at"))  # type: ignore[no-untyped-call]
+    monkeypatch.setattr("airflow_kafka_eos.connect.shipped.own_version", lambda: "1.2.3")
+    pickled = cloudpickle.dumps(shipped(WRITE, b"never looked at"))  # type: ignore[no-untyped-call]
     script = _EXECUTOR.format(missing={"grpc", "grpc_status", *missing})
     done = subprocess.run([sys.executable, "-c", script], input=pickled, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
@@ -174,14 +175,14 @@ def on_an_executor(*missing: str) -> str:
     return said
 
 
-def test_an_executor_without_the_package_says_so() -> None:
-    said = on_an_executor("airflow_kafka_eos")
+def test_an_executor_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = on_an_executor(monkeypatch, "airflow_kafka_eos")
     assert "airflow_kafka_eos.errors.ConfigurationError: the Python of the server's executors" in said
     assert "has no airflow_kafka_eos" in said and "pip install airflow-kafka-eos==1.2.3 there" in said
 
 
-def test_an_executor_with_another_version_says_both() -> None:
-    said = on_an_executor()
+def test_an_executor_with_another_version_says_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = on_an_executor(monkeypatch)
     assert "has airflow-kafka-eos " in said and "Airflow's worker has 1.2.3" in said
 
 
