@@ -32,6 +32,8 @@ DEFAULT_PORT = 15002
 ONCE = "kafka_eos_once"
 #: Seconds until the first answer.
 ANSWER_S = 30.0
+#: A server whose host is gone without a word is noticed by that. gRPC's servers hang up on who asks every five minutes.
+KEEPALIVE_MS = 360_000
 #: Of a request whose answer was lost, 50 ms apart at first and then 4 times as long each time: a minute.
 TRIES = 6
 #: What errors are called with that say that the server is not there, or not the one that it was.
@@ -141,7 +143,7 @@ def _open(remote: Remote) -> SparkSession:
     own = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     check_version(own, OLDEST, "pyspark in Airflow's Python", "Spark Connect")
     host = f"[{remote.host}]" if ":" in remote.host and not remote.host.startswith("[") else remote.host
-    builder = DefaultChannelBuilder(f"sc://{host}:{remote.port}")
+    builder = DefaultChannelBuilder(f"sc://{host}:{remote.port}", [("grpc.keepalive_time_ms", KEEPALIVE_MS)])
     # not by the URL, where a token with a / is cut off, and which pyspark's errors quote
     for name, value in (("user_id", remote.user), ("token", remote.token)):
         if value is not None:
