@@ -27,7 +27,7 @@ from tests.connect.server import Server, server
 from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 TOKEN = "t0ken/with+signs=="
 BY_CONNECT = {"conn_id": "spark_connect"}

@@ -26,7 +26,7 @@ from airflow_kafka_eos.spark.no_retries import ONE_RUN
 from tests.spark.conftest import REPOSITORY, spark_environment
 
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-READY_S = 120.0
+READY_S = 900.0
 #: As docs/spark-connect.md says it; a task may fail here, for scope task.
 SETTINGS = {key: value for key, value in ONE_RUN.items() if key != "spark.task.maxFailures"}
 #: What a server that was installed as the page says does not have.

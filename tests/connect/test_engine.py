@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
 from tests.spark.conftest import REPOSITORY
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1800)]
 
+patiently = partial(wait_until, seconds=300)
 #: That no connection's broker asks for, and that is searched for where people can look.
 SECRET = "zq8-c0nnect-hw4"
 
@@ -69,7 +71,7 @@ def test_it_is_prepared_and_can_be_committed(
     assert preparing.open_ids() == sorted(t.transactional_id for t in made.transactions)
     assert not preparing.store.writers_left(made), "the server is set to run nothing twice"
     preparing.commit(made)
-    wait_until(lambda: preparing.open_ids() == [], "the end of the transactions")
+    patiently(lambda: preparing.open_ids() == [], "the end of the transactions")
     assert committed_values(kafka.bootstrap_servers, name, 3) == values(120)
     said = [line.partition(f"load {preparing.ref}: ")[2].split()[0] for line in preparing.lines]
     assert [word for word in said if word in ("claimed", "writing", "prepared")] == [
@@ -85,7 +87,7 @@ def test_sql_and_columns_that_become_values(
     name = topic()
     made = preparing("select cast(id as int) n from range(0, 2, 1, 1)", name, value_format="json")
     preparing.commit(made)
-    wait_until(lambda: preparing.open_ids() == [], "the end of the transactions")
+    patiently(lambda: preparing.open_ids() == [], "the end of the transactions")
     assert committed_values(kafka.bootstrap_servers, name, 1) == ['{"n":0}', '{"n":1}']
 
 
@@ -306,7 +308,7 @@ def test_it_stops_when_told(preparing: Preparing, topic: Callable[..., str], tmp
     gate.folder.mkdir()
 
     def tell() -> None:
-        wait_until(lambda: gate.reached, "rows")
+        patiently(lambda: gate.reached, "rows")
         preparing.stop.set()
 
     threading.Thread(target=tell).start()
@@ -330,7 +332,7 @@ def test_a_superseded_client_interrupts_and_says_by_whom(
     gate.folder.mkdir()
 
     def supersede() -> None:
-        wait_until(lambda: gate.reached, "rows")
+        patiently(lambda: gate.reached, "rows")
         preparing.store.note_superseded(preparing.ref, "aborted by a test")
 
     threading.Thread(target=supersede).start()
@@ -367,17 +369,17 @@ def test_an_orphan_of_a_killed_client_begins_nothing_more_once_its_attempt_is_ov
     environment = {**os.environ, SETTINGS_VARIABLE: preparing.settings.to_json(), "PYTHONPATH": REPOSITORY}
     client = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
-        wait_until(lambda: len(list(gate.folder.glob("reached-*"))) == 2, "two tasks that write")
+        patiently(lambda: len(list(gate.folder.glob("reached-*"))) == 2, "two tasks that write")
     finally:
         os.killpg(client.pid, signal.SIGKILL)
         client.wait()
-    wait_until(lambda: len(preparing.begun()) == 2, "two transactions")
+    patiently(lambda: len(preparing.begun()) == 2, "two transactions")
     preparing.store.note_superseded(preparing.ref, "a newer attempt")
     with Wire(preparing.settings) as wire:
         coordinator = Coordinator(wire, namespace="tests", ledger_id=preparing.ref.ledger_id)
         fence.move(preparing.store, coordinator, [preparing.ref])
     gate.open()
-    wait_until(
+    patiently(
         lambda: "its fence" in preparing.server.log.read_text(errors="replace"), "a task that finds it"
     )
     time.sleep(2)
@@ -400,7 +402,7 @@ def test_a_server_that_dies_is_told_and_the_next_attempt_goes_through(
     running: Server = preparing.server
 
     def die() -> None:
-        wait_until(lambda: gate.reached, "rows")
+        patiently(lambda: gate.reached, "rows")
         running.kill()
 
     thread = threading.Thread(target=die)
