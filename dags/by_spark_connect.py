@@ -1,7 +1,7 @@
 """A load by a Spark Connect server that runs already: no JVM in Airflow (docs/spark-connect.md).
 
-Needs the connections `kafka_default` and `spark_connect` (type spark_connect), the topic `temperatures`, and this package
-on the server's executors.
+Needs the connections `kafka_default` and `spark_connect` (type spark_connect), the topic `temperatures`, and this
+package on the server's executors.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def running(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     made.login("kafka_default", {"sasl.password": SECRET})
     with LocalSpark(workers=2, environment=environment) as cluster:
         made.at(cluster.master, cluster.client_environment)
-        made.start()
         try:
+            made.start()
             yield made
         finally:
             made.kill()

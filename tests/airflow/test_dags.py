@@ -65,8 +65,8 @@ def examples(
     wanted = {dag for item in request.session.items for dag in getattr(getattr(item, "function", None), "dags", ())}
     served = Server(tmp_path_factory.mktemp("connect"))
     if "by_spark_connect" in wanted:
-        served.start()
         request.addfinalizer(served.kill)
+        served.start()
     past_midnight(900)  # by then all that is daily has had its only run
     home, dags = tmp_path_factory.mktemp("examples"), tmp_path_factory.mktemp("dags")
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "airflow" / "readers").glob("*.py")):

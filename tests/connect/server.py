@@ -126,8 +126,8 @@ class Server:
 @contextmanager
 def server(folder: Path, **arguments: Any) -> Iterator[Server]:
     made = Server(folder, **arguments)
-    made.start()
     try:
+        made.start()
         yield made
     finally:
         made.kill()
