@@ -263,9 +263,13 @@ def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> 
     """
     if row.verdict is not None:
         return  # decided: no attempt was opened, and that of the decision has its manifest
+    from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+
     try:
         rows = session.ledger.attempts(row.load)
-        note_superseded(session, store, left_behind(rows, up_to=row.number - 1))
+        if note_superseded(session, store, left_behind(rows, up_to=row.number - 1)):
+            # begin and submit have swept before the fences moved: a writer may have begun in between
+            sweep(session, row.load, up_to=row.number - 1, by=row.owner)
     except KafkaEosError as e:
         log.warning("load %s: drivers of older attempts that still run are not told to stop: %s", row.load, e)
 
@@ -296,11 +300,12 @@ def left_behind(rows: Sequence[AttemptRow], *, up_to: int) -> list[AttemptRow]:
     ]
 
 
-def note_superseded(session: Session, store: ManifestStore, rows: Sequence[AttemptRow]) -> None:
+def note_superseded(session: Session, store: ManifestStore, rows: Sequence[AttemptRow]) -> bool:
     """Leave a note for the application of each of these, which looks for it before it begins and then now and then
     (spark/orphan.py), and move the fence of those whose writers see Kafka alone (spark/fence.py). The ledger has given
     the attempts up before (rule: decide-before-kafka).
 
+    :returns: whether a fence was moved.
     :raises KafkaEosError: a store or a broker does not answer; see
         :meth:`~airflow_kafka_eos.spark.manifest_store.ManifestStore.note_superseded`.
     """
@@ -311,4 +316,4 @@ def note_superseded(session: Session, store: ManifestStore, rows: Sequence[Attem
     for row, ref in zip(rows, refs, strict=True):
         by = f"aborted by {row.decided_by} at {row.decided_at}: {row.reason}"
         store.note_superseded(ref, by)
-    move(store, session.coordinator, refs)
+    return move(store, session.coordinator, refs)

@@ -49,14 +49,18 @@ def stand(store: ManifestStore, settings: KafkaSettings, ref: AttemptRef, deadli
     return found
 
 
-def move(store: ManifestStore, coordinator: Coordinator, refs: Iterable[AttemptRef]) -> None:
+def move(store: ManifestStore, coordinator: Coordinator, refs: Iterable[AttemptRef]) -> bool:
     """Move the fences of attempts that are over, those that have one.
 
     The ledger has made them undecidable before, and the note of it is left (rule: decide-before-kafka).
 
+    :returns: whether any had one: what was begun before it moved is still to be swept.
     :raises KafkaEosError: a broker or the store does not answer.
     """
+    moved = False
     for ref in refs:
         if store.has_fence(ref):
+            moved = True
             now = coordinator.init_producer_id(str(ref.common_id(IdRole.PROBE)), TIMEOUT_MS)
             _log.debug("%s: its fence stands at %s now", ref, now)
+    return moved

@@ -52,8 +52,8 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "fence-stays",
         "whoever leaves the note that an attempt is over moves its fence",
         "airflow_kafka_eos/operators/submitting.py",
-        "    move(store, session.coordinator, refs)\n",
-        "    pass\n",
+        "    return move(store, session.coordinator, refs)\n",
+        "    return False\n",
         (_STEPS + "test_begin_prepare_and_cleanup_move_the_fence_of_what_is_over",),
     ),
     Mutation(
