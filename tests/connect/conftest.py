@@ -57,8 +57,8 @@ class Preparing:
     ) -> Manifest:
         """:param job: gets the session; or SQL."""
         ref = replace(self.ref, attempt=attempt)
-        deadline = int(time.time() * 1000) + 240_000
-        given = replace(WriteOptions(ref, self.store.base, topics, 120_000, deadline), **options)
+        deadline = int(time.time() * 1000) + 1_800_000
+        given = replace(WriteOptions(ref, self.store.base, topics, 900_000, deadline), **options)
         sql = job if isinstance(job, str) else None
         spec = ApplicationSpec(
             given, job=None if sql else "jobs/rows.py", sql=sql, value_format=ValueFormat.of(value_format)
