@@ -1,0 +1,111 @@
+"""A batch's begin and end, in Python processes of the Spark driver. Neither remembers anything of the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_eos.errors import ManifestError
+from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.micro_batch import StreamRun
+from airflow_kafka_eos.naming import AttemptRef
+from airflow_kafka_eos.protocol.stages import batches
+from airflow_kafka_eos.spark.attempt_writer import AttemptWriter
+from airflow_kafka_eos.spark.checkpoint import Checkpoint
+from airflow_kafka_eos.spark.options import check_schema
+from airflow_kafka_eos.spark.pooled import snapshot
+from airflow_kafka_eos.spark.preflight import check_cluster
+from airflow_kafka_eos.streams.connections import driver_identity, session
+from airflow_kafka_eos.streams.messages import Begun, Message
+from airflow_kafka_eos.streams.options import Replay, StreamOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+
+def begin(
+    options: StreamOptions, schema: StructType, environ: Mapping[str, str]
+) -> tuple[Begun, AttemptWriter | None]:
+    """Begin the batch that the checkpoint has planned; the writer is None where it is decided already.
+
+    :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.batches.begin_batch` and
+        :func:`airflow_kafka_eos.spark.preflight.check_cluster`.
+    """
+    check_schema(schema, has_default_topic=bool(dict(options.given).get("topic") or dict(options.given).get("topics")))
+    checkpoint = Checkpoint(options.checkpoint)
+    batch = checkpoint.planned(options.namespace, options.name)
+    run = StreamRun(checkpoint.location, driver_identity(environ))
+    deadline_ms = int(time.time() * 1000) + options.timeout_ms
+    settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
+    with session(settings, options.namespace) as opened:
+        row = batches.begin_batch(
+            opened, batch, run, naming=options.naming, deadline_ms=deadline_ms,
+            deadline_s=options.commit_timeout_ms / 1000,
+        )  # fmt: skip
+        if row.verdict is Verdict.COMMIT:
+            return Begun(batch, run, row), None
+        ref = AttemptRef(batch.load, opened.ledger.ledger_id, row.number, row.slot)
+    write = options.write(ref, deadline_ms)
+    checked = check_cluster(settings, write)
+    writer = AttemptWriter(write, settings, checked, None, snapshot(settings, ref))
+    return Begun(batch, run, row, write, checked), writer
+
+
+def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
+    """Decide and commit what the tasks have prepared; of a batch that was decided before, look at what was counted.
+
+    :raises ManifestError: the messages are not of one attempt of this batch.
+    :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.batches.decide_batch`.
+    """
+    begun, reported = _whole(messages, batch_id)
+    if begun.options is None or begun.checked is None:
+        if options.replay is Replay.CHECK:
+            batches.check_replayed(begun.attempt, sum(m.rows for m in reported))
+        return
+    settings = begun.options.settings(os.environ)
+    manifest = AttemptWriter(begun.options, settings, begun.checked).manifest_of([m.report for m in reported])
+    with session(settings, options.namespace) as opened:
+        batches.decide_batch(
+            opened, begun.batch, begun.run, manifest,
+            writers_left=not all(m.ran_once for m in reported),
+            margin_s=options.margin_s,
+            deadline_s=options.commit_timeout_ms / 1000,
+        )  # fmt: skip
+
+
+def give_up(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
+    """End what the batch's tasks have written, unless it is decided. Never raises.
+
+    Where no task has reported, nothing tells the attempt: the next batch of the query, or maintenance, sweeps it.
+    """
+    begun = next((m.begun for m in messages if isinstance(m, Message) and m.begun is not None), None)
+    if begun is None or begun.options is None:
+        return
+    try:
+        with session(begun.options.settings(os.environ), options.namespace) as opened:
+            if not batches.abort_batch(opened, begun.options.attempt, begun.run):
+                _log.warning("%s is decided to be committed: the next run goes on with it", begun.batch)
+    except Exception as e:
+        _log.warning("%s: what it has open is left to the next run, or to maintenance: %s", begun.batch, e)
+
+
+def _whole(messages: Sequence[Any], batch_id: int) -> tuple[Begun, list[Message]]:
+    reported = [m for m in messages if isinstance(m, Message)]
+    begun = next((m.begun for m in reported if m.begun is not None), None)
+    if (
+        begun is None
+        or len(reported) != len(messages)
+        or begun.batch.number != batch_id
+        or any(m.number != begun.attempt.number for m in reported)
+    ):
+        raise ManifestError(
+            f"of {len(messages)} tasks of batch {batch_id} {len(reported)} have reported, "
+            f"of {'no attempt' if begun is None else f'attempt {begun.attempt.number} of {begun.batch}'}",
+            remedy="Run the query again: the batch is written anew",
+        )
+    return begun, reported
