@@ -169,7 +169,7 @@ class OtherClusterError(ConfigurationError):
 
 
 class OtherCheckpointError(ConfigurationError):
-    """A streaming query's checkpoint is not the one that the ledger has bound to its name: copied, older, or another's."""
+    """A streaming query's checkpoint is not the one that the ledger has bound to its name: older, a copy, another's."""
 
 
 class OtherLedgerError(ConfigurationError):

@@ -221,6 +221,7 @@ class Ledger:
     acquire_lease = _writes(leases.acquire)
     bind_stream = _writes(streams_.bind)
     begin_batch = _writes(streams_.begin_batch)
+    set_stream = _writes(streams_.set_stream)
 
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)

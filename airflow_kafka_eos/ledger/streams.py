@@ -122,6 +122,35 @@ def note_decided(connection: Connection, batch: MicroBatch, run: StreamRun) -> N
     )
 
 
+def set_stream(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    *,
+    checkpoint: str | None = None,
+    decided: int | None = None,
+    forget_query: bool = False,
+) -> StreamRow | None:
+    """What a person says of a query; None where there is no such query.
+
+    :param checkpoint: where it was moved to.
+    :param decided: the last batch of it that its topics have.
+    :param forget_query: the name is free: the next run binds its query. What was decided stays with the old one's id.
+    """
+    stream = _locked(connection, namespace, name)
+    if stream is None:
+        return None
+    values: dict[str, Any] = {"updated_at": now()}
+    if checkpoint is not None:
+        values["checkpoint"] = checkpoint
+    if decided is not None:
+        values["decided"] = decided
+    if forget_query:
+        values["query_id"] = None
+    connection.execute(update(t.streams).where(_C.id == stream.id).values(values))
+    return stream_row(connection, namespace, name)
+
+
 def stream_row(connection: Connection, namespace: str, name: str) -> StreamRow | None:
     found = connection.execute(select(t.streams).where(_C.namespace == namespace, _C.name == name)).one_or_none()
     return None if found is None else _row(found)

@@ -1,9 +1,9 @@
 """What Spark's checkpoint of a streaming query says: whose it is, and which batch is planned.
 
 Of the query's folder the files ``metadata``, ``offsets/<batch>`` and ``commits/<batch>`` are read (Spark's
-StreamMetadata, OffsetSeqLog and CommitLog). A batch is planned by its file of offsets, which is written once, before the
-batch; its first two lines are a version and settings of the batch, and each further one is the end of the batch in one
-source.
+StreamMetadata, OffsetSeqLog and CommitLog). A batch is planned by its file of offsets, which is written once, before
+the batch; its first two lines are a version and settings of the batch, and each further one is the end of the batch in
+one source.
 """
 
 from __future__ import annotations

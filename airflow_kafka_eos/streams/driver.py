@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import ManifestError
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.micro_batch import StreamRun
 from airflow_kafka_eos.naming import AttemptRef
 from airflow_kafka_eos.protocol.stages import batches
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
+
+_PASSES, _PAUSE_S = 3, 0.3
 
 
 def begin(
@@ -78,20 +80,29 @@ def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
         )  # fmt: skip
 
 
-def give_up(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
+def give_up(options: StreamOptions, batch_id: int) -> None:
     """End what the batch's tasks have written, unless it is decided. Never raises.
 
-    Where no task has reported, nothing tells the attempt: the next batch of the query, or maintenance, sweeps it.
+    No message is needed: tasks that were cancelled have sent none. It is the newest attempt of the batch, where this
+    driver has it.
     """
-    begun = next((m.begun for m in messages if isinstance(m, Message) and m.begun is not None), None)
-    if begun is None or begun.options is None:
-        return
     try:
-        with session(begun.options.settings(os.environ), options.namespace) as opened:
-            if not batches.abort_batch(opened, begun.options.attempt, begun.run):
-                _log.warning("%s is decided to be committed: the next run goes on with it", begun.batch)
+        checkpoint = Checkpoint(options.checkpoint)
+        batch, run = checkpoint.planned(options.namespace, options.name), StreamRun(
+            checkpoint.location, driver_identity(os.environ)
+        )
+        if batch.number != batch_id:
+            return
+        settings = options.write(AttemptRef(batch.load, "0" * 10, 1), 1).settings(os.environ)
+        with session(settings, options.namespace) as opened:
+            rows = opened.ledger.attempts(batch.load)
+            if rows and rows[-1].submitted_by == run.owner and rows[-1].is_undecided:
+                ref = AttemptRef(batch.load, opened.ledger.ledger_id, rows[-1].number, rows[-1].slot)
+                for _ in range(_PASSES):  # tasks that were cancelled may be about to begin
+                    batches.abort_batch(opened, ref, run)
+                    time.sleep(_PAUSE_S)
     except Exception as e:
-        _log.warning("%s: what it has open is left to the next run, or to maintenance: %s", begun.batch, e)
+        _log.warning("what batch %d has open is left to the next run, or to maintenance: %s", batch_id, e)
 
 
 def _whole(messages: Sequence[Any], batch_id: int) -> tuple[Begun, list[Message]]:

@@ -8,10 +8,10 @@ out of the checkpoint and the ledger. And:
 | --- | --- |
 | ``queryName`` | set by ``.queryName(…)``: the load's name |
 | ``checkpointLocation`` | the folder of the query, always as an option: Spark tells a sink of no other |
-| ``transaction.timeout.ms`` | the hold time: how long a batch may take from its first record to its decision; default 900000 |
+| ``transaction.timeout.ms`` | the hold time: from a batch's first record to its decision; default 900000 |
 | ``transaction.naming`` | ``pooling`` (default) or ``incrementing`` |
-| ``commit.timeout.ms`` | how long a commit is waited for before the query fails, and goes on when it runs again; default 120000 |
-| ``stream.replay`` | ``check`` (default): a decided batch that Spark asks for again must have as many rows; ``trust``: it may have any |
+| ``commit.timeout.ms`` | for so long a commit is waited for, then the query fails; default 120000 |
+| ``stream.replay`` | ``check`` (default): a decided batch that comes again must have as many rows; or ``trust`` |
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@
 
 How PySpark 4.2.0 calls what is here (tried, see tests/streams):
 
-- For each batch, behind the checkpoint's file of offsets and before any task, a Python process of the driver makes a data
-  source of the query's options, and asks it for ``streamWriter()``. The writer is pickled to the tasks. What Spark tells
-  it of query and batch is nothing: both are read out of the checkpoint, and each task compares them with its own
+- For each batch, behind the checkpoint's file of offsets and before any task, a Python process of the driver makes a
+  data source of the query's options, and asks it for ``streamWriter()``. The writer is pickled to the tasks. Spark
+  tells it nothing of query and batch: both are read out of the checkpoint, and each task compares them with its own
   properties.
-- For ``commit`` or ``abort``, another Python process of the driver unpickles a data source that was made when the query
-  was started, and asks that one for ``streamWriter()``, too. So of what was begun it knows what the tasks' messages say.
+- For ``commit`` or ``abort``, another Python process of the driver unpickles a data source that was made when the
+  query was started, and asks that one for ``streamWriter()``, too. So of what was begun it knows what the tasks'
+  messages say.
 - Both processes are used again for the next batch, and end a minute after the last.
 - When ``commit`` raises, ``abort`` is called with the same messages, and the query fails. When a driver dies, neither
   is; the next run asks for the same batch again, unless its file of commits is there.
@@ -109,7 +110,7 @@ class BatchEnd(_StreamWriter):
         """Give the batch up, unless it is decided. Never raises: Spark would show its error in place of the first."""
         from airflow_kafka_eos.streams.driver import give_up
 
-        give_up(self.options, messages, batchId)
+        give_up(self.options, batchId)
 
 
 class BatchWriter(_StreamWriter):

@@ -1,6 +1,6 @@
-"""The data source, with a death of the whole driver at a step: JVM, Python and the worker itself, by SIGKILL.
+"""The data source, with a death of the whole driver at a step: JVM, Python and the workers, by SIGKILL.
 
-``STREAMS_KILL`` names ``<step> <batch>``; a file ``STREAMS_KILLED`` is made before, so that the next run lives. Spark
+``STREAMS_KILL`` names ``<step>/<batch>``; the file ``STREAMS_KILLED`` is made before, so that the next run lives. Spark
 imports this module in each Python process of the driver: there, it puts itself before what is called at that step.
 """
 
@@ -14,75 +14,78 @@ from typing import Any
 
 import psutil
 
-from airflow_kafka_eos.protocol.stages import batches, commit
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
+from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.streams import KafkaEosStreams
-from airflow_kafka_eos.streams import driver as driver_
 
-#: step -> the module and the name of what is called; the death comes before it, or behind it
-STEPS: dict[str, tuple[Any, str, bool]] = {
-    "before the begin": (batches, "begin_batch", False),
-    "behind the begin": (batches, "begin_batch", True),
-    "before it is reported": (batches, "record_prepared", False),
-    "before the decision": (batches, "decide", False),
-    "behind the decision": (batches, "decide", True),
-    "behind the commit": (batches, "commit", True),
-    "in the sweep": (batches, "sweep_earlier", False),
+#: step -> the function of :mod:`.batches` that is called then, and whether the death comes behind it
+STEPS = {
+    "before the begin": ("begin_batch", False),
+    "behind the begin": ("begin_batch", True),
+    "before it is reported": ("record_prepared", False),
+    "before the decision": ("decide", False),
+    "behind the decision": ("decide", True),
+    "behind the commit": ("commit", True),
 }
 BETWEEN_ENDS = "between two EndTxn"
+EVERY = (*STEPS, BETWEEN_ENDS)
 
 
 class KillingStreams(KafkaEosStreams):
-    pass
+    """Named by its module, so that Spark's Python processes import it."""
 
 
-def die() -> None:
-    """The daemon that this process was forked from, the JVM, and the Python that has started it."""
-    Path(os.environ["STREAMS_KILLED"]).write_text("x")
-    me = psutil.Process()
-    jvm = next(p for p in me.parents() if "java" in p.name())
-    for process in (jvm, *(p for p in jvm.parents() if "tests.streams.query" in p.cmdline())):
-        process.send_signal(signal.SIGKILL)
-    for process in me.parents():
-        if "pyspark.daemon" in process.cmdline():
+def _die() -> None:
+    """The JVM, the Python that has started it, and the daemon that this process was forked from."""
+    Path(os.environ["STREAMS_KILLED"]).touch()
+    for process in psutil.Process().parents():
+        command = process.cmdline()
+        if "java" in process.name() or "pyspark.daemon" in command or "tests.streams.query" in command:
             process.send_signal(signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _is_due(batch: str) -> bool:
-    return not Path(os.environ["STREAMS_KILLED"]).exists() and os.environ["STREAMS_KILL"].rpartition(" ")[2] == batch
+def _number(given: tuple[Any, ...]) -> int:
+    """Of the batch that a call is about."""
+    for one in given:
+        if isinstance(one, MicroBatch):
+            return one.number
+        load = one.attempt.load if isinstance(one, Manifest) else one
+        if isinstance(load, LoadIdentity) and (found := batch_of(load)) is not None:
+            return found[1]
+    raise AssertionError(given)
 
 
-def _dying(call: Callable[..., Any], behind: bool) -> Callable[..., Any]:
-    def called(*args: Any, **kwargs: Any) -> Any:
-        texts = [str(a) for a in (*args, *kwargs.values())]
-        wanted = os.environ["STREAMS_KILL"].rpartition(" ")[2]
-        due = _is_due(wanted) and any(f"batch {wanted} of" in t or f"-{wanted}" in t.split(" ")[0] for t in texts)
+def _put_between(step: str, wanted: int) -> None:
+    name, behind = STEPS.get(step, ("decide", True))
+    call: Callable[..., Any] = getattr(batches, name)
+
+    def dying(*given: Any, **more: Any) -> Any:
+        due = _number(given) == wanted
         if due and not behind:
-            die()
-        answer = call(*args, **kwargs)
-        if due:
-            die()
+            _die()
+        answer = call(*given, **more)
+        if due and step == BETWEEN_ENDS:
+            Coordinator.end_many = _end_one_and_die  # type: ignore[method-assign]
+        elif due:
+            _die()
         return answer
 
-    return called
+    setattr(batches, name, dying)
 
 
-def _ends_one(self: Any, transactions: Any, verdict: Any) -> Any:
-    """EndTxn for one of several, and no more."""
+_end_many = Coordinator.end_many
+
+
+def _end_one_and_die(self: Coordinator, transactions: Any, verdict: Any) -> Any:
     every = list(transactions)
-    wanted = os.environ["STREAMS_KILL"].rpartition(" ")[2]
-    if len(every) > 1 and f"-{wanted}." in every[0].transactional_id + "." or _is_due(wanted) and len(every) > 1:
-        _end_many(self, every[:1], verdict)
-        die()
-    return _end_many(self, every, verdict)
+    assert len(every) > 1
+    _end_many(self, every[:1], verdict)
+    _die()
 
 
-_step = os.environ.get("STREAMS_KILL", "").rpartition(" ")[0]
-if _step in STEPS:
-    module, name, behind = STEPS[_step]
-    setattr(module, name, _dying(getattr(module, name), behind))
-elif _step == BETWEEN_ENDS:
-    from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
-
-    _end_many = Coordinator.end_many
-    Coordinator.end_many = _ends_one  # type: ignore[method-assign]
+if not Path(os.environ.get("STREAMS_KILLED", "/")).exists():
+    _put_between(os.environ["STREAMS_KILL"].partition("/")[0], int(os.environ["STREAMS_KILL"].partition("/")[2]))

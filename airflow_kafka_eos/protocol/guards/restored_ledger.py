@@ -71,8 +71,10 @@ def check_not_restored(session: Session, load: LoadIdentity) -> None:
 def check_batches_known(session: Session, batch: MicroBatch) -> None:
     """Refuse to decide a batch where brokers show an attempt or a commit of its query that the ledger does not know.
 
-    Rule: unknown-commit-stops. Asked behind what was prepared: a ledger that is put back while its query runs lacks what
-    was decided since, and it may be this very batch.
+    Rule: unknown-commit-stops.
+
+    Asked behind what was prepared: a ledger that is put back while its query runs lacks what was decided since, and it
+    may be this very batch.
 
     Of batches before this one nothing is asked: each was decided when it was the last one.
 

@@ -113,7 +113,7 @@ def decide_batch(
     :param writers_left: see :func:`.attempts.mark_prepared`.
     :param margin_s, deadline_s: see :func:`.decide.decide` and :func:`.commit.commit`.
     :raises UndecidableError: it cannot be committed any more; a later run, or this query once more, writes it anew.
-    :raises KafkaEosError: see :func:`.decide.decide`, :func:`.commit.commit` and :mod:`airflow_kafka_eos.ledger.streams`.
+    :raises KafkaEosError: see :func:`.decide.decide`, :func:`.commit.commit`, :mod:`airflow_kafka_eos.ledger.streams`.
     """
     record_prepared(session, manifest, writers_left=writers_left)
     check_batches_known(session, batch)
