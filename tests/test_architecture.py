@@ -38,8 +38,8 @@ ALLOWED = {
     # the last two ask Airflow's own database
     "sqlalchemy": {"ledger", "hooks", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
     "alembic": {"ledger"},
-    "pyspark": {"spark", "airflow_kafka_eos.testing.rows"},
-    "pyarrow": {"kafka", "spark", "arrow", "airflow_kafka_eos.testing.rows"},
+    "pyspark": {"spark", "streams", "airflow_kafka_eos.testing.rows"},
+    "pyarrow": {"kafka", "spark", "arrow", "streams", "airflow_kafka_eos.testing.rows"},
     "numpy": {"arrow", "kafka", "spark"},
     "pandas": {"sandbox"},
 }

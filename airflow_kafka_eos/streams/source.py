@@ -21,7 +21,7 @@ How PySpark 4.2.0 calls what is here (tried, see tests/streams):
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -56,7 +56,7 @@ _ROWS_AT_ONCE = 10_000
 class KafkaEosStreams(KafkaEosDataSource):
     """``format("kafka_eos")``, for ``df.write`` and ``df.writeStream``."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         #: made for a batch that is to be written, by this process
         self._begins = True
