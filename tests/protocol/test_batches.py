@@ -205,9 +205,9 @@ def test_a_checkpoint_that_was_put_back_is_found_out(query: Query) -> None:
         query.load(query.batch(number), [value])
     # with the same offsets it goes on where it was
     assert query.begin(query.batch(1), SECOND).verdict is Verdict.COMMIT
-    with pytest.raises(OtherCheckpointError, match="batch 1 of .* was decided with other offsets"):
+    with pytest.raises(OtherCheckpointError, match=r"batch 1 of .* was decided with other offsets"):
         query.begin(query.batch(1, "further than before"), SECOND)
-    with pytest.raises(OtherCheckpointError, match="batch 2 of .* was decided with other offsets"):
+    with pytest.raises(OtherCheckpointError, match=r"batch 2 of .* was decided with other offsets"):
         query.begin(query.batch(3, before="further than before"), SECOND)
     query.load(query.batch(3), ["d"], run=SECOND)
     assert query.world.visible() == ["a", "b", "c", "d"]
