@@ -60,9 +60,17 @@ def session(settings: KafkaSettings, namespace: str) -> Iterator[Session]:
 def driver_identity(environ: Mapping[str, str]) -> str:
     """What tells this driver from every other, in each of its Python processes.
 
-    Spark keeps its blocks in folders of a random name, made for each driver; where a process is not told of them, it is
-    known by the process that it was forked from.
+    Spark keeps its blocks in folders of a random name, made for each driver.
+
+    :param environ: of a Python process that Spark has started on the driver.
+    :raises ConfigurationError: it is told of no such folder.
     """
     folders = environ.get(_LOCAL_DIRS, "")
-    found = folders.partition(_MARK)[2].partition(",")[0].strip("/") if _MARK in folders else ""
-    return f"{socket.gethostname()[:120]} {found or f'process {os.getppid()}'}"[:255]
+    found = folders.partition(_MARK)[2].partition(",")[0].strip("/")
+    if not found:
+        raise ConfigurationError(
+            f"this version of Spark does not tell the sink's process which driver it is of ({_LOCAL_DIRS} is "
+            f"{folders!r})",
+            remedy="Use foreachBatch with exactly_once (docs/streams.md), and report the version",
+        )
+    return f"{socket.gethostname()[:120]} {found}"[:255]

@@ -31,9 +31,11 @@ _PASSES, _PAUSE_S = 3, 0.3
 
 
 def begin(
-    options: StreamOptions, schema: StructType, environ: Mapping[str, str]
+    options: StreamOptions, schema: StructType, environ: Mapping[str, str], *, identity: str | None = None
 ) -> tuple[Begun, AttemptWriter | None]:
     """Begin the batch that the checkpoint has planned; the writer is None where it is decided already.
+
+    :param identity: of the run; None: that of the driver, whatever process of it this is.
 
     :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.batches.begin_batch` and
         :func:`airflow_kafka_eos.spark.preflight.check_cluster`.
@@ -41,7 +43,7 @@ def begin(
     check_schema(schema, has_default_topic=bool(dict(options.given).get("topic") or dict(options.given).get("topics")))
     checkpoint = Checkpoint(options.checkpoint)
     batch = checkpoint.planned(options.namespace, options.name)
-    run = StreamRun(checkpoint.location, driver_identity(environ))
+    run = StreamRun(checkpoint.location, identity or driver_identity(environ))
     deadline_ms = int(time.time() * 1000) + options.timeout_ms
     settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
     with session(settings, options.namespace) as opened:
@@ -50,12 +52,12 @@ def begin(
             deadline_s=options.commit_timeout_ms / 1000,
         )  # fmt: skip
         if row.verdict is Verdict.COMMIT:
-            return Begun(batch, run, row), None
+            return Begun(batch, run, row.number, row.records or 0), None
         ref = AttemptRef(batch.load, opened.ledger.ledger_id, row.number, row.slot)
     write = options.write(ref, deadline_ms)
     checked = check_cluster(settings, write)
     writer = AttemptWriter(write, settings, checked, None, snapshot(settings, ref))
-    return Begun(batch, run, row, write, checked), writer
+    return Begun(batch, run, row.number, None, write, checked), writer
 
 
 def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
@@ -67,7 +69,7 @@ def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
     begun, reported = _whole(messages, batch_id)
     if begun.options is None or begun.checked is None:
         if options.replay is Replay.CHECK:
-            batches.check_replayed(begun.attempt, sum(m.rows for m in reported))
+            batches.check_replayed(begun.batch, begun.number, begun.committed or 0, sum(m.rows for m in reported))
         return
     settings = begun.options.settings(os.environ)
     manifest = AttemptWriter(begun.options, settings, begun.checked).manifest_of([m.report for m in reported])
@@ -80,7 +82,7 @@ def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
         )  # fmt: skip
 
 
-def give_up(options: StreamOptions, batch_id: int) -> None:
+def give_up(options: StreamOptions, batch_id: int, *, identity: str | None = None) -> None:
     """End what the batch's tasks have written, unless it is decided. Never raises.
 
     No message is needed: tasks that were cancelled have sent none. It is the newest attempt of the batch, where this
@@ -88,9 +90,8 @@ def give_up(options: StreamOptions, batch_id: int) -> None:
     """
     try:
         checkpoint = Checkpoint(options.checkpoint)
-        batch, run = checkpoint.planned(options.namespace, options.name), StreamRun(
-            checkpoint.location, driver_identity(os.environ)
-        )
+        batch = checkpoint.planned(options.namespace, options.name)
+        run = StreamRun(checkpoint.location, identity or driver_identity(os.environ))
         if batch.number != batch_id:
             return
         settings = options.write(AttemptRef(batch.load, "0" * 10, 1), 1).settings(os.environ)
@@ -112,11 +113,11 @@ def _whole(messages: Sequence[Any], batch_id: int) -> tuple[Begun, list[Message]
         begun is None
         or len(reported) != len(messages)
         or begun.batch.number != batch_id
-        or any(m.number != begun.attempt.number for m in reported)
+        or any(m.number != begun.number for m in reported)
     ):
         raise ManifestError(
             f"of {len(messages)} tasks of batch {batch_id} {len(reported)} have reported, "
-            f"of {'no attempt' if begun is None else f'attempt {begun.attempt.number} of {begun.batch}'}",
+            f"of {'no attempt' if begun is None else f'attempt {begun.number} of {begun.batch}'}",
             remedy="Run the query again: the batch is written anew",
         )
     return begun, reported

@@ -1,9 +1,11 @@
-"""What a batch's begin tells its tasks, and what they tell its end: by pickle, between processes."""
+"""What a batch's begin tells its tasks, and what they tell its end: by pickle, between processes.
+
+Executors read it too, whose hosts have nothing of the ledger (docs/adr/0031).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 try:
     from pyspark.sql.datasource import WriterCommitMessage
@@ -14,21 +16,20 @@ from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from airflow_kafka_eos.spark.attempt_writer import PartReport
 from airflow_kafka_eos.spark.options import Checked, WriteOptions
 
-if TYPE_CHECKING:
-    from airflow_kafka_eos.ledger.rows import AttemptRow
-
 
 @dataclass(frozen=True)
 class Begun:
     """A batch as the driver has begun it; what its tasks and its end are told.
 
-    :param attempt: as the ledger has it; decided to be committed: nothing of it is written.
-    :param options: of the write; None where nothing is written, as are ``checked``.
+    :param number: of its attempt.
+    :param committed: records that it was committed with before, where nothing is written; None where it is.
+    :param options: of the write; None where nothing is written, as is ``checked``.
     """
 
     batch: MicroBatch
     run: StreamRun
-    attempt: AttemptRow
+    number: int
+    committed: int | None = None
     options: WriteOptions | None = None
     checked: Checked | None = None
 

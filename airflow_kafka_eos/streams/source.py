@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
+BATCH_ID, QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 _ROWS_AT_ONCE = 10_000
 
 
@@ -116,10 +116,13 @@ class BatchEnd(_StreamWriter):
 class BatchWriter(_StreamWriter):
     """Carried to every task of one batch, by pickle. Holds the secrets of the cluster, so no repr of them."""
 
-    def __init__(self, begun: Begun, writer: AttemptWriter | None, schema: StructType) -> None:
+    def __init__(
+        self, begun: Begun, writer: AttemptWriter | None, schema: StructType, *, gets_arrow: bool = _GETS_ARROW
+    ) -> None:
         self.begun = begun
         self.writer = writer
         self.schema = schema
+        self.gets_arrow = gets_arrow
 
     def write(self, iterator: Iterator[Any]) -> Message:
         """Prepare one Spark partition; of a batch that is decided, count its rows.
@@ -128,8 +131,8 @@ class BatchWriter(_StreamWriter):
         """
         context = TaskContext.get()
         assert context is not None
-        check_same_batch(self.begun.batch, context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID))
-        batches = iterator if _GETS_ARROW else _record_batches(iterator, self.schema)
+        check_same_batch(self.begun.batch, context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID))
+        batches = iterator if self.gets_arrow else _record_batches(iterator, self.schema)
         part = Part(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
         rows = 0
 
@@ -146,7 +149,7 @@ class BatchWriter(_StreamWriter):
         else:
             report = self.writer.write_part(part, counted(), lambda batch: None)
         return Message(
-            self.begun.attempt.number,
+            self.begun.number,
             rows,
             report,
             is_run_once(context, report),

@@ -71,7 +71,8 @@ def find(
 ) -> Leftovers:
     """Loads of the session's namespace with something to sweep or to roll forward in the session's Kafka cluster.
 
-    Attempts of another cluster are left alone, with everything of their load from there on.
+    Attempts of another cluster are left alone, with everything of their load from there on. So is what a run, or a
+    streaming query's driver, may be at work on (rule: sweep-asks-the-ledger).
 
     :param abandoned_after: an undecided attempt that has shown no life for so long is abandoned. A younger one
         and everything of its load from there on is left alone: its run may be at work. So is a load with an open repair

@@ -4,7 +4,7 @@ Spark keeps two logs in a query's checkpoint: where each batch ends in its sourc
 done, written behind it. A batch that is not done is asked for again, with the same id, by whatever run comes next. What
 the ledger has of it tells whether it is written anew or only told as done. Nothing of what is here remembers anything.
 
-Rules: sweep-at-start, decided-is-not-written, decide-before-done.
+Rules: sweep-at-start, decided-is-not-written, decide-by-compare-and-set, decide-before-done.
 """
 
 from __future__ import annotations
@@ -135,22 +135,24 @@ def abort_batch(session: Session, ref: AttemptRef, run: StreamRun) -> bool:
     return True
 
 
-def check_replayed(row: AttemptRow, records: int) -> None:
+def check_replayed(batch: MicroBatch, number: int, committed: int, rows: int) -> None:
     """A decided batch that is asked for again must have as many rows as were written; no more is compared.
 
-    Their order, and which task has which, may differ: so no digest can be. No I/O.
+    Which task has which row, and in what order, may differ, and so would every digest of a partition. No I/O.
 
-    :raises UndecidableError: it has another number of rows.
+    :param number: of the attempt that was committed, with so many records.
+    :param rows: that its tasks have counted now.
+    :raises UndecidableError: these are not as many.
     """
-    if row.records is not None and row.records != records:
+    if committed != rows:
         raise UndecidableError(
-            f"the batch was committed with {row.records} records, and now its sources give {records} rows for the very "
+            f"the batch was committed with {committed} records, and now its sources give {rows} rows for the very "
             "same offsets",
             remedy="Nothing is written. The source does not give the same rows again, or the query was changed under "
             "its checkpoint. Readers have the batch as it was committed; to go on with that, start the query with "
             "the option stream.replay=trust",
-            load=str(row.load),
-            attempt=row.number,
+            load=str(batch.load),
+            attempt=number,
         )
 
 
