@@ -15,8 +15,8 @@ from airflow_kafka_eos.naming import AttemptRef
 from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter
 from airflow_kafka_eos.spark.checkpoint import Checkpoint
-from airflow_kafka_eos.spark.options import check_schema
-from airflow_kafka_eos.spark.pooled import snapshot
+from airflow_kafka_eos.spark.options import Checked, WriteOptions, check_schema
+from airflow_kafka_eos.spark.pooled import snapshot_by
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.streams.connections import driver_identity, session
 from airflow_kafka_eos.streams.messages import Begun, Message
@@ -25,9 +25,13 @@ from airflow_kafka_eos.streams.options import Replay, StreamOptions
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+
 _log = logging.getLogger(__name__)
 
 _PASSES, _PAUSE_S = 3, 0.3
+_SEEN_S = 30.0
+_seen: dict[tuple[StreamOptions, str], tuple[float, Checked]] = {}
 
 
 def begin(
@@ -54,10 +58,23 @@ def begin(
         if row.verdict is Verdict.COMMIT:
             return Begun(batch, run, row.number, row.records or 0), None
         ref = AttemptRef(batch.load, opened.ledger.ledger_id, row.number, row.slot)
+        at_lease = snapshot_by(opened.coordinator, ref)
     write = options.write(ref, deadline_ms)
-    checked = check_cluster(settings, write)
-    writer = AttemptWriter(write, settings, checked, None, snapshot(settings, ref))
+    checked = _checked(options, settings, write)
+    writer = AttemptWriter(write, settings, checked, None, at_lease)
     return Begun(batch, run, row.number, None, write, checked), writer
+
+
+def _checked(options: StreamOptions, settings: KafkaSettings, write: WriteOptions) -> Checked:
+    """What :func:`check_cluster` has found, in this process, not long ago: batches come by the second.
+
+    What has changed since, a topic that was made anew or has more partitions, the tasks see for themselves.
+    """
+    now, key = time.monotonic(), (options, settings.to_json())
+    if key not in _seen or now - _seen[key][0] > _SEEN_S:
+        _seen.clear()
+        _seen[key] = now, check_cluster(settings, write)
+    return _seen[key][1]
 
 
 def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:

@@ -80,6 +80,11 @@ class KafkaEosStreams(KafkaEosDataSource):
         options = StreamOptions.parse(self.options)
         if not self._begins:
             return BatchEnd(options)
+        if not _GETS_ARROW and "timestamp" in schema.names:
+            raise ConfigurationError(
+                "this version of Spark hands a stream's timestamps over without their time zone",
+                remedy="Drop the column timestamp, use foreachBatch with exactly_once (docs/streams.md), or Spark 4.1",
+            )
         from airflow_kafka_eos.streams.driver import begin
 
         return BatchWriter(*begin(options, schema, os.environ), schema)

@@ -118,6 +118,15 @@ OF_STREAMS: tuple[Mutation, ...] = (
         (f"{_TESTS}test_maintenance_beside_a_query_at_work_ends_nothing_of_it",),
     ),
     Mutation(
+        "sweep-asks-the-ledger",
+        "sweeps-the-authors-load",
+        "a query sweeps what is of queries, and no load of an author's with the same name",
+        _STAGE,
+        " and batch_of(row.load) is not None]",
+        "]",
+        (f"{_TESTS}test_an_authors_load_of_the_same_name_is_left_to_its_run",),
+    ),
+    Mutation(
         "unknown-commit-stops",
         "batch-decided-blindly",
         "brokers are asked behind what was prepared, before a batch is decided",

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from uuid import UUID
@@ -16,10 +16,10 @@ import pytest
 from airflow_kafka_eos.errors import InDoubtError, OtherCheckpointError, SupersededError, UndecidableError
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadState, TransactionNaming, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
-from airflow_kafka_eos.protocol.cleanup.namespace import clean, find
+from airflow_kafka_eos.protocol.cleanup.namespace import choose, clean, find, is_abandoned
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.protocol.stages.begin import reference
@@ -221,6 +221,31 @@ def test_maintenance_beside_a_query_at_work_ends_nothing_of_it(query: Query) -> 
     clean(query.world.session, {batch.load: left.loads.get(batch.load, 0)}, by="maintenance", quiet_s=0, deadline_s=30)
     query.decide(batch, manifest)
     assert query.world.visible() == ["a"]
+
+
+def test_maintenance_ends_what_a_dead_driver_has_left_once_its_hold_time_is_over(query: Query) -> None:
+    """With two-phase commit no broker would."""
+    batch = query.batch(0)
+    row = query.begin(batch)
+    query.write(row, ["a"])
+    assert row.writers_until is not None
+    now = datetime.fromisoformat(row.writers_until)
+    assert not is_abandoned(row, now - timedelta(seconds=1), timedelta(0))
+    assert choose([row], [], now, DAY) == {batch.load: 1}
+    clean(query.world.session, {batch.load: 1}, by="maintenance", quiet_s=0, deadline_s=30)
+    assert query.world.open_ids() == []
+    query.load(batch, ["a"], run=SECOND)
+    assert query.world.visible() == ["a"]
+
+
+def test_an_authors_load_of_the_same_name_is_left_to_its_run(query: Query) -> None:
+    load = LoadIdentity("test", query.name, "2026-01-01")
+    world = replace(query.world, load=load)
+    manifest = world.prepare(["authors"])
+    query.load(query.batch(0), ["a"])
+    world.decide(manifest)
+    world.commit()
+    assert query.world.visible() == ["a", "authors"]
 
 
 def test_maintenance_behind_a_dead_driver_rolls_forward_what_is_decided(

@@ -50,14 +50,14 @@ class Place:
             "bootstrap": self.kafka.bootstrap_servers,
             "batches": batches,
         } | given
-        killed = {"STREAMS_KILL": kill, "STREAMS_KILLED": str(self.folder / "killed")} if kill else {}
+        killed = {"STREAMS_KILL": kill, "STREAMS_KILLED": str(self.folder / f"killed {kill.replace('/', ' ')}")}
         return subprocess.run(
             [sys.executable, "-m", "tests.streams.query", json.dumps(spec)],
             cwd=REPOSITORY,
-            env=os.environ | spark_environment() | self.environ | killed,
+            env=os.environ | spark_environment() | self.environ | (killed if kill else {}),
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=880,
             check=False,
         )
 

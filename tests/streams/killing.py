@@ -19,7 +19,7 @@ from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
 from airflow_kafka_eos.protocol.stages import batches
-from airflow_kafka_eos.streams import KafkaEosStreams
+from airflow_kafka_eos.streams.source import KafkaEosStreams
 
 #: step -> the function of :mod:`.batches` that is called then, and whether the death comes behind it
 STEPS = {

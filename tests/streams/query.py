@@ -42,7 +42,7 @@ def main(given: dict[str, Any]) -> int:
     query = writer.start()
     print("started", query.id, flush=True)
     done, began = -1, time.monotonic()
-    while done + 1 < given["batches"] and query.isActive and time.monotonic() - began < 240:
+    while done + 1 < given["batches"] and query.isActive and time.monotonic() - began < 800:
         time.sleep(0.1)
         for progress in query.recentProgress:
             if progress["batchId"] > done:

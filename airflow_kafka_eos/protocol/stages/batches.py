@@ -18,7 +18,7 @@ from airflow_kafka_eos.ledger import streams
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
+from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of
 from airflow_kafka_eos.protocol.cleanup.sweep import finish, sweep
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_known, check_not_restored
@@ -78,7 +78,9 @@ def sweep_earlier(session: Session, batch: MicroBatch, *, by: str, deadline_s: f
     Only for the newest run: then nobody is at work on any of them (rule: newest-run-begins). There are none but behind
     a run that died, or a batch that failed.
     """
-    rows = [row for row in session.ledger.unfinished(batch.namespace) if row.load.name == batch.name]
+    every = session.ledger.unfinished(batch.namespace)
+    # an author's loads may have the same name, and are their runs' own
+    rows = [row for row in every if row.load.name == batch.name and batch_of(row.load) is not None]
     for load, found in groupby(rows, lambda row: row.load):
         left = list(found)
         if load != batch.load or all(row.verdict is not None for row in left):
