@@ -1,3 +1,1 @@
 """Exactly-once sinks of Spark's Structured Streaming: each micro-batch is a load of its own."""
-
-from airflow_kafka_eos.streams.source import KafkaEosStreams as KafkaEosStreams

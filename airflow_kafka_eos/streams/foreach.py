@@ -84,7 +84,7 @@ class exactly_once:
 def _written(frame: DataFrame, writer: BatchWriter) -> list[Message]:
     from pyspark import cloudpickle
 
-    if len(cloudpickle.dumps(writer)) > _IN_MEMORY:
+    if len(cloudpickle.dumps(writer)) > _IN_MEMORY:  # type: ignore[no-untyped-call]
         raise ConfigurationError(
             "the writer of the batch is so large that Spark would hand it to executors in files, logins and all",
             remedy="Use transaction.naming=incrementing, whose writer has no list of ids, or Spark 4.0 with "
