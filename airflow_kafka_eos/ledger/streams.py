@@ -175,7 +175,13 @@ def _locked(connection: Connection, namespace: str, name: str) -> Row[Any] | Non
 
 def _must_lock(connection: Connection, batch: MicroBatch) -> Row[Any]:
     found = _locked(connection, batch.namespace, batch.name)
-    assert found is not None
+    if found is None:
+        raise InDoubtError(
+            f"the ledger does not know query {batch.name!r}, which has begun batches in it: it is another one, or was "
+            "restored from a backup",
+            remedy="Nothing is written. Restore a newer one; or start the query again: it asks the brokers then",
+            load=str(batch.load),
+        )
     return found
 
 

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _PASSES, _PAUSE_S = 3, 0.3
 _SEEN_S = 30.0
+#: runs that have begun a batch in this process
+_begun: set[tuple[str, str, str, StreamRun]] = set()
 _seen: dict[tuple[StreamOptions, str], tuple[float, Checked]] = {}
 
 
@@ -50,11 +52,13 @@ def begin(
     run = StreamRun(checkpoint.location, identity or driver_identity(environ))
     deadline_ms = int(time.time() * 1000) + options.timeout_ms
     settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
+    of_run = (batch.namespace, batch.name, batch.query_id, run)
     with session(settings, options.namespace) as opened:
         row = batches.begin_batch(
             opened, batch, run, naming=options.naming, deadline_ms=deadline_ms,
-            deadline_s=options.commit_timeout_ms / 1000,
+            deadline_s=options.commit_timeout_ms / 1000, first=of_run not in _begun,
         )  # fmt: skip
+        _begun.add(of_run)
         if row.verdict is Verdict.COMMIT:
             return Begun(batch, run, row.number, row.records or 0), None
         ref = AttemptRef(batch.load, opened.ledger.ledger_id, row.number, row.slot)

@@ -223,6 +223,6 @@ def test_foreach_batch_with_another_querys_checkpoint_writes_nothing(query: Quer
     query.folder = tmp_path / "other"
     query.folder.mkdir()
     query.file(2)
-    with pytest.raises(StreamingQueryException, match="was begun, and this task is of batch 0 of query"):
+    with pytest.raises(StreamingQueryException, match=r"is not the next one|was begun, and this task is of"):
         query.run(each=write)
     assert len(query.values()) == 2 * ROWS

@@ -24,7 +24,7 @@ from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_known, check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.protocol.stages.begin import record_prepared
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, sweep_free_slots
 from airflow_kafka_eos.protocol.stages.commit import commit
 from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 
@@ -42,24 +42,28 @@ def begin_batch(
     naming: TransactionNaming,
     deadline_ms: int,
     deadline_s: float,
-    bind: bool = True,
+    first: bool = True,
 ) -> AttemptRow:
     """Open an attempt of a batch, behind the sweep of what is left of earlier ones; or roll a decided batch forward.
 
     :param deadline_ms: milliseconds since the epoch: no writer of it begins a transaction after that.
     :param deadline_s: seconds that rolling forward may take.
-    :param bind: False: this run was bound before.
+    :param first: False: this run has begun a batch before, and was bound by that. What brokers may know, and the ledger
+        does not, is then asked where it counts, behind what was prepared.
     :returns: undecided: it is to be written. Decided to be committed: it is, and nothing is written again.
     :raises OtherCheckpointError, SupersededError, InDoubtError: see :mod:`airflow_kafka_eos.ledger.streams`; nothing
         was written.
     :raises InDoubtError: brokers know more of it than the ledger; or what was decided needs a person.
     """
-    if bind:
-        session.ledger.bind_stream(batch, run)
     load, by = batch.load, run.owner
+    if first:
+        session.ledger.bind_stream(batch, run)
     check_cluster(session, session.ledger.attempts(load))
     sweep_earlier(session, batch, by=by, deadline_s=deadline_s)
-    check_not_restored(session, load)
+    if first:
+        check_not_restored(session, load)
+    if naming is TransactionNaming.POOLING:
+        sweep_free_slots(session, load, by)
     row = session.ledger.begin_batch(
         batch, run, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id
     )
