@@ -57,7 +57,7 @@ class Place:
             env=os.environ | spark_environment() | self.environ | (killed if kill else {}),
             capture_output=True,
             text=True,
-            timeout=880,
+            timeout=1200,
             check=False,
         )
 

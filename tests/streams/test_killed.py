@@ -11,7 +11,7 @@ from tests.streams.conftest import NAME, NAMESPACE, Place
 from tests.streams.killing import EVERY
 from tests.streams.query import ROWS
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(3600)]
 
 
 def test_killed_at_each_step_of_a_batch(place: Place) -> None:
