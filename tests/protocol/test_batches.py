@@ -23,6 +23,7 @@ from airflow_kafka_eos.protocol.cleanup.namespace import choose, clean, find, is
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.protocol.stages.begin import reference
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World
 
 pytestmark = pytest.mark.broker
@@ -84,6 +85,11 @@ def query(world: World) -> Query:
     return Query(world, f"query-{number}", str(UUID(int=number)))
 
 
+def nothing_open(query: Query) -> None:
+    """What was ended has its markers, or will at once."""
+    wait_until(lambda: query.world.open_ids() == [], "the end of what was open")
+
+
 class Died(BaseException):
     """The driver's end."""
 
@@ -137,7 +143,7 @@ def test_what_a_dead_run_has_left_is_ended_when_the_next_one_begins(
         query.decide(batch, manifest)
     assert len(query.world.open_ids()) == 2
     row = query.begin(batch, SECOND)
-    assert query.world.open_ids() == []
+    nothing_open(query)
     assert row.number == 2
     query.decide(batch, query.write(row, ["a"], ["b"]), SECOND)
     assert query.world.visible() == ["a", "b"]
@@ -151,7 +157,7 @@ def test_what_is_left_of_another_batch_is_ended_too(query: Query) -> None:
     ledger.set_stream("test", query.name, forget_query=True)
     other = replace(query, query_id=str(UUID(int=next(_numbers) + 10**6)))
     other.load(other.batch(0), ["b"], run=SECOND)
-    assert query.world.open_ids() == []
+    nothing_open(query)
     assert query.world.visible() == ["a", "b"]
 
 
@@ -178,7 +184,7 @@ def test_a_run_that_is_not_the_newest_neither_begins_nor_decides(query: Query) -
         query.begin(after)
     query.load(after, ["b"], run=SECOND)
     assert query.world.visible() == ["a", "b"]
-    assert query.world.open_ids() == []
+    nothing_open(query)
 
 
 def test_a_name_is_one_querys(query: Query) -> None:
@@ -233,7 +239,7 @@ def test_maintenance_ends_what_a_dead_driver_has_left_once_its_hold_time_is_over
     assert not is_abandoned(row, now - timedelta(seconds=1), timedelta(0))
     assert choose([row], [], now, DAY) == {batch.load: 1}
     clean(query.world.session, {batch.load: 1}, by="maintenance", quiet_s=0, deadline_s=30)
-    assert query.world.open_ids() == []
+    nothing_open(query)
     query.load(batch, ["a"], run=SECOND)
     assert query.world.visible() == ["a"]
 

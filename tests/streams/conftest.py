@@ -17,6 +17,7 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
 from tests.spark.conftest import REPOSITORY, spark_environment
 from tests.streams.query import ROWS
@@ -72,7 +73,7 @@ class Place:
     def check_exactly(self, at_least: int) -> int:
         """Each row of whole batches is there once, and nothing is open; how many batches there are."""
         with self.session() as session:
-            assert open_ids(session) == []
+            wait_until(lambda: open_ids(session) == [], "the end of what was open")
         values = self.values()
         count, rest = divmod(len(values), ROWS)
         assert rest == 0
