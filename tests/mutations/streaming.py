@@ -95,8 +95,8 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "unswept-attempt",
         "what an earlier attempt of the batch has open is ended before it is written anew",
         _STAGE,
-        "    if row.number > 1:\n        sweep(",
-        "    if row.number < 1:\n        sweep(",
+        "    if row.number > 1:\n        _swept(",
+        "    if row.number < 1:\n        _swept(",
         (f"{_TESTS}test_what_a_dead_run_has_left_is_ended_when_the_next_one_begins",),
     ),
     Mutation(

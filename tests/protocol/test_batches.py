@@ -67,7 +67,7 @@ class Query:
 
     def decide(self, batch: MicroBatch, manifest: Manifest, run: StreamRun = FIRST) -> None:
         batches.decide_batch(
-            self.world.session, batch, run, manifest, writers_left=True, margin_s=20, deadline_s=30
+            self.world.session, batch, run, manifest, writers_left=True, margin_s=200, deadline_s=30
         )
 
     def load(self, batch: MicroBatch, *parts: Sequence[str], run: StreamRun = FIRST) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -87,7 +88,7 @@ class Query:
         change: Callable[[DataFrame], DataFrame] = lambda rows: rows,
         mode: str = "append",
         each: Callable[[DataFrame, int], None] | None = None,
-        **options: str,
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """To the end of what is there, batch by batch.
 
@@ -96,7 +97,7 @@ class Query:
         rows = self.spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self.folder / "source"))
         writer = change(rows).writeStream.queryName(self.name).trigger(availableNow=True).outputMode(mode)
         if each is None:
-            writer = writer.format("kafka_eos").options(**self.options | options)
+            writer = writer.format("kafka_eos").options(**self.options | dict(options))
         else:
             writer = writer.foreachBatch(each).option("checkpointLocation", self.options["checkpointLocation"])
         query = writer.start()
@@ -161,7 +162,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_not_told_as_done(query: Que
     with pytest.raises(StreamingQueryException, match="committed with 20 records, and now its sources give 19 rows"):
         query.run(fewer)
     assert not (query.folder / "checkpoint" / "commits" / "1").exists()
-    query.run(fewer, **{"stream.replay": "trust"})
+    query.run(fewer, options={"stream.replay": "trust"})
     assert query.is_all(2)
 
 
@@ -171,7 +172,7 @@ def test_a_deleted_checkpoint_is_refused_and_so_is_a_copy(query: Query) -> None:
     shutil.copytree(checkpoint, query.folder / "copy")
     query.file(2)
     with pytest.raises(StreamingQueryException, match="a copy of it"):
-        query.run(checkpointLocation=str(query.folder / "copy"))
+        query.run(options={"checkpointLocation": str(query.folder / "copy")})
     shutil.rmtree(checkpoint)
     with pytest.raises(StreamingQueryException, match="was the checkpoint deleted"):
         query.run()

@@ -10,6 +10,7 @@ Rules: sweep-at-start, decided-is-not-written, decide-by-compare-and-set, decide
 from __future__ import annotations
 
 import logging
+import time
 from datetime import datetime
 from itertools import groupby
 
@@ -19,7 +20,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of
-from airflow_kafka_eos.protocol.cleanup.sweep import finish, sweep
+from airflow_kafka_eos.protocol.cleanup.sweep import SweepReport, finish, sweep
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_known, check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 #: A swept attempt is closed once nothing of it was found open for so long, in seconds: its zombies may come late.
 QUIET_S = 60.0
+_PASSES, _PAUSE_S = 20, 0.2
 
 
 def begin_batch(
@@ -71,7 +73,7 @@ def begin_batch(
         _roll_forward(session, load, deadline_s)
         return row
     if row.number > 1:
-        sweep(session, load, up_to=row.number - 1, by=by)
+        _swept(session, load, up_to=row.number - 1, by=by)
     check_slot(session, row)
     return row
 
@@ -95,13 +97,26 @@ def _sweep_one(session: Session, load: LoadIdentity, left: list[AttemptRow], by:
     if any(row.verdict is Verdict.COMMIT for row in left):
         _roll_forward(session, load, deadline_s)
     up_to = max(row.number for row in left)
-    report = sweep(session, load, up_to=up_to, by=by)
+    report = _swept(session, load, up_to=up_to, by=by)
     if report.has_done:
         log.warning("load %s up to attempt %d: %s", load, up_to, report)
     ended = [row.decided_at for row in session.ledger.attempts(load) if row.verdict is Verdict.ABORT and row.decided_at]
     quiet = all((datetime.now().astimezone() - datetime.fromisoformat(at)).total_seconds() > QUIET_S for at in ended)
     if report.is_quiet and report.is_complete and quiet:
         finish(session, load, up_to=up_to)
+
+
+def _swept(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> SweepReport:
+    """Sweep, and once more where a coordinator that moved may have hidden something (rule: listing-only-adds).
+
+    What is hidden for longer, the next batches find: they sweep too, until the attempt is closed.
+    """
+    for _ in range(_PASSES):
+        report = sweep(session, load, up_to=up_to, by=by)
+        if report.is_complete:
+            break
+        time.sleep(_PAUSE_S)
+    return report
 
 
 def decide_batch(
