@@ -44,6 +44,9 @@ python_maximum_signature_line_length = 100
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 
+# an option stays two hyphens, to be copied
+smartquotes = False
+
 html_theme = "furo"
 html_title = f"airflow-kafka-eos {version}"
 html_copy_source = False

@@ -213,7 +213,10 @@ OF_POOLING: tuple[Mutation, ...] = (
         _PROTOCOL + "cleanup/sweep.py",
         " and t.outcome is Outcome.COMMITTED\n",
         "\n",
-        ("tests/protocol/test_reopened.py",),
+        (
+            "tests/protocol/test_reopened.py::"
+            "test_a_zombie_under_a_committed_identity_is_found_and_ended_and_the_commit_stays",
+        ),
     ),
     Mutation(
         "zombie-behind-the-commit",
