@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_kafka_eos.arguments import Duration, check_mapping, check_whole_number, is_filled_in_later
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.config import deferrable as in_the_triggerer
+from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import Engine, EngineText, NamingText, ScopeText, TwoPhaseCommitText, WriterText
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
+from airflow_kafka_eos.operators.application_watch import Status, status_by_spark_submit
 from airflow_kafka_eos.operators.base import Step, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.in_worker import BATCH_BYTES, check_engine, runner
-from airflow_kafka_eos.operators.preparing import PreparingOperator
+from airflow_kafka_eos.operators.reattaching import ReattachingOperator, this_go
 from airflow_kafka_eos.operators.submitting import (
     Deployment,
     environment,
@@ -39,13 +41,14 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.hooks import Resolved
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.operators.preparing import Taken
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
 
 
-class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
+class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
     """Run the author's job in Spark and leave its DataFrame in prepared transactions.
 
     ::
@@ -55,8 +58,11 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
         PrepareLoadOperator(task_id="prepare", load_name="orders", job="jobs/orders.py", topics=["orders"],
                             load_key=DAY, job_args={"day": DAY}, conn_id="spark_default", driver_memory="2g")
 
-    Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
+    Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to any
     application of an earlier try would hand this attempt another one's result (rule: one-application-per-attempt).
+    Where the driver runs elsewhere and its platform can be asked for it (``yarn_track_via_rm_api``,
+    ``track_driver_via_k8s_api``), a retry goes on with the very attempt that the try before has submitted
+    (rule: reattach-to-its-own).
 
     With ``engine="arrow"`` the job runs in this process (:mod:`.in_worker`), and reading stops behind ``max_records``;
     with Spark, decide alone counts them.
@@ -65,8 +71,10 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
     step_name = "prepare"
     #: engine="arrow": ends the reading of the stream
     _stop: threading.Event | None = None
+    #: while spark-submit runs: what is done with the id that it prints
+    _note: Callable[[str], None] | None = None
     template_fields: Sequence[str] = tuple(
-        dict.fromkeys((*PreparingOperator.template_fields, *SparkSubmitOperator.template_fields))
+        dict.fromkeys((*ReattachingOperator.template_fields, *SparkSubmitOperator.template_fields))
     )
 
     def __init__(
@@ -91,8 +99,10 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
         engine: EngineText = "spark",
         max_batch_bytes: int = BATCH_BYTES,
         max_records: int | None = None,
+        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        wanted = in_the_triggerer(deferrable)
         for taken in ("application", "application_args", "durable"):
             if taken in kwargs:
                 raise ConfigurationError(
@@ -126,6 +136,7 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
             **kwargs,
         )
         self.max_batch_bytes, self.max_records = max_batch_bytes, max_records
+        self.deferrable = wanted
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared; see :meth:`.PreparingOperator.take`."""
@@ -138,15 +149,85 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
             registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
             run = self._runner(resolved, registry, store, context)
+            go = this_go(context, self) if self._is_tracked() else None
+            waited = None if go is None else self.reattached(context, step, resolved, store, go)
+            if waited is not None:
+                return self.waited_for(context, step, resolved, store, waited, may_defer=True)
             taken = self.take(context, step, resolved, store)
             if taken.is_done:
                 return self.was_decided(step, taken)
             where = "submitting to Spark" if self.engine == Engine.SPARK else "preparing in this process"
             self.log.info("load %s: %s", taken.ref, where)
+            noted: list[tuple[str, bool]] = []
+            if go is not None and taken.again is None:
+                self._note = lambda application: noted.append(self._submitted(store, taken, application, go))
             with self.giving_up(resolved, taken):
                 run(taken.spec, taken.ref)
-                manifest = store.read(taken.ref)
-            return self.record(context, step, resolved, store, taken, manifest)
+                self._note = None
+                if not noted:
+                    manifest = store.read(taken.ref)
+                    return self.record(context, step, resolved, store, taken, manifest)
+            ((application, may_defer),) = noted
+            waited = self.handed_over(taken, application)
+            return self.waited_for(context, step, resolved, store, waited, may_defer=may_defer)
+
+    def _is_tracked(self) -> bool:
+        """Whether spark-submit leaves the driver to its platform, which is asked for it afterwards.
+
+        What is to run on this host when the driver is over, a retry on another one would not find.
+
+        :raises ConfigurationError: that was asked for, and cannot be.
+        """
+        if self.engine != Engine.SPARK:
+            return False
+        hook = self._get_hook()
+        try:
+            if self._yarn_track_via_rm_api:
+                hook._validate_yarn_track_via_rm_api_config()
+            if self._track_driver_via_k8s_api:
+                hook._validate_track_driver_via_k8s_api_config()
+        except ValueError as e:
+            raise ConfigurationError(
+                f"the driver cannot be waited for: {e}", remedy="Correct that, or leave the argument out"
+            ) from e
+        if self.post_submit_commands:
+            return False
+        return hook._should_track_yarn_application_via_rm_api() or hook._should_track_driver_via_k8s_api()
+
+    def _submitted(self, store: ManifestStore, taken: Taken, application: str, go: str) -> tuple[str, bool]:
+        try:
+            store.note_submitted(taken.ref, application, go)
+        except KafkaEosError as e:  # it runs, and is waited for here
+            self.log.warning("load %s: a retry will not find %s, for it cannot be noted: %s", taken.ref, application, e)
+            return application, False
+        return application, True
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """SparkSubmitOperator's own; where a retry may go on with it, its id is noted, and it is waited for later."""
+        if self._note is None:
+            super().poll_until_complete(external_id, context)
+        else:
+            self._note(str(external_id))
+
+    def status_of(self) -> Callable[[str], Status]:
+        """See :class:`.ReattachingOperator`."""
+        return status_by_spark_submit(self)
+
+    def platform(self) -> dict[str, Any] | None:
+        """See :class:`.ReattachingOperator`; an object that logs in cannot travel."""
+        if self._yarn_rm_auth is not None:
+            return None
+        return {
+            "conn_id": self._conn_id,
+            "deploy_mode": self._deploy_mode,
+            "yarn_track_via_rm_api": self._yarn_track_via_rm_api,
+            "track_driver_via_k8s_api": self._track_driver_via_k8s_api,
+        }
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two looks."""
+        return max(float(self._status_poll_interval), self.shortest_poll_s)
 
     def _asked_beside(self) -> Any:
         return [self.conf, self.env_vars]
@@ -179,8 +260,14 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
         return run_spark
 
     def on_kill(self) -> None:
-        """Airflow's own: end what runs, here or in Spark."""
-        if self.engine == Engine.SPARK:
+        """Airflow's own: end what runs, here or in Spark.
+
+        Not an application that is only waited for: a worker that is restarted must not end it. Behind a click, the next
+        attempt or cleanup makes its attempt undecidable, and tells its driver to stop.
+        """
+        if self._stop_waiting is not None:
+            self._stop_waiting.set()
+        elif self.engine == Engine.SPARK:
             super().on_kill()
         elif self._stop is not None:
             self._stop.set()

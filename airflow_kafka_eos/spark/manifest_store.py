@@ -5,6 +5,7 @@ all there, and nothing is ever replaced (rules: one-application-per-attempt, wri
 names encoded as in transactional ids:
 
     <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.spec           what its application is to do
+                                                          <attempt>.submitted      its application's id, and whose
                                                           <attempt>.claim          who claimed the attempt
                                                           <attempt>.initialising   InitProducerId was tried, and
                                                           <attempt>.identity       its answer (scope load only)
@@ -73,6 +74,19 @@ class ManifestStore:
         """What :meth:`note_spec` has left; None where it has not."""
         return self._read(ref, "spec")
 
+    def note_submitted(self, ref: AttemptRef, application: str, by: str) -> None:
+        """Leave word that an attempt's application was handed to a platform, for who waits for it later.
+
+        :param application: its id there.
+        :param by: who waits for it; nobody else may (rule: reattach-to-its-own).
+        """
+        self._create(ref, "submitted", json.dumps({"application": application, "by": by}))
+
+    def submitted(self, ref: AttemptRef) -> tuple[str, str] | None:
+        """What :meth:`note_submitted` was told: ``application`` and ``by``; None where it was not."""
+        text = self._read(ref, "submitted")
+        return None if text is None else (str((found := json.loads(text))["application"]), str(found["by"]))
+
     def claim(self, ref: AttemptRef, claimant: str) -> None:
         """Claim an attempt for one submitted application, once (rule: one-application-per-attempt).
 
@@ -136,6 +150,11 @@ class ManifestStore:
         if self._exists(ref, "writing"):
             return False
         return self._create(ref, "json", manifest.dump_given_up(ref, reason))
+
+    def is_given_up(self, ref: AttemptRef) -> bool:
+        """Whether :meth:`give_up` has left its tombstone: its application is about to fail."""
+        text = self._read(ref, "json")
+        return text is not None and manifest.is_given_up(text)
 
     def note_ran_once(self, ref: AttemptRef) -> None:
         """The application's word, when its write is over: Spark has run no stage again, and no task twice at once."""
