@@ -168,8 +168,7 @@ OPTIONS: Mapping[str, Option] = {
     "deferrable": Option(
         "boolean",
         "",
-        "Whether cleanup and loaded wait in the triggerer, and prepare for a driver that runs elsewhere. If it is not "
-        "set, they do, unless the environment "
+        "Whether cleanup and loaded wait in the triggerer. If it is not set, they do, unless the environment "
         "variable AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE says False.",
         "False",
         _boolean,

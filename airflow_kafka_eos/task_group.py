@@ -103,9 +103,8 @@ class ExactlyOnceLoad(TaskGroup):
         settings of confluent-kafka's ``SchemaRegistryClient`` may stand in its extra.
     :param manifest_dir: what workers and the Spark driver share: a folder, or ``s3://bucket/folder`` and the like, also
         with an Airflow connection for the worker, ``s3://conn_id@bucket/folder``. (section, templated)
-    :param deferrable: let cleanup and loaded wait in the triggerer, and prepare for a driver that runs elsewhere
-        (docs/spark.md). None: as the section says, else the environment variable
-        ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``, else yes. (section)
+    :param deferrable: let cleanup and loaded wait in the triggerer. None: as the section says, else the environment
+        variable ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``, else yes. (section)
     :param outlets: further assets that a visible load updates.
     :param asset_events: a visible load updates the assets ``kafka://<asset_server>/<topic>`` too, of the topics that it
         has written to (docs/assets.md). False: ``outlets`` alone.

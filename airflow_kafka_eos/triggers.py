@@ -29,7 +29,11 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import UNENDED, LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.operators.application_watch import ApplicationWatch, status_by_spark_submit
+from airflow_kafka_eos.operators.application_watch import (
+    MOST_FAILED,
+    ApplicationWatch,
+    status_by_spark_submit,
+)
 from airflow_kafka_eos.operators.submitting import manifest_store
 
 if TYPE_CHECKING:
@@ -195,8 +199,8 @@ class ApplicationTrigger(BaseTrigger):
     """Waits until an application that runs elsewhere is over (:mod:`.operators.application_watch`).
 
     Carries names, connection ids and ids only. It judges nothing: the worker takes over what was left. Where it cannot
-    look (the triggerer does not see that folder, has not that library, the platform does not answer it), it hands the
-    waiting back, and the worker waits. A triggerer that is restarted begins to look anew.
+    look (the triggerer does not see that folder, has not that library, the platform does not answer it ten times), it
+    hands the waiting back, and the worker waits. A triggerer that is restarted begins to look anew.
 
     :param manifest_dir: as the author gave it, rendered.
     :param application: its id on the platform.
@@ -245,6 +249,9 @@ class ApplicationTrigger(BaseTrigger):
                 if waits != told:  # once: it may stay so for hours
                     self.log.info("waits: %s", waits)
                     told = waits
+                if watch.unanswered >= MOST_FAILED:  # it may answer the worker
+                    yield TriggerEvent({"status": "cannot look", "error": waits})  # type: ignore[no-untyped-call]
+                    return
                 await asyncio.sleep(self.poll_s)
         except Exception as e:  # whatever a library raises here that a worker may have no trouble with
             yield TriggerEvent({"status": "cannot look", "error": f"{type(e).__name__}: {e}"})  # type: ignore[no-untyped-call]

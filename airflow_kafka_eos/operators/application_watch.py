@@ -2,7 +2,7 @@
 
 What it has left is what counts, and is looked at first: an application that is done stays so, whatever its platform
 says of it, or if that cannot be asked any more. The platform's word tells only that nothing will be left: it was
-killed, or never began. A look that fails tells nothing.
+killed, never began, or is forgotten. A look that fails tells nothing: a platform that does not answer is waited for.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.manifest import AttemptRef
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
-#: So many failed looks in a row are one failure of whoever looks; as SparkSubmitHook counts.
+#: So many looks in a row in which the store does not answer fail whoever looks; as SparkSubmitHook counts.
 MOST_FAILED = 10
 #: So many looks in a row find an ended application without its word until it counts as lost: a folder that hosts share
 #: may show a new file late (NFS: after a minute at most, which are six looks).
 MOST_WORDLESS = 6
+#: SparkSubmitHook, of a ResourceManager that was restarted without its state, or keeps no more of finished ones
+_FORGOTTEN = "returned HTTP 404 for"
 #: A platform's state of an application, for people; and whether it may still run, or begin.
 Status = tuple[str, bool]
 
@@ -31,6 +33,7 @@ class ApplicationWatch:
     :param status: asks the platform.
     :param application: its id there.
     :ivar lost: the platform's state of an application that is over without a word; else None.
+    :ivar unanswered: looks in a row in which the platform did not answer.
     """
 
     def __init__(
@@ -42,19 +45,20 @@ class ApplicationWatch:
         self._status = status
         self._failed = 0
         self._wordless = 0
+        self.unanswered = 0
         self.lost: str | None = None
 
     def look(self, *, patient: bool = True) -> str | None:
         """What it is waited for, for people; None: it is over.
 
         :param patient: an application that has ended without a word is given time.
-        :raises NotFinishedError: so many looks in a row have failed that it is not known whether it still runs.
+        :raises NotFinishedError: the store has not answered so many looks in a row.
         """
         try:
             said = self._look(patient)
-        except Exception as e:  # whatever libraries of stores and platforms raise
+        except Exception as e:  # whatever libraries of stores raise
             self._failed += 1
-            text = f"whether {self._application} still runs cannot be asked: {type(e).__name__}: {e}"
+            text = f"what {self._application} has left cannot be read: {type(e).__name__}: {e}"
             if self._failed < MOST_FAILED:
                 return text
             raise NotFinishedError(
@@ -69,7 +73,12 @@ class ApplicationWatch:
     def _look(self, patient: bool) -> str | None:
         if self.has_left_word():
             return None
-        status, may_run = self._status(self._application)
+        try:
+            status, may_run = self._status(self._application)
+        except Exception as e:  # whatever libraries of platforms raise
+            self.unanswered += 1
+            return f"whether {self._application} still runs cannot be asked: {type(e).__name__}: {e}"
+        self.unanswered = 0
         if may_run:
             self._wordless = 0
             return f"{self._application} is {status}"
@@ -95,7 +104,13 @@ def status_by_spark_submit(operator: Any) -> Callable[[str], Status]:
     """The platform's word by a SparkSubmitOperator, which asks YARN's ResourceManager, or Kubernetes."""
 
     def status(application: str) -> Status:
-        found = operator.get_job_status(application, {})
-        return found, operator.is_job_active(found)
+        try:
+            found = operator.get_job_status(application, {})
+        except RuntimeError as e:
+            if _FORGOTTEN not in str(e):
+                raise
+            return "not known to YARN any more", False
+        # Kubernetes cannot ask the pod's node for now
+        return found, found == "Unknown" or operator.is_job_active(found)
 
     return status

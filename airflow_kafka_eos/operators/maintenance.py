@@ -286,7 +286,8 @@ class PausedDags:
 
     Rule: decide-at-once.
 
-    A paused DAG schedules no further task of a running run, and resumes no deferred one; a task that runs, runs on.
+    A paused DAG schedules no further task of a running run, and resumes no deferred one; a task that runs, runs on, and
+    so does an application that a deferred prepare waits for, until its trigger has fired.
     Airflow is asked by a task's own way (the execution API), for tasks cannot read its database; once per sweep.
 
     :param ti: the sweep's own task instance.
@@ -310,7 +311,7 @@ class PausedDags:
         if datetime.now().astimezone() - last_sign(attempt) < self._paused_after:
             return False
         dag_id, run_id = named
-        return self._paused(dag_id) and not self._is_at_work(dag_id, run_id, group_of(attempt.responsible))
+        return self._paused(dag_id) and not self._is_at_work(dag_id, run_id, attempt)
 
     def _paused(self, dag_id: str) -> bool:
         if dag_id not in self._is_paused:
@@ -321,12 +322,15 @@ class PausedDags:
                 self._is_paused[dag_id] = False
         return self._is_paused[dag_id]
 
-    def _is_at_work(self, dag_id: str, run_id: str, group: str) -> bool:
+    def _is_at_work(self, dag_id: str, run_id: str, attempt: AttemptRow) -> bool:
         if (dag_id, run_id) not in self._states:
             found = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id])
             self._states[dag_id, run_id] = found.get(run_id, {})
+        group = group_of(attempt.responsible)
+        # behind prepare, whoever has deferred waits for something else
+        at_work = _AT_WORK if attempt.is_prepared else _AT_WORK | {"deferred"}
         states = self._states[dag_id, run_id]
-        return any(state in _AT_WORK for task, state in states.items() if group_of_task(task) == group)
+        return any(state in at_work for task, state in states.items() if group_of_task(task) == group)
 
 
 def said_of(found: Mapping[str, Any]) -> str:

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_kafka_eos.arguments import Duration, check_mapping, check_whole_number, is_filled_in_later
-from airflow_kafka_eos.config import deferrable as in_the_triggerer
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.arguments import (
+    Duration,
+    check_bool,
+    check_mapping,
+    check_whole_number,
+    is_filled_in_later,
+)
+from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import Engine, EngineText, NamingText, ScopeText, TwoPhaseCommitText, WriterText
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
 from airflow_kafka_eos.operators.application_watch import Status, status_by_spark_submit
 from airflow_kafka_eos.operators.base import Step, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.in_worker import BATCH_BYTES, check_engine, runner
-from airflow_kafka_eos.operators.reattaching import ReattachingOperator, this_go
+from airflow_kafka_eos.operators.reattaching import ReattachingOperator, Waited, this_go
 from airflow_kafka_eos.operators.submitting import (
     Deployment,
     environment,
@@ -41,7 +46,6 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.hooks import Resolved
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.manifest import AttemptRef
-    from airflow_kafka_eos.operators.preparing import Taken
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 #: SparkSubmitOperator's own default, which tells nobody anything
@@ -62,7 +66,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
     application of an earlier try would hand this attempt another one's result (rule: one-application-per-attempt).
     Where the driver runs elsewhere and its platform can be asked for it (``yarn_track_via_rm_api``,
     ``track_driver_via_k8s_api``), a retry goes on with the very attempt that the try before has submitted
-    (rule: reattach-to-its-own).
+    (rule: reattach-to-its-own); with ``wait_in_triggerer=True`` it is waited for in the triggerer (docs/spark.md).
 
     With ``engine="arrow"`` the job runs in this process (:mod:`.in_worker`), and reading stops behind ``max_records``;
     with Spark, decide alone counts them.
@@ -99,10 +103,10 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
         engine: EngineText = "spark",
         max_batch_bytes: int = BATCH_BYTES,
         max_records: int | None = None,
-        deferrable: bool | None = None,
+        wait_in_triggerer: bool = False,
         **kwargs: Any,
     ) -> None:
-        wanted = in_the_triggerer(deferrable)
+        check_bool("wait_in_triggerer", wait_in_triggerer)
         for taken in ("application", "application_args", "durable"):
             if taken in kwargs:
                 raise ConfigurationError(
@@ -136,7 +140,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             **kwargs,
         )
         self.max_batch_bytes, self.max_records = max_batch_bytes, max_records
-        self.deferrable = wanted
+        self.wait_in_triggerer = wait_in_triggerer
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared; see :meth:`.PreparingOperator.take`."""
@@ -158,18 +162,18 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 return self.was_decided(step, taken)
             where = "submitting to Spark" if self.engine == Engine.SPARK else "preparing in this process"
             self.log.info("load %s: %s", taken.ref, where)
-            noted: list[tuple[str, bool]] = []
-            if go is not None and taken.again is None:
-                self._note = lambda application: noted.append(self._submitted(store, taken, application, go))
+            submitted: list[Waited] = []
+            if go is not None and taken.again is None:  # a repair is waited for by whoever gives it up if it fails
+                self._note = lambda application: submitted.append(
+                    self.handed_over(context, store, taken, application, go)
+                )
             with self.giving_up(resolved, taken):
                 run(taken.spec, taken.ref)
                 self._note = None
-                if not noted:
+                if not submitted:
                     manifest = store.read(taken.ref)
                     return self.record(context, step, resolved, store, taken, manifest)
-            ((application, may_defer),) = noted
-            waited = self.handed_over(taken, application)
-            return self.waited_for(context, step, resolved, store, waited, may_defer=may_defer)
+            return self.waited_for(context, step, resolved, store, submitted[0], may_defer=True)
 
     def _is_tracked(self) -> bool:
         """Whether spark-submit leaves the driver to its platform, which is asked for it afterwards.
@@ -194,14 +198,6 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             return False
         return hook._should_track_yarn_application_via_rm_api() or hook._should_track_driver_via_k8s_api()
 
-    def _submitted(self, store: ManifestStore, taken: Taken, application: str, go: str) -> tuple[str, bool]:
-        try:
-            store.note_submitted(taken.ref, application, go)
-        except KafkaEosError as e:  # it runs, and is waited for here
-            self.log.warning("load %s: a retry will not find %s, for it cannot be noted: %s", taken.ref, application, e)
-            return application, False
-        return application, True
-
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """SparkSubmitOperator's own; where a retry may go on with it, its id is noted, and it is waited for later."""
         if self._note is None:
@@ -223,6 +219,17 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             "yarn_track_via_rm_api": self._yarn_track_via_rm_api,
             "track_driver_via_k8s_api": self._track_driver_via_k8s_api,
         }
+
+    def is_over(self, application: str) -> None:
+        """As SparkSubmitOperator does: a driver's pod that has succeeded is deleted, as well as that can be had."""
+        hook = self._get_hook()
+        if not hook._should_track_driver_via_k8s_api():
+            return
+        _, hook._kubernetes_driver_pod = self._parse_k8s_external_id(application)
+        try:
+            hook._delete_driver_pod()
+        except Exception as e:  # whatever Kubernetes' client raises
+            self.log.warning("the driver's pod %s is left on Kubernetes: %s", application, e)
 
     @property
     def poll_s(self) -> float:
@@ -262,7 +269,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
     def on_kill(self) -> None:
         """Airflow's own: end what runs, here or in Spark.
 
-        Not an application that is only waited for: a worker that is restarted must not end it. Behind a click, the next
+        Not an application whose id is noted: a worker that is restarted must not end it. Behind a click, the next
         attempt or cleanup makes its attempt undecidable, and tells its driver to stop.
         """
         if self._stop_waiting is not None:

@@ -1,4 +1,4 @@
-"""prepare waits for an application that runs elsewhere, and outlives the task's process: in the triggerer, or here.
+"""prepare waits for an application that runs elsewhere and outlives the task's process: here, or in the triggerer.
 
 A retry finds the application that an earlier try has submitted, and waits on (docs/adr/0035). It is this very attempt's
 application, by the note beside its claim: never one of before a clear, of another run, or of an attempt that is over
@@ -14,14 +14,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow import __version__ as AIRFLOW
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_kafka_eos.errors import ManifestError, StoppedError, SupersededError
-from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.errors import (
+    KafkaEosError,
+    ManifestError,
+    NotFinishedError,
+    StoppedError,
+    SupersededError,
+)
+from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.operators.application_watch import ApplicationWatch, Status
-from airflow_kafka_eos.operators.base import no_retry_of_terminal_errors, owner_of, task_of
+from airflow_kafka_eos.operators.base import no_retry_of_terminal_errors, overridden, owner_of, task_of
 from airflow_kafka_eos.operators.preparing import PreparingOperator, Taken
 from airflow_kafka_eos.operators.submitting import for_airflow, manifest_store, what_it_said
+from airflow_kafka_eos.spark.manifest_store import Submitted
 from airflow_kafka_eos.triggers import OVER, ApplicationTrigger
 
 if TYPE_CHECKING:
@@ -51,8 +59,8 @@ class ReattachingOperator(PreparingOperator):
 
     #: seconds between two looks, at least
     shortest_poll_s: ClassVar[float] = 10.0
-    deferrable: bool
-    #: set while it waits here: nothing is ended by whoever sets it
+    wait_in_triggerer: bool
+    #: set from the submission on: nothing is ended by whoever sets it
     _stop_waiting: threading.Event | None = None
 
     def status_of(self) -> Callable[[str], Status]:
@@ -79,38 +87,41 @@ class ReattachingOperator(PreparingOperator):
         :raises TransientError: it is not known, so nothing may be submitted.
         """
         with resolved.session(self.namespace) as session:
-            found = self._submitted_before(session, store, go)
-            if found is None:
+            row = self._newest(session)
+            if row is None or not row.is_undecided or not row.is_submitted:
                 return None
-            row, ref, application = found
+            ref = self._ref(session, row)
+            noted = store.submitted(ref)
+            if noted is None or not is_same_go(noted, context, go):
+                return None
             step.attempt = row.number
-            waited = self._waited(session, context, row, ref, application)
-        watch = ApplicationWatch(store, ref, application, self.status_of())
+            waited = self._waited(session, context, row, ref, noted.application)
+        self._stop_waiting = threading.Event()
+        watch = ApplicationWatch(store, ref, noted.application, self.status_of())
         waits = watch.look(patient=False)
-        if waits is None and not is_good(store, ref):
+        if (waits is None and not is_good(store, ref)) or (waits is not None and waited.until < datetime.now(UTC)):
+            self._stop_waiting = None
             return None
-        if waits is not None and waited.until < datetime.now(UTC):
-            return None
-        self.log.info("load %s: an earlier try has submitted %s, which is waited for", ref, application)
+        self.log.info("load %s: an earlier try has submitted %s, which is waited for", ref, noted.application)
         return waited
 
-    def _submitted_before(
-        self, session: Session, store: ManifestStore, go: str
-    ) -> tuple[AttemptRow, AttemptRef, str] | None:
+    def _newest(self, session: Session) -> AttemptRow | None:
+        rows = session.ledger.attempts(self.load_identity)
+        return rows[-1] if rows else None
+
+    def _ref(self, session: Session, row: AttemptRow) -> AttemptRef:
         from airflow_kafka_eos.protocol.stages.begin import reference
 
-        rows = session.ledger.attempts(self.load_identity)
-        row = rows[-1] if rows else None
-        if row is None or not row.is_undecided or not row.is_submitted:
-            return None
-        ref = reference(session, row)
-        noted = store.submitted(ref)
-        if noted is None or noted[1] != go:
-            return None
-        return row, ref, noted[0]
+        return reference(session, row)
 
-    def handed_over(self, taken: Taken, application: str) -> Waited:
-        """What is waited for behind a submission, once that is noted beside the claim."""
+    def handed_over(self, context: Any, store: ManifestStore, taken: Taken, application: str, go: str) -> Waited:
+        """What is waited for behind a submission; a retry finds it by the note beside the claim."""
+        self._stop_waiting = threading.Event()
+        try:
+            by = Submitted(application, task_of(context), go, context["ti"].try_number)
+            store.note_submitted(taken.ref, by)
+        except KafkaEosError as e:  # it runs, and is waited for here
+            self.log.warning("load %s: a retry will not find %s, for it cannot be noted: %s", taken.ref, application, e)
         return Waited(taken, application, self._until(taken.row))
 
     def waited_for(
@@ -127,23 +138,27 @@ class ReattachingOperator(PreparingOperator):
 
         :raises TaskDeferred: the triggerer waits on.
         """
+        stop = self._stop_waiting = self._stop_waiting or threading.Event()
         watch = ApplicationWatch(store, waited.taken.ref, waited.application, self.status_of())
         waits = watch.look()
-        platform = self.platform() if may_defer and self.deferrable else None
-        if waits is not None and platform is not None:
-            self._defer(waited, waits, platform)
+        # who comes back goes past an execute of the author's
+        may_defer = may_defer and self.wait_in_triggerer and not overridden(self, "execute")
+        if waits is not None and may_defer and not stop.is_set():
+            platform = self.platform()
+            if platform is not None and store.submitted(waited.taken.ref) is not None:
+                self._defer(waited, waits, platform)
         told = ""
-        self._stop_waiting = threading.Event()
         while waits is not None:
             if waits != told:  # once: it may stay so for hours
                 self.log.info("waits: %s", waits)
                 told = waits
             if datetime.now(UTC) > waited.until:
                 raise AirflowException(
-                    f"the application {waited.application} has not finished until {waited.until}, when it had to "
-                    f"(writer_deadline and hold_time, or execution_timeout): {waits}. A retry opens a new attempt"
+                    f"the application {waited.application} of {waited.taken.ref} has not finished until "
+                    f"{waited.until}, when it had to (writer_deadline and hold_time, or execution_timeout): {waits}. "
+                    "A retry opens a new attempt"
                 )
-            if self._stop_waiting.wait(self.poll_s):
+            if stop.wait(self.poll_s):
                 raise StoppedError(
                     f"prepare was told to stop while it waited for the application {waited.application}, which goes on",
                     remedy="A retry waits for it again. Cleared, the task opens a new attempt, and that one's driver "
@@ -183,8 +198,11 @@ class ReattachingOperator(PreparingOperator):
     def collected(self, context: Any, event: dict[str, Any] | None, attempt: int | None = None) -> dict[str, Any]:
         """Behind a deferral: what was submitted before it, and nothing else, is waited for and taken over.
 
-        :param attempt: the one that has waited; None: the newest of this go.
+        A clear of this task would have ended the deferral; one of another task is none of its business.
+
+        :param attempt: the one that has waited; None: the newest, if it is this task's.
         """
+        self._stop_waiting = threading.Event()
         with self.as_step(context) as step, no_retry_of_terminal_errors():
             resolved, store = self._resolve(), manifest_store(self.manifest_dir)
             with resolved.session(self.namespace) as session:
@@ -205,25 +223,26 @@ class ReattachingOperator(PreparingOperator):
         self, session: Session, store: ManifestStore, context: Any, attempt: int | None
     ) -> tuple[AttemptRow, AttemptRef, str]:
         """
-        :raises SupersededError: what was waited for is over: aborted, or not this go's.
+        :raises SupersededError: what was waited for is over: aborted, or another task's attempt is the newest.
+        :raises NotFinishedError: its note cannot be seen, for now.
         """
-        from airflow_kafka_eos.protocol.stages.begin import reference
-
-        rows = session.ledger.attempts(self.load_identity)
-        row = next((row for row in rows if row.number == attempt), None) if attempt else (rows[-1] if rows else None)
-        noted = None if row is None else store.submitted(reference(session, row))
-        if row is None or noted is None or noted[1] != this_go(context, self) or row.verdict is Verdict.ABORT:
-            why = "" if row is None or row.decided_at is None else (
-                f": aborted by {row.decided_by} at {row.decided_at}: {row.reason}"
-            )  # fmt: skip
-            raise SupersededError(
-                f"the attempt that this task has waited for is over, or not its own{why}. Nothing of it can become "
-                "visible",
-                remedy="If another run loads the same key, let it go on. Else clear this task: it opens a new attempt",
-                load=str(self.load_identity),
-                attempt=attempt,
+        row = session.ledger.attempt(self.load_identity, attempt) if attempt else self._newest(session)
+        if row is None:
+            raise _over(self.load_identity, attempt, "")
+        if row.verdict is Verdict.ABORT:
+            why = f": aborted by {row.decided_by} at {row.decided_at}: {row.reason}"
+            raise _over(self.load_identity, row.number, why)
+        ref = self._ref(session, row)
+        noted = store.submitted(ref)
+        if noted is None:
+            raise NotFinishedError(
+                f"what this task has noted of its application is not to be seen in {self.manifest_dir!r}",
+                remedy="Look whether that folder is mounted here. A retry of this task looks again",
+                **ref.ids,
             )
-        return row, reference(session, row), noted[0]
+        if noted.task != task_of(context):
+            raise _over(self.load_identity, row.number, f": the newest is of {noted.task}")
+        return row, ref, noted.application
 
     def _waited(
         self, session: Session, context: Any, row: AttemptRow, ref: AttemptRef, application: str
@@ -246,22 +265,51 @@ class ReattachingOperator(PreparingOperator):
         self, context: Any, step: Step, resolved: Resolved, store: ManifestStore, waited: Waited, lost: str | None
     ) -> dict[str, Any]:
         manifest = left(store, waited.taken.ref, waited.application, lost)
-        return self.record(context, step, resolved, store, waited.taken, manifest)
+        result = self.record(context, step, resolved, store, waited.taken, manifest)
+        self.is_over(waited.application)
+        return result
+
+    def is_over(self, application: str) -> None:
+        """What is left of an application on its platform, once it is taken over, may be removed. Raises nothing."""
 
 
 def this_go(context: Any, task: Any) -> str | None:
-    """Names a task in its run between two clears: the same for a try and its retries, and for nothing else.
+    """What a task's tries have in common between two clears of its run; also a run that is made again is another go.
 
-    Airflow counts a run's clears, also of tasks that run; ``max_tries`` are the tries until the clear before, and the
-    retries of the DAG as it was then.
+    Airflow counts a run's clears, from 3.2 on also of tasks that run; ``max_tries`` are the tries until the clear
+    before, and the retries of the DAG as it was then. A run that was deleted and made again may have the same id and
+    the same counts, but starts at another time.
 
-    :returns: None where Airflow does not say how often the run was cleared: then nobody may reattach.
+    :returns: None where Airflow does not say: then nobody may reattach.
     """
-    cleared = getattr(context.get("dag_run"), "clear_number", None)
+    run = context.get("dag_run")
+    cleared, started = getattr(run, "clear_number", None), getattr(run, "start_date", None)
     most = getattr(context["ti"], "max_tries", None)
-    if cleared is None or most is None:
+    if None in (cleared, started, most) or not counts_clears():
         return None
-    return f"{task_of(context)} cleared {cleared} max_tries {most} retries {task.retries}"
+    return f"started {started} cleared {cleared} max_tries {most} retries {task.retries}"
+
+
+def counts_clears() -> bool:
+    """Whether this Airflow counts clears of a run that runs: 3.1 counts only those of finished ones."""
+    return tuple(map(int, AIRFLOW.split(".")[:2])) >= (3, 2)
+
+
+def is_same_go(noted: Submitted, context: Any, go: str) -> bool:
+    """Whether an application is that of an earlier try of this task, in the same go (rule: reattach-to-its-own).
+
+    A task instance that was deleted and is made again begins with its first try.
+    """
+    return (noted.task, noted.go) == (task_of(context), go) and noted.try_number < context["ti"].try_number
+
+
+def _over(load: LoadIdentity, attempt: int | None, why: str) -> SupersededError:
+    return SupersededError(
+        f"the attempt that this task has waited for is over, or not its own{why}. Nothing of it can become visible",
+        remedy="If another run loads the same key, let it go on. Else clear this task: it opens a new attempt",
+        load=str(load),
+        attempt=attempt,
+    )
 
 
 def is_good(store: ManifestStore, ref: AttemptRef) -> bool:
@@ -291,8 +339,8 @@ def left(store: ManifestStore, ref: AttemptRef, application: str, lost: str | No
     if by is not None:
         raise for_airflow(SupersededError, f"the attempt was superseded or aborted: {by}. [{ref}]")
     raise AirflowException(
-        f"the application {application} has ended ({lost}), and has not said why: it did not begin, or was killed. See "
-        "its platform's logs. A retry opens a new attempt"
+        f"the application {application} of {ref} has ended ({lost}), and has not said why: it did not begin, or was "
+        "killed. See its platform's logs. A retry opens a new attempt"
     )
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,22 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _COMPONENT_MAX = 255
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """An attempt's application, where it was handed to a platform.
+
+    :param application: its id there.
+    :param task: that submitted it, in its run.
+    :param go: what that task's tries have in common between two clears (rule: reattach-to-its-own).
+    :param try_number: the try that submitted it.
+    """
+
+    application: str
+    task: str
+    go: str
+    try_number: int
 
 
 class ManifestStore:
@@ -74,18 +91,14 @@ class ManifestStore:
         """What :meth:`note_spec` has left; None where it has not."""
         return self._read(ref, "spec")
 
-    def note_submitted(self, ref: AttemptRef, application: str, by: str) -> None:
-        """Leave word that an attempt's application was handed to a platform, for who waits for it later.
+    def note_submitted(self, ref: AttemptRef, submitted: Submitted) -> None:
+        """Leave word that an attempt's application was handed to a platform, for who waits for it later."""
+        self._create(ref, "submitted", json.dumps(asdict(submitted)))
 
-        :param application: its id there.
-        :param by: who waits for it; nobody else may (rule: reattach-to-its-own).
-        """
-        self._create(ref, "submitted", json.dumps({"application": application, "by": by}))
-
-    def submitted(self, ref: AttemptRef) -> tuple[str, str] | None:
-        """What :meth:`note_submitted` was told: ``application`` and ``by``; None where it was not."""
+    def submitted(self, ref: AttemptRef) -> Submitted | None:
+        """What :meth:`note_submitted` was told; None where it was not."""
         text = self._read(ref, "submitted")
-        return None if text is None else (str((found := json.loads(text))["application"]), str(found["by"]))
+        return None if text is None else Submitted(**json.loads(text))
 
     def claim(self, ref: AttemptRef, claimant: str) -> None:
         """Claim an attempt for one submitted application, once (rule: one-application-per-attempt).

@@ -10,7 +10,13 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_kafka_eos import manifest
 from airflow_kafka_eos.errors import NotFinishedError
-from airflow_kafka_eos.operators.application_watch import MOST_FAILED, MOST_WORDLESS, ApplicationWatch, Status
+from airflow_kafka_eos.operators.application_watch import (
+    MOST_FAILED,
+    MOST_WORDLESS,
+    ApplicationWatch,
+    Status,
+    status_by_spark_submit,
+)
 from airflow_kafka_eos.operators.reattaching import is_good, left
 from airflow_kafka_eos.spark.errortext import FAILED
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -58,31 +64,75 @@ def test_what_it_has_left_while_its_platform_was_asked_counts(store: ManifestSto
     assert (found.look(patient=False), found.lost) == (None, None)
 
 
-def test_a_look_that_fails_is_no_end_and_so_many_in_a_row_are_an_error(store: ManifestStore) -> None:
-    almost: list[Status | None] = [None] * (MOST_FAILED - 1)
-    found = watch(store, Platform(*almost, RUNNING, None))
-    for _ in almost:
+def test_a_platform_that_does_not_answer_is_waited_for_however_long(store: ManifestStore) -> None:
+    """What was left can be looked at all the while."""
+    found = watch(store, Platform(*[None] * (5 * MOST_FAILED), RUNNING, None))
+    for number in range(5 * MOST_FAILED):
         assert "cannot be asked: RuntimeError: HTTP 503" in (found.look() or "")
-    assert found.look() == "application_1 is RUNNING"
-    for _ in almost:  # counted anew
-        assert found.look() is not None
+        assert found.unanswered == number + 1
+    assert (found.look(), found.unanswered) == ("application_1 is RUNNING", 0)
+    assert found.look() is not None
+    store.write(REF, TEXT)
+    assert (found.look(), found.lost) == (None, None)
+
+
+def test_a_store_that_does_not_answer_is_no_end_and_so_many_looks_in_a_row_are_an_error(
+    store: ManifestStore, tmp_path: Path
+) -> None:
+    found = watch(store, Platform(ENDED))
+    store.write(REF, TEXT)
+    path = Path(store.path(REF))
+    text = path.read_text()
+
+    def away() -> None:
+        path.unlink()
+        path.mkdir()  # cannot be read
+        for _ in range(MOST_FAILED - 1):
+            assert "cannot be read" in (found.look() or "")
+
+    away()
+    path.rmdir()
+    path.write_text(text)
+    assert (found.look(), found.lost) == (None, None)
+    away()  # counted anew
     with pytest.raises(NotFinishedError, match=f"{MOST_FAILED} looks in a row have failed") as caught:
         found.look()
     assert (caught.value.load, caught.value.attempt, found.lost) == (str(REF.load), REF.attempt, None)
 
 
-def test_a_store_that_does_not_answer_is_no_end_either(store: ManifestStore, tmp_path: Path) -> None:
-    found = watch(store, Platform(ENDED))
-    store.write(REF, TEXT)
-    path = Path(store.path(REF))
-    text = path.read_text()
-    path.unlink()
-    path.mkdir()  # cannot be read
-    for _ in range(MOST_FAILED - 1):
-        assert "cannot be asked" in (found.look() or "")
-    path.rmdir()
-    path.write_text(text)
-    assert (found.look(), found.lost) == (None, None)
+class Spark:
+    """Answers as a SparkSubmitOperator's backend: a text, or an error."""
+
+    def __init__(self, says: str | Exception) -> None:
+        self.says = says
+
+    def get_job_status(self, application: str, context: object) -> str:
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+    def is_job_active(self, status: str) -> bool:
+        return status in ("RUNNING", "Running", "Pending")
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [
+        ("RUNNING", ("RUNNING", True)),
+        ("FAILED", ("FAILED", False)),
+        ("Unknown", ("Unknown", True)),  # Kubernetes: the pod's node is not reached for now
+        ("NotFound", ("NotFound", False)),
+        (RuntimeError("YARN RM REST API returned HTTP 404 for application a"), ("not known to YARN any more", False)),
+    ],
+)
+def test_what_the_platforms_words_mean(says: str | Exception, found: Status) -> None:
+    assert status_by_spark_submit(Spark(says))("a") == found
+
+
+@pytest.mark.parametrize("says", [RuntimeError("YARN RM REST API returned HTTP 401 for application a"), OSError("x")])
+def test_no_word_is_no_word(says: Exception) -> None:
+    with pytest.raises(type(says)):
+        status_by_spark_submit(Spark(says))("a")
 
 
 def test_one_that_has_ended_without_a_word_is_given_time_for_it(store: ManifestStore) -> None:

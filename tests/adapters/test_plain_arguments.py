@@ -45,7 +45,7 @@ TAKEN: dict[str, tuple[Any, dict[str, Any]]] = {
     "registry_conn_id": ("rc", {"prepare.registry_conn_id": "rc"}),
     "manifest_dir": ("/m", {"prepare.manifest_dir": "/m", "decide.manifest_dir": "/m"}),
     "submit": (BASH, {"prepare.upstream_task_ids": {"load.submit"}}),
-    "deferrable": (False, {"prepare.deferrable": False, "cleanup.deferrable": False, "loaded.deferrable": False}),
+    "deferrable": (False, {"cleanup.deferrable": False, "loaded.deferrable": False}),
     "outlets": ([Asset("o")], {"loaded.outlets.0.name": "o"}),
     "asset_events": (False, {"loaded.outlets": []}),
     "asset_server": ("b:1", {"loaded.asset_server": "b:1"}),

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,21 +20,25 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_kafka_eos.errors import NotFinishedError, StoppedError
+from airflow_kafka_eos.errors import NotFinishedError, StoppedError, StorageUnavailableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.operators import application_watch
+from airflow_kafka_eos.operators import application_watch, reattaching
 from airflow_kafka_eos.operators.application_watch import MOST_FAILED, ApplicationWatch
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
+from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.triggers import OVER, ApplicationTrigger
 from tests.airflow.steps import CONTEXT, LOAD, run, session, state
 from tests.airflow.test_own_steps import HUNDRED
+from tests.airflow.test_repreparing_steps import lose
 from tests.airflow.yarn import RUNS, Yarn, yarn
 from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
 
 pytestmark = pytest.mark.timeout(600)
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 #: What nobody may find anywhere.
 SECRET = "hunter2-never-shown"
 
@@ -44,33 +48,42 @@ class Tries:
 
     def __init__(self, there: Yarn, manifests: Path, key: str, topic: str) -> None:
         self.there, self.key, self.topic, self.manifests = there, key, topic, manifests
-        self.changes: dict[str, Any] = {}
+        self.tries = 0
         run("begin", key)
 
-    def operator(self, **arguments: Any) -> Any:
+    def operator(self, *, kind: type[PrepareLoadOperator] = PrepareLoadOperator, **arguments: Any) -> Any:
         given: dict[str, Any] = {
             "task_id": "prepare", "load_name": LOAD, "load_key": self.key, "topics": [self.topic], "job": "rows.py",
             "conn_id": "yarn_default", "manifest_dir": str(self.manifests), "yarn_track_via_rm_api": True,
-            "status_poll_interval": 0, "retries": 2, "decide_at_once": False,
+            "status_poll_interval": 0, "retries": 2, "decide_at_once": False, "wait_in_triggerer": True,
         }  # fmt: skip
-        return PrepareLoadOperator(**given | arguments)
+        return kind(**given | arguments)
 
-    def context(self, *, cleared: int | None = 0, max_tries: int = 2) -> Any:
-        ti = SimpleNamespace(**vars(CONTEXT["ti"]) | {"max_tries": max_tries})
-        asked = SimpleNamespace(**vars(CONTEXT["dag_run"]) | {"clear_number": cleared})
+    def context(
+        self,
+        *,
+        cleared: int | None = 0,
+        max_tries: int = 2,
+        started: datetime | None = STARTED,
+        try_number: int | None = None,
+    ) -> Any:
+        """Of the next try, as long as nothing else is said."""
+        self.tries = try_number or self.tries + 1
+        ti = SimpleNamespace(**vars(CONTEXT["ti"]) | {"max_tries": max_tries, "try_number": self.tries})
+        asked = SimpleNamespace(**vars(CONTEXT["dag_run"]) | {"clear_number": cleared, "start_date": started})
         return CONTEXT | {"ti": ti, "dag_run": asked}
 
-    def deferred(self, *, cleared: int = 0, max_tries: int = 2, **arguments: Any) -> TaskDeferred:
+    def deferred(self, operator: Any = None, **context: Any) -> TaskDeferred:
         """A try up to where the triggerer waits."""
         with pytest.raises(TaskDeferred) as caught:
-            self.operator(**arguments).execute(self.context(cleared=cleared, max_tries=max_tries))
+            (operator or self.operator()).execute(self.context(**context))
         return caught.value
 
-    def resumed(self, deferred: TaskDeferred, event: Any, **arguments: Any) -> Any:
-        """As Airflow calls a task that comes back."""
+    def resumed(self, deferred: TaskDeferred, event: Any, operator: Any = None, **context: Any) -> Any:
+        """As Airflow calls a task that comes back: in the same try."""
         kwargs = {**(deferred.kwargs or {}), "event": event}
-        task = self.operator(**arguments)
-        return task.resume_execution(deferred.method_name, kwargs, self.context())
+        task = operator or self.operator()
+        return task.resume_execution(deferred.method_name, kwargs, self.context(try_number=self.tries, **context))
 
     def attempts(self) -> list[AttemptRow]:
         with session() as opened:
@@ -124,7 +137,7 @@ def test_a_retry_waits_for_the_very_application_and_the_load_is_there_once(tries
 
 
 def test_a_worker_that_waits_by_itself_is_told_to_stop_and_the_retry_finds_it_done(tries: Tries) -> None:
-    task = tries.operator(deferrable=False)
+    task = tries.operator(wait_in_triggerer=False)
     ended: list[BaseException] = []
 
     def execute() -> None:
@@ -142,29 +155,59 @@ def test_a_worker_that_waits_by_itself_is_told_to_stop_and_the_retry_finds_it_do
     assert tries.there.state("application_1_0001")[0] == "RUNNING", "a worker that is restarted ends nothing"
     tries.go()
     tries.is_over()
-    assert tries.operator(deferrable=False).execute(tries.context())["attempt"] == 1
+    assert tries.operator(wait_in_triggerer=False).execute(tries.context())["attempt"] == 1
     assert tries.there.applications() == ["application_1_0001"]
 
 
+def test_a_worker_that_is_stopped_right_behind_the_submission_ends_nothing(
+    tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes while the id is noted, before the first look."""
+    task = tries.operator()
+    real = ManifestStore.note_submitted
+
+    def stopped(*arguments: Any) -> None:
+        real(*arguments)
+        task.on_kill()
+
+    monkeypatch.setattr(ManifestStore, "note_submitted", stopped)
+    with pytest.raises(StoppedError, match="which goes on"):
+        task.execute(tries.context())
+    assert tries.there.state("application_1_0001")[0] == "RUNNING"
+
+
 @pytest.mark.parametrize(
-    "then",
-    [{"cleared": 1}, {"max_tries": 3}, {"retries": 1}],
-    ids=["while it ran", "behind its end", "with other retries"],
+    ("retries", "then"),
+    [
+        (2, {"cleared": 1}),
+        (2, {"max_tries": 3}),
+        (1, {}),
+        (2, {"started": STARTED + timedelta(hours=1)}),
+        (2, {"try_number": 1}),
+    ],
+    ids=["while it ran", "behind its end", "with other retries", "a run made again", "a task instance made again"],
 )
-def test_a_clear_never_takes_up_the_application_of_before(tries: Tries, then: dict[str, Any]) -> None:
+def test_a_clear_never_takes_up_the_application_of_before(tries: Tries, retries: int, then: dict[str, Any]) -> None:
     """Its attempt is over by then, and its driver told so. (``max_tries`` alone: 1 try and 3 retries are 2 and 2.)"""
     tries.deferred()
-    tries.deferred(**then)
+    tries.deferred(tries.operator(retries=retries), **then)
     assert tries.there.applications() == ["application_1_0001", "application_1_0002"]
     assert [row.is_undecided for row in tries.attempts()] == [False, True]
     assert list(tries.manifests.rglob("1.superseded"))
 
 
 def test_where_airflow_does_not_count_clears_nobody_reattaches(tries: Tries) -> None:
-    from airflow_kafka_eos.operators.reattaching import this_go
+    assert reattaching.this_go(tries.context(), tries.operator()) is not None
+    assert reattaching.this_go(tries.context(cleared=None), tries.operator()) is None
+    assert reattaching.this_go(tries.context(started=None), tries.operator()) is None
 
-    assert this_go(tries.context(), tries.operator()) is not None
-    assert this_go(tries.context(cleared=None), tries.operator()) is None
+
+@pytest.mark.parametrize(("version", "counts"), [("3.1.8", False), ("3.2.0", True), ("3.10.1rc1", True)])
+def test_airflow_3_1_counts_no_clear_of_a_run_that_runs(
+    tries: Tries, monkeypatch: pytest.MonkeyPatch, version: str, counts: bool
+) -> None:
+    monkeypatch.setattr(reattaching, "AIRFLOW", version)
+    assert (reattaching.this_go(tries.context(), tries.operator()) is not None) is counts
 
 
 def test_another_runs_application_is_not_taken_up(tries: Tries) -> None:
@@ -197,8 +240,93 @@ def test_a_trigger_that_fails_or_times_out_is_followed_by_a_look(tries: Tries) -
     tries.deferred()
     tries.go()
     tries.is_over()
-    made = tries.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, tries.context())
+    made = tries.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, tries.context(try_number=1))
     assert made["attempt"] == 1
+
+
+@pytest.mark.parametrize(("retries", "then"), [(2, {"cleared": 1}), (3, {})], ids=["another task", "retries edited"])
+def test_who_comes_back_goes_on_though_another_task_was_cleared_or_the_dag_was_edited(
+    tries: Tries, retries: int, then: dict[str, Any]
+) -> None:
+    """A clear of its own would have ended its deferral."""
+    deferred = tries.deferred()
+    tries.go()
+    tries.is_over()
+    made = tries.resumed(deferred, {"status": OVER, "lost": None}, tries.operator(retries=retries), **then)
+    assert made["attempt"] == 1
+
+
+def test_behind_a_trigger_that_failed_no_other_tasks_attempt_is_taken(tries: Tries) -> None:
+    tries.deferred()
+    context = tries.context()
+    context["ti"].run_id = "another"
+    with pytest.raises(AirflowFailException, match=r"not its own: the newest is of .*run task load\.step"):
+        tries.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+
+
+def test_a_class_of_the_authors_that_checks_behind_execute_is_waited_for_by_itself(tries: Tries) -> None:
+    """What comes back from the triggerer would go past its execute."""
+
+    class Checked(PrepareLoadOperator):
+        def execute(self, context: Any) -> Any:
+            made = super().execute(context)
+            raise ValueError(f"{made['records']} records are not enough")
+
+    tries.go()
+    with pytest.raises(ValueError, match="100 records are not enough"):
+        tries.operator(kind=Checked).execute(tries.context())
+
+
+def test_a_repair_is_not_left_to_a_retry(tries: Tries, kafka: LocalKafka) -> None:
+    """Whoever comes back would take the decided load for done, and what was lost would never be adopted."""
+    tries.go()
+    assert tries.operator(wait_in_triggerer=False).execute(tries.context())["records"] == 100
+    with session() as opened:
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, tries.key))
+        manifest = ManifestStore(str(tries.manifests)).read(reference(opened, row))
+    lose(kafka, tries.key, manifest, 0)
+    made = tries.operator().execute(tries.context(cleared=1))
+    assert (made["prepared_again"], made["records"]) == ([0], 100)
+    run("commit", tries.key)
+    wait_until(lambda: committed_values(kafka.bootstrap_servers, tries.topic, 1) == HUNDRED, "the repair", 60)
+    assert state(tries.key) is LoadState.COMMITTED
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["not there", "unreadable"])
+def test_a_note_that_cannot_be_seen_now_fails_no_load_for_good(tries: Tries, missing: bool) -> None:
+    deferred = tries.deferred()
+    (note,) = tries.manifests.rglob("1.submitted")
+    text = note.read_text()
+    note.unlink()
+    if not missing:
+        note.symlink_to("/proc/self/mem")  # EIO, as of a file server that is away
+    with pytest.raises((NotFinishedError, StorageUnavailableError)):
+        tries.resumed(deferred, {"status": OVER, "lost": None})
+    note.unlink(missing_ok=True)
+    note.write_text(text)
+    tries.go()
+    tries.is_over()
+    assert tries.resumed(deferred, {"status": OVER, "lost": None})["attempt"] == 1
+
+
+def test_an_application_that_cannot_be_noted_is_waited_for_here(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> None:
+        raise StorageUnavailableError("the store does not answer", remedy="Wait")
+
+    tries.go()
+    with monkeypatch.context() as patched:
+        patched.setattr(ManifestStore, "note_submitted", away)
+        assert tries.operator().execute(tries.context())["attempt"] == 1
+    assert tries.operator(wait_in_triggerer=False).execute(tries.context())["attempt"] == 2
+
+
+@pytest.mark.parametrize("given", [{"post_submit_commands": ["true"]}, {"yarn_rm_auth": ("user", SECRET)}])
+def test_what_a_retry_elsewhere_or_the_triggerer_would_not_have_is_waited_for_here(
+    tries: Tries, given: dict[str, Any]
+) -> None:
+    tries.go()
+    assert tries.operator(**given).execute(tries.context())["attempt"] == 1
+    assert bool(list(tries.manifests.rglob("1.submitted"))) is ("yarn_rm_auth" in given)
 
 
 def test_what_is_done_stays_so_when_its_platform_cannot_be_asked(tries: Tries) -> None:
@@ -215,11 +343,29 @@ def test_a_retry_that_cannot_ask_waits_and_begins_nothing(tries: Tries) -> None:
     """Not to know is not to be gone."""
     tries.deferred()
     tries.there.down = True
-    with pytest.raises(NotFinishedError, match=f"{MOST_FAILED} looks in a row have failed"):
-        tries.operator(deferrable=False).execute(tries.context())
-    tries.there.down = False
-    tries.deferred()
+    made: list[Any] = []
+    task = tries.operator(wait_in_triggerer=False)
+    thread = threading.Thread(target=lambda: made.append(task.execute(tries.context())))
+    thread.start()
+    before = tries.there.asked
+    wait_until(lambda: tries.there.asked > before + 2 * MOST_FAILED or not thread.is_alive(), "looks", 120)
+    assert thread.is_alive()
+    tries.go()
+    thread.join(120)
+    assert made[0]["attempt"] == 1
     assert (tries.there.applications(), len(tries.attempts())) == (["application_1_0001"], 1)
+
+
+def test_an_application_that_its_platform_has_forgotten_is_lost(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ResourceManager that has restarted without its state answers with 404."""
+    monkeypatch.setattr(application_watch, "MOST_WORDLESS", 2)
+    deferred = tries.deferred()
+    tries.there.kill("application_1_0001")
+    (tries.there.folder / "application_1_0001").rename(tries.there.folder / "forgotten")
+    with pytest.raises(AirflowException, match=r"has ended \(not known to YARN any more\)"):
+        tries.resumed(deferred, {"status": "cannot look", "error": ""})
+    tries.deferred()
+    assert len(tries.attempts()) == 2
 
 
 def test_an_application_that_was_killed_is_told_and_a_retry_begins_anew(
@@ -229,7 +375,7 @@ def test_an_application_that_was_killed_is_told_and_a_retry_begins_anew(
     deferred = tries.deferred()
     tries.there.kill("application_1_0001")
     tries.is_over()
-    with pytest.raises(AirflowException, match=r"application_1_0001 has ended \(FAILED\), and has not said why"):
+    with pytest.raises(AirflowException, match=r"application_1_0001 of .* has ended \(FAILED\), and has not said why"):
         tries.resumed(deferred, {"status": OVER, "lost": "FAILED"})
     with pytest.raises(AirflowException, match="has not said why"):
         tries.resumed(deferred, {"status": "cannot look", "error": ""})
@@ -240,7 +386,7 @@ def test_an_application_that_was_killed_is_told_and_a_retry_begins_anew(
 def test_an_application_that_fails_says_why_and_a_retry_begins_anew(tries: Tries) -> None:
     (tries.there.folder / "fail").touch()
     with pytest.raises(AirflowException, match="OSError: the disk is full"):
-        tries.operator(deferrable=False).execute(tries.context())
+        tries.operator(wait_in_triggerer=False).execute(tries.context())
     (tries.there.folder / "fail").unlink()
     tries.deferred()
     assert tries.there.applications() == ["application_1_0001", "application_1_0002"]
@@ -249,9 +395,10 @@ def test_an_application_that_fails_says_why_and_a_retry_begins_anew(tries: Tries
 def test_one_whose_time_is_over_is_given_up(tries: Tries) -> None:
     tries.deferred()
     short = timedelta(microseconds=1)
+    impatient = tries.operator(execution_timeout=short)
     with pytest.raises(AirflowException, match="has not finished until"):
-        tries.resumed(TaskDeferred(trigger=None, method_name="collected"), None, execution_timeout=short)
-    tries.deferred(execution_timeout=short)
+        tries.resumed(TaskDeferred(trigger=None, method_name="collected"), None, impatient)
+    tries.deferred(tries.operator(execution_timeout=short))
     assert tries.there.applications() == ["application_1_0001", "application_1_0002"]
 
 
@@ -330,7 +477,7 @@ class TestTheTrigger:
         tries.there.down = True
         before = tries.there.asked
         found = asyncio.run(self.event(trigger))
-        assert found["status"] == "cannot look" and "NotFinishedError" in found["error"]
+        assert found["status"] == "cannot look" and "cannot be asked" in found["error"]
         assert tries.there.asked - before == MOST_FAILED
 
     def test_an_application_without_a_word_is_told_with_what_the_platform_says(
