@@ -258,6 +258,8 @@ def test_who_comes_back_goes_on_though_another_task_was_cleared_or_the_dag_was_e
 
 def test_behind_a_trigger_that_failed_no_other_tasks_attempt_is_taken(tries: Tries) -> None:
     tries.deferred()
+    tries.go()
+    tries.is_over()
     context = tries.context()
     context["ti"].run_id = "another"
     with pytest.raises(AirflowFailException, match=r"not its own: the newest is of .*run task load\.step"):
