@@ -9,6 +9,7 @@ LONG = (
     "tests/airflow/test_authored.py",
     "tests/airflow/test_bad_input.py",
     "tests/airflow/test_dags.py",
+    "tests/airflow/test_far_standalone.py",
     "tests/airflow/test_look_ahead.py",
     "tests/airflow/test_on_kill.py",
     "tests/airflow/test_own_spark.py",

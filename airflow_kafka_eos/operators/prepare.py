@@ -70,6 +70,9 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
 
     With ``engine="arrow"`` the job runs in this process (:mod:`.in_worker`), and reading stops behind ``max_records``;
     with Spark, decide alone counts them.
+
+    :param wait_in_triggerer: a driver that is tracked is waited for in the triggerer, without a worker's slot. A paused
+        DAG does not take up what such a driver has prepared.
     """
 
     step_name = "prepare"
@@ -194,9 +197,14 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             raise ConfigurationError(
                 f"the driver cannot be waited for: {e}", remedy="Correct that, or leave the argument out"
             ) from e
-        if self.post_submit_commands:
-            return False
-        return hook._should_track_yarn_application_via_rm_api() or hook._should_track_driver_via_k8s_api()
+        tracked = hook._should_track_yarn_application_via_rm_api() or hook._should_track_driver_via_k8s_api()
+        if self.wait_in_triggerer and not tracked:
+            raise ConfigurationError(
+                "wait_in_triggerer=True, and the driver is not tracked: there is nothing that the triggerer could ask",
+                remedy="Use deploy mode cluster with yarn_track_via_rm_api or track_driver_via_k8s_api (docs/spark.md), "
+                "or leave it out",
+            )
+        return tracked and not self.post_submit_commands
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """SparkSubmitOperator's own; where a retry may go on with it, its id is noted, and it is waited for later."""
