@@ -201,8 +201,8 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
         if self.wait_in_triggerer and not tracked:
             raise ConfigurationError(
                 "wait_in_triggerer=True, and the driver is not tracked: there is nothing that the triggerer could ask",
-                remedy="Use deploy mode cluster with yarn_track_via_rm_api or track_driver_via_k8s_api (docs/spark.md), "
-                "or leave it out",
+                remedy="Use deploy mode cluster, and yarn_track_via_rm_api or track_driver_via_k8s_api "
+                "(docs/spark.md); or leave it out",
             )
         return tracked and not self.post_submit_commands
 
