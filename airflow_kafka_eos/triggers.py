@@ -199,8 +199,8 @@ class ApplicationTrigger(BaseTrigger):
     """Waits until an application that runs elsewhere is over (:mod:`.operators.application_watch`).
 
     Carries names, connection ids and ids only. It judges nothing: the worker takes over what was left. Where it cannot
-    look (the triggerer does not see that folder, has not that library, the platform does not answer it ten times), it
-    hands the waiting back, and the worker waits. A triggerer that is restarted begins to look anew.
+    look (the triggerer does not see that folder, has not that library, the platform has never answered it), it hands
+    the waiting back, and the worker waits. A triggerer that is restarted begins to look anew.
 
     :param manifest_dir: as the author gave it, rendered.
     :param application: its id on the platform.
@@ -249,7 +249,7 @@ class ApplicationTrigger(BaseTrigger):
                 if waits != told:  # once: it may stay so for hours
                     self.log.info("waits: %s", waits)
                     told = waits
-                if watch.unanswered >= MOST_FAILED:  # it may answer the worker
+                if watch.never_answered >= MOST_FAILED:  # it may answer the worker
                     yield TriggerEvent({"status": "cannot look", "error": waits})  # type: ignore[no-untyped-call]
                     return
                 await asyncio.sleep(self.poll_s)

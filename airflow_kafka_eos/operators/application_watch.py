@@ -33,7 +33,7 @@ class ApplicationWatch:
     :param status: asks the platform.
     :param application: its id there.
     :ivar lost: the platform's state of an application that is over without a word; else None.
-    :ivar unanswered: looks in a row in which the platform did not answer.
+    :ivar never_answered: so many looks has the platform not answered, and none before it.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class ApplicationWatch:
         self._status = status
         self._failed = 0
         self._wordless = 0
-        self.unanswered = 0
+        self._answered = False
+        self.never_answered = 0
         self.lost: str | None = None
 
     def look(self, *, patient: bool = True) -> str | None:
@@ -76,9 +77,9 @@ class ApplicationWatch:
         try:
             status, may_run = self._status(self._application)
         except Exception as e:  # whatever libraries of platforms raise
-            self.unanswered += 1
+            self.never_answered += not self._answered
             return f"whether {self._application} still runs cannot be asked: {type(e).__name__}: {e}"
-        self.unanswered = 0
+        self._answered, self.never_answered = True, 0
         if may_run:
             self._wordless = 0
             return f"{self._application} is {status}"

@@ -24,6 +24,7 @@ from airflow_kafka_eos.operators.base import (
     dag_and_run_of,
     group_of,
     group_of_task,
+    index_of,
     no_retry_of_terminal_errors,
 )
 from airflow_kafka_eos.stats import count, send_gauges
@@ -51,6 +52,8 @@ _COUNTED = {
 }
 #: A worker has the task, or is about to have it. Deferred is none of them: it waits for the scheduler.
 _AT_WORK = frozenset({"running", "queued", "restarting"})
+#: the tasks of a group that may wait for a driver in the triggerer
+_PREPARE = ("prepare", "submit")
 
 
 class SweepLeftoversOperator(BaseOperator):
@@ -327,10 +330,14 @@ class PausedDags:
             found = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id])
             self._states[dag_id, run_id] = found.get(run_id, {})
         group = group_of(attempt.responsible)
-        # behind prepare, whoever has deferred waits for something else
-        at_work = _AT_WORK if attempt.is_prepared else _AT_WORK | {"deferred"}
-        states = self._states[dag_id, run_id]
-        return any(state in at_work for task, state in states.items() if group_of_task(task) == group)
+        index = index_of(attempt.responsible)
+        # others that have deferred, siblings of a mapped group too, may wait for this very attempt's end
+        waits = set() if attempt.is_prepared else {step if index is None else f"{step}_{index}" for step in _PREPARE}
+        return any(
+            state in _AT_WORK or (state == "deferred" and task.rpartition(".")[2] in waits)
+            for task, state in self._states[dag_id, run_id].items()
+            if group_of_task(task) == group
+        )
 
 
 def said_of(found: Mapping[str, Any]) -> str:

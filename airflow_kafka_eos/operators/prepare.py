@@ -144,9 +144,14 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
         )
         self.max_batch_bytes, self.max_records = max_batch_bytes, max_records
         self.wait_in_triggerer = wait_in_triggerer
+        self._names_its_folder = not is_filled_in_later(self.manifest_dir)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared; see :meth:`.PreparingOperator.take`."""
+        return self.from_the_start(context)
+
+    def from_the_start(self, context: Any) -> dict[str, Any]:
+        """See :class:`.ReattachingOperator`."""
         with self.as_step(context) as step:
             return self._execute(context, step)
 
@@ -198,13 +203,19 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 f"the driver cannot be waited for: {e}", remedy="Correct that, or leave the argument out"
             ) from e
         tracked = hook._should_track_yarn_application_via_rm_api() or hook._should_track_driver_via_k8s_api()
-        if self.wait_in_triggerer and not tracked:
+        missing = ""
+        if not tracked:
+            missing = "deploy mode cluster, and yarn_track_via_rm_api or track_driver_via_k8s_api"
+        elif self.post_submit_commands:
+            missing = "no post_submit_commands"
+        elif not self._names_its_folder:  # cleanup could not tell a driver that it leaves to itself to stop
+            missing = "a manifest_dir that is no template"
+        if missing and self.wait_in_triggerer:
             raise ConfigurationError(
-                "wait_in_triggerer=True, and the driver is not tracked: there is nothing that the triggerer could ask",
-                remedy="Use deploy mode cluster, and yarn_track_via_rm_api or track_driver_via_k8s_api "
-                "(docs/spark.md); or leave it out",
+                "wait_in_triggerer=True, and the driver cannot be left to itself",
+                remedy=f"It needs {missing} (docs/spark.md)",
             )
-        return tracked and not self.post_submit_commands
+        return not missing
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """SparkSubmitOperator's own; where a retry may go on with it, its id is noted, and it is waited for later."""

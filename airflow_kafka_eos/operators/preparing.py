@@ -310,8 +310,10 @@ class PreparingOperator(LoadOperator):
         return {"warning": warning}
 
     def _arguments_sha256(self) -> str | None:
-        if not self._follow_from_run:
-            return None
+        return self.asked_sha256() if self._follow_from_run else None
+
+    def asked_sha256(self) -> str:
+        """What the job is asked for, as rendered."""
         return digest_of(
             job=self.job,
             sql=self.sql,

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow import __version__ as AIRFLOW
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_kafka_eos.arguments import duration
+from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import (
     KafkaEosError,
     ManifestError,
@@ -63,6 +65,10 @@ class ReattachingOperator(PreparingOperator):
     #: set from the submission on: nothing is ended by whoever sets it
     _stop_waiting: threading.Event | None = None
 
+    def from_the_start(self, context: Any) -> dict[str, Any]:
+        """What a try does that nothing was deferred in."""
+        raise NotImplementedError
+
     def status_of(self) -> Callable[[str], Status]:
         """What asks the platform, from here."""
         raise NotImplementedError
@@ -99,11 +105,26 @@ class ReattachingOperator(PreparingOperator):
         self._stop_waiting = threading.Event()
         watch = ApplicationWatch(store, ref, noted.application, self.status_of())
         waits = watch.look(patient=False)
-        if (waits is None and not is_good(store, ref)) or (waits is not None and waited.until < datetime.now(UTC)):
+        found = self._against(resolved, store, ref) if waits is None else []
+        if found or (waits is not None and waited.until < datetime.now(UTC)):
+            self.log.warning("load %s: %s is not waited for: %s", ref, noted.application, waits or "; ".join(found[:3]))
             self._stop_waiting = None
             return None
         self.log.info("load %s: an earlier try has submitted %s, which is waited for", ref, noted.application)
         return waited
+
+    def _against(self, resolved: Resolved, store: ManifestStore, ref: AttemptRef) -> list[str]:
+        """What speaks against what an application that is over has left: a retry opens a new attempt then.
+
+        Some time may have gone by since: brokers may have ended it.
+        """
+        from airflow_kafka_eos.protocol.stages.decide import can_be_decided
+
+        if not is_good(store, ref):
+            return ["it has left no manifest"]
+        margin_s = duration("margin", setting("margin")).total_seconds()
+        with resolved.session(self.namespace) as session:
+            return can_be_decided(session, store.read(ref), margin_s)
 
     def _newest(self, session: Session) -> AttemptRow | None:
         rows = session.ledger.attempts(self.load_identity)
@@ -146,7 +167,7 @@ class ReattachingOperator(PreparingOperator):
         if waits is not None and may_defer and not stop.is_set():
             platform = self.platform()
             if platform is not None and store.submitted(waited.taken.ref) is not None:
-                self._defer(waited, waits, platform)
+                self._defer(waited, waits, platform, context["ti"].try_number)
         told = ""
         while waits is not None:
             if waits != told:  # once: it may stay so for hours
@@ -168,7 +189,7 @@ class ReattachingOperator(PreparingOperator):
             waits = watch.look()
         return self._taken_over(context, step, resolved, store, waited, watch.lost)
 
-    def _defer(self, waited: Waited, waits: str, platform: dict[str, Any]) -> None:
+    def _defer(self, waited: Waited, waits: str, platform: dict[str, Any], try_number: int) -> None:
         ref = waited.taken.ref
         self.log.info("load %s: waits in the triggerer: %s", ref, waits)
         self.defer(
@@ -184,23 +205,40 @@ class ReattachingOperator(PreparingOperator):
                 poll_s=self.poll_s,
             ),
             method_name=self.collected.__name__,
-            kwargs={"attempt": ref.attempt},
+            kwargs={"attempt": ref.attempt, "try_number": try_number},
             timeout=max(waited.until - datetime.now(UTC), timedelta(seconds=1)),
         )
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
-        """Airflow's own. Behind a trigger that has failed, or a timeout, it looks by itself."""
-        if next_method == self.collected.__name__:
-            return super().resume_execution(next_method, next_kwargs, context)
-        self.log.warning("the triggerer has not waited to the end, this worker looks: %s", next_kwargs)
-        return self.collected(context, None)
+        """Airflow's own. Behind a trigger that has failed, or a timeout, it looks by itself.
 
-    def collected(self, context: Any, event: dict[str, Any] | None, attempt: int | None = None) -> dict[str, Any]:
+        A task that was cleared behind its deferral, while it ran, comes back here too, in a later try: it begins anew.
+        """
+        given = next_kwargs or {}
+        if next_method == self.collected.__name__:
+            if given.get("try_number") == context["ti"].try_number:
+                return self.collected(context, given.get("event"), int(given["attempt"]))
+        elif self._has_deferred_in(context):
+            self.log.warning("the triggerer has not waited to the end, this worker looks: %s", given)
+            return self.collected(context, None, None)
+        return self.from_the_start(context)
+
+    def _has_deferred_in(self, context: Any) -> bool:
+        """Whether the newest attempt's application is of this try, or of one before it in the same go."""
+        store, go = manifest_store(self.manifest_dir), this_go(context, self)
+        with self._resolve().session(self.namespace) as session:
+            row = self._newest(session)
+            noted = None if row is None else store.submitted(self._ref(session, row))
+        if noted is None or (noted.task, noted.go) != (task_of(context), go):
+            return False
+        return noted.try_number <= int(context["ti"].try_number)
+
+    def collected(self, context: Any, event: dict[str, Any] | None, attempt: int | None) -> dict[str, Any]:
         """Behind a deferral: what was submitted before it, and nothing else, is waited for and taken over.
 
-        A clear of this task would have ended the deferral; one of another task is none of its business.
+        A clear of another task is none of its business.
 
-        :param attempt: the one that has waited; None: the newest, if it is this task's.
+        :param attempt: the one that has waited; None: the newest, which is known to be this task's.
         """
         self._stop_waiting = threading.Event()
         with self.as_step(context) as step, no_retry_of_terminal_errors():
@@ -214,6 +252,12 @@ class ReattachingOperator(PreparingOperator):
             found = event or {}
             if found.get("status") == OVER and found.get("lost") is not None:
                 return self._taken_over(context, step, resolved, store, waited, str(found["lost"]))
+            if is_good(store, ref) and (against := self._against(resolved, store, ref)):
+                # it may have waited long to be taken up: for a slot, a scheduler, or in a paused DAG
+                raise AirflowException(
+                    f"what {application} of {ref} has prepared can no longer be committed: {'; '.join(against[:3])}. A "
+                    "retry opens a new attempt"
+                )
             if event is not None and found.get("status") != OVER:
                 self.log.warning("THE TRIGGERER CANNOT WAIT, this worker does: %s", found.get("error"))
             # what the triggerer has seen, this host may see later
@@ -223,7 +267,7 @@ class ReattachingOperator(PreparingOperator):
         self, session: Session, store: ManifestStore, context: Any, attempt: int | None
     ) -> tuple[AttemptRow, AttemptRef, str]:
         """
-        :raises SupersededError: what was waited for is over: aborted, or another task's attempt is the newest.
+        :raises SupersededError: what was waited for is over: it was aborted.
         :raises NotFinishedError: its note cannot be seen, for now.
         """
         row = session.ledger.attempt(self.load_identity, attempt) if attempt else self._newest(session)
@@ -240,8 +284,6 @@ class ReattachingOperator(PreparingOperator):
                 remedy="Look whether that folder is mounted here. A retry of this task looks again",
                 **ref.ids,
             )
-        if noted.task != task_of(context):
-            raise _over(self.load_identity, row.number, f": the newest is of {noted.task}")
         return row, ref, noted.application
 
     def _waited(
@@ -278,7 +320,8 @@ def this_go(context: Any, task: Any) -> str | None:
 
     Airflow counts a run's clears, from 3.2 on also of tasks that run; ``max_tries`` are the tries until the clear
     before, and the retries of the DAG as it was then. A run that was deleted and made again may have the same id and
-    the same counts, but starts at another time.
+    the same counts, but starts at another time. And the job is asked for the same: a DAG that was edited meanwhile asks
+    for something else.
 
     :returns: None where Airflow does not say: then nobody may reattach.
     """
@@ -287,7 +330,8 @@ def this_go(context: Any, task: Any) -> str | None:
     most = getattr(context["ti"], "max_tries", None)
     if None in (cleared, started, most) or not counts_clears():
         return None
-    return f"started {started} cleared {cleared} max_tries {most} retries {task.retries}"
+    asked = f"asks {task.asked_sha256()}"
+    return f"started {started} cleared {cleared} max_tries {most} retries {task.retries} {asked}"
 
 
 def counts_clears() -> bool:

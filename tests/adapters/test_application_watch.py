@@ -69,9 +69,9 @@ def test_a_platform_that_does_not_answer_is_waited_for_however_long(store: Manif
     found = watch(store, Platform(*[None] * (5 * MOST_FAILED), RUNNING, None))
     for number in range(5 * MOST_FAILED):
         assert "cannot be asked: RuntimeError: HTTP 503" in (found.look() or "")
-        assert found.unanswered == number + 1
-    assert (found.look(), found.unanswered) == ("application_1 is RUNNING", 0)
-    assert found.look() is not None
+        assert found.never_answered == number + 1
+    assert (found.look(), found.never_answered) == ("application_1 is RUNNING", 0)
+    assert (found.look() is not None, found.never_answered) == (True, 0)
     store.write(REF, TEXT)
     assert (found.look(), found.lost) == (None, None)
 

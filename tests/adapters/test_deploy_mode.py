@@ -86,7 +86,7 @@ def test_prepare_refuses_before_it_takes_an_attempt(monkeypatch: pytest.MonkeyPa
     [
         ("yarn", {"yarn_track_via_rm_api": True}, "cannot be waited for.*yarn_resourcemanager_webapp_address"),
         ("yarn", {"track_driver_via_k8s_api": True}, "cannot be waited for.*requires Spark master to be Kubernetes"),
-        ("yarn", {"wait_in_triggerer": True}, "the driver is not tracked.*yarn_track_via_rm_api"),
+        ("yarn", {"wait_in_triggerer": True}, "cannot be left to itself.*yarn_track_via_rm_api"),
     ],
 )
 def test_what_cannot_be_waited_for_is_refused_before_an_attempt_is_taken(

@@ -83,7 +83,7 @@ class Tries:
         """As Airflow calls a task that comes back: in the same try."""
         kwargs = {**(deferred.kwargs or {}), "event": event}
         task = operator or self.operator()
-        return task.resume_execution(deferred.method_name, kwargs, self.context(try_number=self.tries, **context))
+        return task.resume_execution(deferred.method_name, kwargs, self.context(**{"try_number": self.tries} | context))
 
     def attempts(self) -> list[AttemptRow]:
         with session() as opened:
@@ -256,14 +256,58 @@ def test_who_comes_back_goes_on_though_another_task_was_cleared_or_the_dag_was_e
     assert made["attempt"] == 1
 
 
+@pytest.mark.parametrize("then", [{"cleared": 1, "try_number": 2}, {"cleared": 1}], ids=["a clear", "a clear, no try"])
+def test_behind_a_trigger_that_failed_a_task_that_was_cleared_begins_anew(tries: Tries, then: dict[str, Any]) -> None:
+    tries.deferred()
+    with pytest.raises(TaskDeferred):
+        tries.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, tries.context(**then))
+    assert len(tries.attempts()) == 2
+
+
 def test_behind_a_trigger_that_failed_no_other_tasks_attempt_is_taken(tries: Tries) -> None:
     tries.deferred()
+    context = tries.context(try_number=1)
+    context["ti"].run_id = "another"
+    with pytest.raises(TaskDeferred):
+        tries.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+    assert len(tries.attempts()) == 2
+
+
+def test_a_task_that_was_cleared_behind_its_deferral_begins_anew(tries: Tries) -> None:
+    """Airflow keeps where a task that runs goes on, also when that is cleared."""
+    deferred = tries.deferred()
     tries.go()
     tries.is_over()
-    context = tries.context()
-    context["ti"].run_id = "another"
-    with pytest.raises(AirflowFailException, match=r"not its own: the newest is of .*run task load\.step"):
-        tries.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+    with pytest.raises(TaskDeferred):
+        tries.resumed(deferred, {"status": OVER, "lost": None}, try_number=2, cleared=1)
+    assert [row.is_undecided for row in tries.attempts()] == [False, True]
+
+
+def test_a_dag_that_was_edited_is_not_answered_with_what_it_asked_for_before(tries: Tries) -> None:
+    tries.deferred(tries.operator(job_args={"day": 1}))
+    tries.deferred(tries.operator(job_args={"day": 2}))
+    assert len(tries.there.applications()) == 2
+
+
+def test_what_the_broker_has_ended_meanwhile_is_written_anew(tries: Tries) -> None:
+    """A heartbeat's timeout and a retry's delay may eat the hold time."""
+    short: dict[str, Any] = {"hold_time": timedelta(seconds=8), "two_phase_commit": "off"}
+    deferred = tries.deferred(tries.operator(**short))
+    tries.go()
+    tries.is_over()
+    with pytest.raises(AirflowException, match=r"can no longer be committed.*A retry opens a new attempt") as caught:
+        tries.resumed(deferred, {"status": OVER, "lost": None}, tries.operator(**short))
+    assert not isinstance(caught.value, AirflowFailException)
+    assert tries.operator(wait_in_triggerer=False).execute(tries.context())["attempt"] == 2
+
+
+def test_a_driver_that_cleanup_could_not_find_is_not_left_to_itself(tries: Tries) -> None:
+    """cleanup does not know a templated folder: there the worker ends its driver, as before."""
+    task = tries.operator(manifest_dir="/{{ ds }}", wait_in_triggerer=False)
+    task.manifest_dir = str(tries.manifests)  # rendered
+    tries.go()
+    assert task.execute(tries.context())["attempt"] == 1
+    assert not list(tries.manifests.rglob("1.submitted"))
 
 
 def test_a_class_of_the_authors_that_checks_behind_execute_is_waited_for_by_itself(tries: Tries) -> None:
@@ -327,6 +371,7 @@ def test_what_a_retry_elsewhere_or_the_triggerer_would_not_have_is_waited_for_he
     tries: Tries, given: dict[str, Any]
 ) -> None:
     tries.go()
+    given |= {"wait_in_triggerer": "yarn_rm_auth" in given}
     assert tries.operator(**given).execute(tries.context())["attempt"] == 1
     assert bool(list(tries.manifests.rglob("1.submitted"))) is ("yarn_rm_auth" in given)
 
@@ -395,11 +440,11 @@ def test_an_application_that_fails_says_why_and_a_retry_begins_anew(tries: Tries
 
 
 def test_one_whose_time_is_over_is_given_up(tries: Tries) -> None:
-    tries.deferred()
+    deferred = tries.deferred()
     short = timedelta(microseconds=1)
     impatient = tries.operator(execution_timeout=short)
     with pytest.raises(AirflowException, match="has not finished until"):
-        tries.resumed(TaskDeferred(trigger=None, method_name="collected"), None, impatient)
+        tries.resumed(deferred, None, impatient)
     tries.deferred(tries.operator(execution_timeout=short))
     assert tries.there.applications() == ["application_1_0001", "application_1_0002"]
 
