@@ -119,3 +119,18 @@ def test_a_late_driver_that_cannot_be_told_writes_what_nobody_believes(place: Pl
     run.clear("prepare", downstream=True)
     assert run.wait() == "success", run.tasks()
     assert run.wrote_once(by=2), (run.applications(), run.count(whole=True))
+
+
+def test_a_task_that_is_cleared_behind_the_triggerer_begins_anew(place: Place) -> None:
+    """The platform has never answered the triggerer, so a worker waits; Airflow keeps where that one goes on."""
+    place.yarn.down = True
+    try:
+        run = Far(place, "far-behind")
+        wait_for(lambda: run.tasks()["prepare"][0] == "running", lambda: f"the worker waits: {run.tasks()}")
+        driver = run.jvm()
+        run.clear("prepare", downstream=True)
+        wait_gone(driver)
+    finally:
+        place.yarn.down = False
+    assert run.wait() == "success", run.tasks()
+    assert run.wrote_once(by=2), (run.applications(), run.count(whole=True))
