@@ -259,6 +259,8 @@ def test_who_comes_back_goes_on_though_another_task_was_cleared_or_the_dag_was_e
 @pytest.mark.parametrize("then", [{"cleared": 1, "try_number": 2}, {"cleared": 1}], ids=["a clear", "a clear, no try"])
 def test_behind_a_trigger_that_failed_a_task_that_was_cleared_begins_anew(tries: Tries, then: dict[str, Any]) -> None:
     tries.deferred()
+    tries.go()
+    tries.is_over()
     with pytest.raises(TaskDeferred):
         tries.operator().resume_execution("__fail__", {"error": "Trigger timeout"}, tries.context(**then))
     assert len(tries.attempts()) == 2
@@ -266,6 +268,8 @@ def test_behind_a_trigger_that_failed_a_task_that_was_cleared_begins_anew(tries:
 
 def test_behind_a_trigger_that_failed_no_other_tasks_attempt_is_taken(tries: Tries) -> None:
     tries.deferred()
+    tries.go()
+    tries.is_over()
     context = tries.context(try_number=1)
     context["ti"].run_id = "another"
     with pytest.raises(TaskDeferred):
