@@ -110,6 +110,8 @@ class ExactlyOnceLoad(TaskGroup):
         has written to (docs/assets.md). False: ``outlets`` alone.
     :param asset_server: one ``host:port`` or a name of the cluster; None: the connection's first bootstrap server.
     :param spark_args: further keyword arguments of SparkSubmitOperator, such as ``conf`` or ``driver_memory``.
+    :param cursor: the load reads on from where the last one of its name ended:
+        :class:`~airflow_kafka_eos.cursor.Cursor`. The job gets ``since`` and ``until``.
     :param engine: ``spark``, the default: prepare is a spark-submit. ``arrow``: the job runs in the worker, is called
         as ``function(**job_args)``, and returns what has the Arrow C stream protocol (docs/arrow-engine.md).
     :param max_batch_bytes: engine ``arrow``: a batch of that stream above it fails prepare; default 256 MiB.

@@ -22,6 +22,7 @@ from airflow_kafka_eos.ledger.dual_write import decide_beside
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, TopicInfo, TransactionWrites
+from airflow_kafka_eos.protocol.guards.known_commits import check_name_known
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
@@ -136,6 +137,9 @@ def decide(
     if refusal:
         _abort(session, ref, owner, f"{_REFUSED}{refusal}")
         raise _refused(ref.load, ref.attempt, refusal)
+    reads = session.ledger.range(ref.load, ref.attempt)
+    if reads is not None and not reads.is_named:
+        check_name_known(session, ref.load)  # behind what was prepared: a ledger may have been restored since
     # asked last, so that a check that takes long does not eat the margin
     asked_s = time.time()
     try:
@@ -144,6 +148,9 @@ def decide(
         found = [e.message]
     else:
         found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+    if reads is not None and (problem := session.ledger.why_not_advance(ref.load, ref.attempt)):
+        # the decision asks again, with the cursor locked; here what is refused is aborted, and can be ended
+        found = [*found, problem]
     if found:
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
