@@ -105,6 +105,26 @@ def is_same(one: Any, other: Any, what: str) -> bool:
     return _order(one, other, what, "") == 0
 
 
+def overlaps(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether two ranges, each from since to until, have something in common; of dicts any part.
+
+    Ids in them (of a topic, a table) tell nothing apart: rather a range too many is said to overlap.
+
+    :raises ConfigurationError: they are of different kinds.
+    """
+    (first, end), (second, last) = one, other
+    if isinstance(end, Mapping) and isinstance(last, Mapping):
+        return any(
+            overlaps(((first or {}).get(name), end[name]), ((second or {}).get(name), last[name]))
+            for name in end.keys() & last.keys()
+        )
+    if _kind(end) == _kind(last) == "a text":
+        return False
+    what = "the named range, beside one that another load has named,"
+    pairs = ((first, end), (second, last), (first, last), (second, end))
+    return all(since is None or _order(since, until, what, "") > 0 for since, until in pairs)
+
+
 def extends(more: Any, old: Any) -> bool:
     """Whether ``more`` is ``old``, at most with what ``old`` says nothing of: partitions that were added since."""
     if old is None:

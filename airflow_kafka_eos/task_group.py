@@ -131,6 +131,11 @@ class ExactlyOnceLoad(TaskGroup):
             check_spark_args(spark_args)
         check_no_spark(given)
         check_mapping("default_args", given.get("default_args", {}))
+        if given.get("item") is not None and given.get("cursor") is not None:
+            raise ConfigurationError(
+                "item=… with a cursor: all map indexes would share the cursor, and each range would go to one of them",
+                remedy="Write an ExactlyOnceLoad for each, in a loop: each load name has a cursor of its own",
+            )
         outlets = given.get("outlets", ())
         check_assets("outlets", outlets)
         spark_conn_id = given.get("spark_conn_id", SparkSubmitHook.default_conn_name)

@@ -25,7 +25,11 @@ for what you have seen is not what is there by now.
 
 What lies between what is loaded and the new position is read by no load; what lies behind it
 and is loaded already is read, and visible, twice. A load that is under way is not decided any
-more, and takes its range anew. A cursor in doubt is out of it."""
+more, and takes its range anew. A cursor in doubt is out of it.
+
+--new is for a load name that has none: behind `ledger new-id`, or in the ledger of a new
+deployment whose loads go on where those of another one ended. Without it, the first load makes
+the cursor, at the first_since of its DAG."""
 
 
 def add_to(commands: Any) -> None:
@@ -46,12 +50,16 @@ def add_to(commands: Any) -> None:
         description=_SET,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    set_.add_argument("--expect", required=True, metavar="POSITION", help="its position as `cursors show` has it")
+    set_.add_argument("--expect", metavar="POSITION", help="its position as `cursors show` has it")
     set_.add_argument(
-        "--moves", required=True, type=whole(0, 2**31 - 1), metavar="N", help="its moves as `cursors show` has them"
+        "--moves", type=whole(0, 2**31 - 1), metavar="N", help="its moves as `cursors show` has them"
     )
+    set_.add_argument("--new", action="store_true", help="instead of both: there is none, make it")
     set_.add_argument(
-        "--to", required=True, metavar="POSITION", help="the new one: a whole number, an ISO time, or JSON"
+        "--to",
+        required=True,
+        metavar="POSITION",
+        help="the new one: a whole number, an ISO time, or JSON; with --new also null, where the source begins",
     )
     set_.add_argument("--reason", required=True, help="why; it is kept in the ledger")
     add_yes(set_)
@@ -85,26 +93,36 @@ def _show(arguments: argparse.Namespace) -> int:
         say(f"ledger {ledger.where} ({ledger.ledger_id})")
     if show(arguments, _cursor(row)):
         at = shlex.quote(position.dump(row.position))
+        where = "".join(
+            f" --{name} {shlex.quote(value)}"
+            for name, value in (("namespace", arguments.namespace), ("conn-id", arguments.conn_id))
+            if value is not None
+        )
         print(
-            f"\nto set it: airflow-kafka-eos cursors set {shlex.quote(row.load_name)} --expect {at} "
+            f"\nto set it: airflow-kafka-eos cursors set {shlex.quote(row.load_name)}{where} --expect {at} "
             f"--moves {row.moves} --to … --reason …"
         )
     return FOUND if row.doubt else OK
 
 
 def _set(arguments: argparse.Namespace) -> int:
-    expected = None if arguments.expect.strip() == "null" else position.read(arguments.expect, "--expect")
-    to = position.read(arguments.to, "--to")
-    with open_ledger(arguments) as ledger:
-        row = _known(ledger, arguments)
-        confirm(
-            arguments,
-            f"Set the cursor of {row.load_name} from {_short(position.dump(row.position))} to "
-            f"{_short(position.dump(to))}?",
+    seen = (arguments.expect, arguments.moves)
+    if seen.count(None) != (2 if arguments.new else 0):
+        raise ConfigurationError(
+            "a cursor is set by the position and the moves that were seen, or made where there is none",
+            remedy="Give --expect and --moves, as `cursors show` prints them; or --new, and neither",
         )
+    expected = None if arguments.new else _read(arguments.expect, "--expect", nullable=True)
+    to = _read(arguments.to, "--to", nullable=arguments.new)
+    with open_ledger(arguments) as ledger:
+        row = None if arguments.new else _known(ledger, arguments)
+        what = "Make" if row is None else "Set"
+        at = "" if row is None else f" from {_short(position.dump(row.position))}"
+        whose = f"{arguments.name} in namespace {arguments.namespace}"
+        confirm(arguments, f"{what} the cursor of {whose}{at} to {_short(position.dump(to))}?")
         row = ledger.set_cursor(
-            row.namespace,
-            row.load_name,
+            arguments.namespace,
+            arguments.name,
             expected=expected,
             moves=arguments.moves,
             to=to,
@@ -113,6 +131,10 @@ def _set(arguments: argparse.Namespace) -> int:
         )
     show(arguments, _cursor(row))
     return OK
+
+
+def _read(text: str, what: str, *, nullable: bool) -> Any:
+    return None if nullable and text.strip() == "null" else position.read(text, what)
 
 
 def _known(ledger: Ledger, arguments: argparse.Namespace) -> CursorRow:

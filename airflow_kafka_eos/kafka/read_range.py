@@ -6,12 +6,13 @@ group: where reading stands, the ledger's cursor says.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, TopicError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
@@ -25,80 +26,108 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("ms", tz="UTC")),
     ]
 )
-_AT_ONCE = 10_000
+#: where a batch ends: by what the records are, never by when they came
+_RECORDS, _BYTES = 10_000, 32 * 2**20
 #: seconds that a partition may be silent before reading is given up
 _SILENCE_S = 60.0
+_STATISTICS_MS = 1000
 
 
 def read_range(
     settings: KafkaSettings, since: Mapping[str, Any], until: Mapping[str, Any], *, silence_s: float = _SILENCE_S
 ) -> Iterator[pa.RecordBatch]:
-    """The records between two positions (:mod:`.admin.offset_ranges`).
+    """The records between two positions (:mod:`.admin.offset_ranges`), partition after partition, in their order.
 
-    :param silence_s: seconds without an answer after which reading is given up.
+    Read again, they are the same batches: what was lost behind its decision can be prepared again
+    (rule: only-equal-records).
+
+    :param silence_s: seconds without progress after which reading is given up.
     :raises TopicError: an offset is not there any more.
     :raises BrokerUnavailableError: no broker answers.
     """
-    left = {
-        (topic, int(n)): end
+    parts = [
+        (topic, int(n), since["offsets"][topic][n], end)
         for topic, offsets in until["offsets"].items()
         for n, end in offsets.items()
         if since["offsets"][topic][n] < end
-    }
-    starts = [TopicPartition(t, n, since["offsets"][t][str(n)]) for t, n in left]
-    if not starts:
+    ]
+    if not parts:
         return
+    progress = _Progress()
     consumer = Consumer(
         settings.for_librdkafka()
         | {
+            # it has to have one, and asks for nothing of it
             "group.id": "airflow-kafka-eos-cursor",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
+            "statistics.interval.ms": _STATISTICS_MS,
+            "stats_cb": progress.note,
         }
     )
     try:
-        consumer.assign(starts)
-        heard = time.monotonic()
-        while left:
-            messages = consumer.consume(_AT_ONCE, timeout=1.0)
-            found = [m for m in messages if _is_record(m, left)]
-            if messages:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > silence_s:
-                raise BrokerUnavailableError(
-                    f"nothing came of {sorted(left)[0]} for {silence_s:g} seconds",
-                    remedy="Check that its leader is up; a retry reads the same range again",
-                )
-            if found:
-                yield _batch(found)
-            # behind a transaction stands its marker, which no message tells of
-            for at in consumer.position([TopicPartition(t, n) for t, n in left]):
-                if at.offset != OFFSET_INVALID and at.offset >= left[at.topic, at.partition]:
-                    del left[at.topic, at.partition]
+        for topic, n, begin, end in sorted(parts):
+            consumer.assign([TopicPartition(topic, n, begin)])
+            yield from _batches(_records(consumer, topic, n, end, progress, silence_s))
     except KafkaException as e:
         raise _error(e.args[0]) from None
     finally:
         consumer.close()
 
 
-def _is_record(message: Any, left: dict[tuple[str, int], int]) -> bool:
-    """Whether it belongs to the range; a partition that is through is not waited for any more."""
-    at, error = (message.topic(), message.partition()), message.error()
-    if error is not None:
-        if error.code() != KafkaError._PARTITION_EOF:
-            raise _error(error)
-        if at in left and message.offset() >= left[at]:
-            del left[at]
-        return False
-    if at not in left:
-        return False
-    if message.offset() >= left[at]:
-        del left[at]
-        return False
-    return True
+class _Progress:
+    """How far a consumer has fetched: aborted records are passed over, and no message tells of them."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[str, int], int] = {}
+
+    def note(self, text: str) -> None:
+        for topic, found in json.loads(text).get("topics", {}).items():
+            for n, partition in found.get("partitions", {}).items():
+                self.offsets[topic, int(n)] = partition.get("next_offset", -1)
+
+
+def _records(
+    consumer: Consumer, topic: str, n: int, end: int, progress: _Progress, silence_s: float
+) -> Iterator[Message]:
+    heard, at = time.monotonic(), -1
+    while True:
+        messages = consumer.consume(1000, timeout=1.0)
+        for message in messages:
+            error = message.error()
+            if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # librdkafka asks for the group's coordinator, whatever is done with the group
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise _error(error)
+            if (message.topic(), message.partition()) != (topic, n):
+                continue
+            # behind a transaction stands its marker, which no message tells of: the log's end does
+            if message.offset() >= end:
+                return
+            if error is None:
+                yield message
+        if messages or progress.offsets.get((topic, n), -1) != at:
+            heard, at = time.monotonic(), progress.offsets.get((topic, n), -1)
+        elif time.monotonic() - heard > silence_s:
+            raise BrokerUnavailableError(
+                f"nothing came of {topic}-{n} for {silence_s:g} seconds",
+                remedy="Check that its leader is up; a retry reads the same range again",
+            )
+
+
+def _batches(messages: Iterator[Message]) -> Iterator[pa.RecordBatch]:
+    found, size = list[Message](), 0
+    for message in messages:
+        found.append(message)
+        size += len(message.value() or b"") + len(message.key() or b"")
+        if len(found) == _RECORDS or size >= _BYTES:
+            yield _batch(found)
+            found, size = [], 0
+    if found:
+        yield _batch(found)
 
 
 def _error(error: KafkaError) -> Exception:
@@ -110,7 +139,7 @@ def _error(error: KafkaError) -> Exception:
     return BrokerUnavailableError(f"reading failed: {error.str()}", remedy="A retry reads the same range again")
 
 
-def _batch(messages: list[Any]) -> pa.RecordBatch:
+def _batch(messages: list[Message]) -> pa.RecordBatch:
     headers = [[{"key": k, "value": v} for k, v in m.headers() or ()] or None for m in messages]
     columns = [
         [m.key() for m in messages],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
@@ -36,17 +37,22 @@ def check(
 ) -> None:
     """Whether a range may be taken for the load, as things are; nothing is written, and nothing locked.
 
-    Parameters and errors are those of :func:`check_row`.
+    Parameters and errors are those of :func:`check_row`, and of :func:`locked_cursor`.
     """
     found = cursor_row(connection, load.namespace, load.name)
-    if found is not None:
+    if found is None:
+        _check_may_begin(connection, load)
+    else:
         check_row(found, load, interval_start, named=named)
 
 
 def why_not_advance(connection: Connection, load: LoadIdentity, number: int) -> str:
     """Why the attempt's range cannot be decided as things are; an empty text where it can, or it has none."""
     row = range_row(connection, load, number)
-    return "" if row is None else _why_not(row, cursor_row(connection, load.namespace, load.name))
+    if row is None:
+        return ""
+    cursor = cursor_row(connection, load.namespace, load.name)
+    return _why_not(row, cursor) or _why_empty(row, _records(connection, load, number))
 
 
 def advance(connection: Connection, locked: Locked, attempt: AttemptRow, by: str) -> None:
@@ -61,7 +67,7 @@ def advance(connection: Connection, locked: Locked, attempt: AttemptRow, by: str
     if row is None:
         return
     cursor = _cursor(connection, load.namespace, load.name, lock=True)
-    problem = _why_not(row, cursor) or _why_empty(row, attempt)
+    problem = _why_not(row, cursor) or _why_empty(row, attempt.records)
     if problem:
         raise no_range(load, attempt.number, problem)
     if row.is_named:
@@ -127,25 +133,43 @@ def set_position(
     name: str,
     *,
     expected: Any,
-    moves: int,
+    moves: int | None,
     to: Any,
     by: str,
     reason: str,
 ) -> CursorRow:
     """A person says where the next range begins. Takes it out of doubt.
 
+    Said again, with the same words, it is the same: the answer to COMMIT may have been lost.
+
     :param expected: the position that the person saw; None: where the source begins.
-    :param moves: the count that the person saw.
+    :param moves: the count that the person saw; None: there was none, and one is made.
     :raises ConfigurationError: there is no such cursor, it has moved since, or ``to`` is of another kind.
-    :raises NotFinishedError: a load is decided that has moved it, and is not verified: it may be given up yet.
+    :raises NotFinishedError: a load is decided that has moved it, and is not verified: it may be given up yet. Or it
+        was given up, and what it has open may become visible yet.
     """
+    made = moves is None and _insert(connection, namespace, name, to)
     cursor = _cursor(connection, namespace, name, lock=True)
     if cursor is None:
         raise ConfigurationError(
             f"there is no cursor of {name!r} in namespace {namespace!r}",
-            remedy="`airflow-kafka-eos cursors list` has those that there are; the first load makes one",
+            remedy="`airflow-kafka-eos cursors list` has those that there are; the first load makes one, or you do: "
+            "`cursors set --new`",
         )
-    if (position.dump(cursor.position), cursor.moves) != (position.dump(expected), moves):
+    said = (position.dump(to), for_people(by), for_reason(reason))
+    if (
+        not made
+        and (position.dump(cursor.position), cursor.moved_by, cursor.reason) == said
+        and cursor.moves == (moves or 0) + 1
+        and cursor.doubt is None
+    ):
+        return cursor
+    if moves is None and not made:
+        raise ConfigurationError(
+            f"there is a cursor of {name!r} in namespace {namespace!r}, at {position.dump(cursor.position)}",
+            remedy="Nothing was set. `airflow-kafka-eos cursors show` says how to set one that is there",
+        )
+    if not made and (position.dump(cursor.position), cursor.moves) != (position.dump(expected), moves):
         raise ConfigurationError(
             f"the cursor is at {position.dump(cursor.position)} after {cursor.moves} moves, not at "
             f"{position.dump(expected)} after {moves}: it has moved since it was looked at",
@@ -158,7 +182,15 @@ def set_position(
             remedy="Finish it by `airflow-kafka-eos loads recover`, or give it up by `loads give-up`; then look again",
             load=str(cursor.holder),
         )
-    if cursor.position is not None:
+    if state is LoadState.GIVEN_UP and _may_become_visible(connection, namespace, name):
+        raise NotFinishedError(
+            f"load {cursor.holder} was given up, and nobody has seen that nothing of it is open: what is not visible "
+            "yet may become so, behind a position that rests on what is",
+            remedy="Run `airflow-kafka-eos cleanup` of that load: it names what is open, `transactions "
+            "force-terminate` ends that, and the next cleanup closes the load. Then compare topics and source again",
+            load=str(cursor.holder),
+        )
+    if cursor.position is not None and to is not None:
         position.is_same(cursor.position, to, "the cursor")  # of one kind
     values = {
         "position": position.dump(to),
@@ -167,8 +199,8 @@ def set_position(
         "data_interval_start": None,
         "doubt": None,
         "moved_at": now(),
-        "moved_by": for_people(by),
-        "reason": for_reason(reason),
+        "moved_by": said[1],
+        "reason": said[2],
     }
     connection.execute(update(t.cursors).where(_is(namespace, name)).values(values))
     found = cursor_row(connection, namespace, name)
@@ -269,11 +301,11 @@ def _why_not(row: RangeRow, cursor: CursorRow | None) -> str:
     return ""
 
 
-def _why_empty(row: RangeRow, attempt: AttemptRow) -> str:
-    if not attempt.records or position.is_behind(row.until, row.since, "the range"):
+def _why_empty(row: RangeRow, records: int | None) -> str:
+    if not records or position.is_behind(row.until, row.since, "the range"):
         return ""
     return (
-        f"its range is empty, it begins and ends at {position.dump(row.until)}, and it has {attempt.records:,} "
+        f"its range is empty, it begins and ends at {position.dump(row.until)}, and it has {records:,} "
         "records: the job reads more than its range"
     )
 
@@ -304,24 +336,73 @@ def locked_cursor(connection: Connection, load: LoadIdentity, first_since: Any) 
     """The cursor of the load's name, locked until the transaction ends.
 
     :param first_since: the position of one that is made now.
+    :raises InDoubtError: there is none, and the ledger was restored: it may have been there (rule:
+        cursor-in-doubt-stops).
     """
     found = _cursor(connection, load.namespace, load.name, lock=True)
     if found is None:
-        moment = now()
-        insert_first(
-            connection,
-            insert(t.cursors).values(
-                namespace=load.namespace,
-                load_name=load.name,
-                position=position.dump(first_since),
-                moves=0,
-                created_at=moment,
-                reason="",
-            ),
-        )
+        _check_may_begin(connection, load)
+        _insert(connection, load.namespace, load.name, first_since)
         found = _cursor(connection, load.namespace, load.name, lock=True)
     assert found is not None
     return found
+
+
+def begin_at(connection: Connection, load: LoadIdentity, cursor: CursorRow, first_since: Any) -> CursorRow:
+    """The cursor, at what the DAG says by now: until a decision or a person has moved it, that is where it begins."""
+    if cursor.moved_at is not None or position.dump(cursor.position) == position.dump(first_since):
+        return cursor
+    change(connection, load, position=position.dump(first_since), moves=cursor.moves + 1)
+    return replace(cursor, position=first_since, moves=cursor.moves + 1)
+
+
+def _insert(connection: Connection, namespace: str, name: str, at: Any) -> bool:
+    """False where there is one."""
+    values = {
+        "namespace": namespace,
+        "load_name": name,
+        "position": position.dump(at),
+        "moves": 0,
+        "created_at": now(),
+        "reason": "",
+    }
+    return insert_first(connection, insert(t.cursors).values(values))
+
+
+def _check_may_begin(connection: Connection, load: LoadIdentity) -> None:
+    changed_at = connection.execute(select(t.ledger.c.id_changed_at)).scalar_one_or_none()
+    if changed_at is not None:
+        raise InDoubtError(
+            f"the ledger has no cursor of {load.name}, and got another id at {changed_at}: if it was restored from a "
+            "backup of before the first load with that cursor, loads that it does not know have read on since",
+            remedy="Nothing is read or written. Compare topics and source: where does what is loaded end? Say so by "
+            f"`airflow-kafka-eos cursors set {load.name} --new --to … --reason …`, with `--to null` where nothing "
+            "is loaded, and the source begins at its beginning; then clear begin",
+            load=str(load),
+        )
+
+
+def _may_become_visible(connection: Connection, namespace: str, name: str) -> bool:
+    """Whether the decided attempt of the load that holds a cursor is not closed."""
+    of = t.attempts.c
+    query = (
+        select(of.id)
+        .join(t.cursors, t.cursors.c.load_id == of.load_id)
+        .join(t.decisions, t.decisions.c.attempt_id == of.id)
+        .where(_is(namespace, name), t.decisions.c.verdict == Verdict.COMMIT.value, of.closed_at.is_(None))
+    )
+    return connection.execute(query).first() is not None
+
+
+def _records(connection: Connection, load: LoadIdentity, number: int) -> int | None:
+    of = t.loads.c
+    query = (
+        select(t.attempts.c.records)
+        .join(t.loads, of.id == t.attempts.c.load_id)
+        .where(of.namespace == load.namespace, of.name == load.name, of.load_key == load.key)
+        .where(t.attempts.c.number == number)
+    )
+    return connection.execute(query).scalar_one_or_none()
 
 
 def _held_by(connection: Connection, locked: Locked) -> CursorRow | None:

@@ -255,6 +255,7 @@ class Ledger:
     submitted_times = _reads(slots_.submitted_times)
     clock = _reads(slots_.clock)
     check_cursor = _reads(cursors_.check)
+    check_named_range = _reads(ranges_.check_named)
     cursor = _reads(cursors_.cursor_row)
     cursors = _reads(cursors_.cursor_rows)
     range = _reads(cursors_.range_row)

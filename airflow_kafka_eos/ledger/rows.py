@@ -20,6 +20,10 @@ def read_row(kind: type[T], row: Any, **given: Any) -> T:
     return kind(**given, **{name: getattr(row, name) for name in names})
 
 
+#: How the reason of an abort begins that the author's checks have asked for.
+REFUSED = "check: "
+
+
 @dataclass(frozen=True)
 class AttemptRow:
     """An attempt with its decision.
@@ -79,6 +83,11 @@ class AttemptRow:
     def is_prepared(self) -> bool:
         """True once its manifest was accepted."""
         return self.prepared_at is not None
+
+    @property
+    def is_refused(self) -> bool:
+        """True once the author's checks have refused it."""
+        return self.verdict is Verdict.ABORT and self.reason.startswith(REFUSED)
 
     @property
     def how(self) -> str:

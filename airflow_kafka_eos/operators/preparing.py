@@ -48,7 +48,14 @@ from airflow_kafka_eos.operators.asked_for import (
     digest_of,
     follow_from_run,
 )
-from airflow_kafka_eos.operators.base import LoadOperator, Step, check_no_sibling, overridden, owner_of
+from airflow_kafka_eos.operators.base import (
+    LoadOperator,
+    Step,
+    check_no_sibling,
+    overridden,
+    owner_index,
+    owner_of,
+)
 from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_at_once
 from airflow_kafka_eos.operators.submitting import tell_superseded
 from airflow_kafka_eos.reasons import reason_of
@@ -137,7 +144,6 @@ class PreparingOperator(LoadOperator):
         check_text("manifest_dir", manifest_dir)
         check_text("registry_conn_id", registry_conn_id)
         check_bool("decide_at_once", decide_at_once)
-        check_cursor(cursor, sql=sql is not None)
         choices = (
             TransactionScope.read("scope", scope),
             TwoPhaseCommit.read("two_phase_commit", setting("two_phase_commit", two_phase_commit)),
@@ -145,6 +151,7 @@ class PreparingOperator(LoadOperator):
             TransactionNaming.read("transaction_naming", setting("transaction_naming", transaction_naming)),
         )
         check_writer(*choices[:3])
+        check_cursor(cursor, sql=sql is not None, naming=choices[3])
         made = ValueFormat.of(value_format)
         super().__init__(**kwargs)
         self.value_format = made.to_mapping()
@@ -347,12 +354,19 @@ class PreparingOperator(LoadOperator):
 
         if self.cursor is None:
             return None
+        if owner_index(context) is not None:
+            raise ConfigurationError(
+                f"load {self.load_identity} is mapped, and has a cursor: all map indexes would share it, and each "
+                "range would go to one of them",
+                remedy="Write an ExactlyOnceLoad for each, in a loop: each load name has a cursor of its own",
+                load=str(self.load_identity),
+            )
         if self.cursor.is_named:
             return Wanted(self.cursor, named(self.since, self.until))
         found = range_of_conf(getattr(context.get("dag_run"), "conf", None))
         if found is not None and self.has_dag():  # type: ignore[no-untyped-call]
             check_only_cursor(self)
-        return Wanted(self.cursor, found)
+        return Wanted(self.cursor, found, sql=self.sql is not None)
 
     def _arguments_sha256(self) -> str | None:
         # what a load with a cursor reads, its arguments do not say
@@ -406,7 +420,7 @@ class PreparingOperator(LoadOperator):
         return of
 
 
-def check_cursor(cursor: Any, *, sql: bool) -> None:
+def check_cursor(cursor: Any, *, sql: bool, naming: TransactionNaming) -> None:
     """
     :raises ConfigurationError: it is none, or asks for what cannot be.
     """
@@ -416,6 +430,13 @@ def check_cursor(cursor: Any, *, sql: bool) -> None:
         raise ConfigurationError(
             f"cursor={shown(cursor)} is of type {type(cursor).__name__}, not Cursor",
             remedy="Write cursor=Cursor(…), after `from airflow_kafka_eos import Cursor`",
+        )
+    if naming is TransactionNaming.POOLING:
+        raise ConfigurationError(
+            "transaction_naming='pooling' with a cursor: behind a ledger that was restored, pooled ids do not show "
+            "which loads have read on since",
+            remedy="Leave transaction_naming out; where [kafka_eos] says so for all, write "
+            "Transactions(transaction_naming='incrementing') here",
         )
     cursor.check(sql=sql)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_kafka_eos import Cursor, ExactlyOnceLoad, KafkaOffsets, Watermark, exactly_once_load
+from airflow_kafka_eos import Cursor, ExactlyOnceLoad, KafkaOffsets, Transactions, Watermark, exactly_once_load
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.operators.preparing import check_only_cursor
 
@@ -36,6 +36,8 @@ def dag() -> DAG:
         ({"cursor": Cursor(source=object())}, r"has no bounds\(since\)"),  # type: ignore[arg-type]
         ({"job": None, "sql": "SELECT 1", "cursor": Cursor(first_since=0)}, "cannot say where a range ends"),
         ({"job": None, "sql": "SELECT 1", "cursor": Cursor(source=WATERMARK)}, "compare with NULL"),
+        ({"cursor": Cursor(), "item": "orders"}, "share the cursor"),
+        ({"cursor": Cursor(), "transactions": Transactions(transaction_naming="pooling")}, "pooled ids do not show"),
     ],
 )
 def test_what_cannot_be(arguments: dict[str, Any], said: str) -> None:

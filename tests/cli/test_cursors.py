@@ -34,11 +34,25 @@ def test_what_show_prints_sets_the_cursor(own: Ledger, command: Command) -> None
     printed = re.search(r"to set it: airflow-kafka-eos (.*)", shown.out)
     assert printed is not None
     words = shlex.split(printed[1].replace("--to …", "--to 20").replace("--reason …", "--reason looked"))
-    assert command(*words, *OF, "--yes").code == 0
-    assert (cursor(own).position, cursor(own).reason) == (20, "looked")
-    again = command(*words, *OF, "--yes")
+    assert command(*words, "--yes").code == 0, "it has the namespace in it"
+    set_ = cursor(own)
+    assert (set_.position, set_.reason) == (20, "looked")
+    assert (command(*words, "--yes").code, cursor(own)) == (0, set_), "said again, it is the same"
+    again = command(*(word.replace("20", "21") for word in words), "--yes")
     assert (again.code, "it has moved since it was looked at" in again.err) == (2, True)
-    assert cursor(own).position == 20
+    assert cursor(own) == set_
+
+
+def test_one_is_made_where_there_is_none(own: Ledger, command: Command) -> None:
+    """Behind `ledger new-id`, or in the ledger of a new deployment."""
+    given = ("cursors", "set", "other", *OF, "--reason", "looked", "--yes")
+    for more in (("--new", "--expect", "1", "--to", "2"), ("--to", "2"), ("--moves", "1", "--to", "2")):
+        found = command(*given, *more)
+        assert (found.code, "--new" in found.err) == (2, True)
+    assert command(*given, "--new", "--to", "2").code == 0
+    assert command(*given, "--new", "--to", "3").code == 2
+    assert command(*given[:2], "another", *given[3:], "--new", "--to", "null").code == 0
+    assert {row.load_name: row.position for row in own.cursors()} == {NAME: 10, "another": None, "other": 2}
 
 
 def test_a_cursor_in_doubt_is_shown_by_the_exit_code(own: Ledger, command: Command) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -73,6 +74,11 @@ def abort(ledger: Ledger, of: LoadIdentity, number: int) -> None:
     ledger.make_undecidable(of, up_to=number, decided_by="cleanup", reason="gone")
 
 
+def close(ledger: Ledger, of: LoadIdentity, number: int = 1) -> None:
+    """Cleanup has seen that nothing of a load that was given up is open."""
+    ledger.record_swept(of, number)
+
+
 def cursor(ledger: Ledger) -> CursorRow:
     found = ledger.cursor(LOAD.namespace, NAME)
     assert found is not None
@@ -123,14 +129,81 @@ def test_an_aborted_load_moves_nothing(ledger: Ledger) -> None:
 
 def test_every_attempt_of_a_load_reads_the_range_of_the_first(ledger: Ledger) -> None:
     first = take(ledger, A, 10)
-    again = take(ledger, A, first_since=5)  # whatever the DAG says by now
+    again = take(ledger, A)
     assert (again.attempt, again.since, again.until) == (2, first.since, first.until)
     assert ledger.pin_range(A, 2, 0, 12).until == 10
 
 
-def test_where_the_first_range_begins_is_kept_until_it_has_an_end(ledger: Ledger) -> None:
-    assert take(ledger, A, first_since=3).since == 3
-    assert take(ledger, A, first_since=7).since == 3
+def test_where_the_first_range_begins_the_dag_may_correct_until_something_is_loaded(ledger: Ledger) -> None:
+    """A try that came to nothing has not said it for good: what lies before may be loaded by something else."""
+    take(ledger, A, 10)
+    prepare(ledger, A, 1)
+    abort(ledger, A, 1)
+    again = take(ledger, B, first_since=1000)
+    assert (again.since, again.until) == (1000, None)
+    mine = take(ledger, B, 1010, first_since=1001)  # of its own load: the first range was of another beginning
+    assert (mine.since, mine.until) == (1001, 1010)
+    prepare(ledger, B, mine.attempt)
+    decide(ledger, B, mine.attempt)
+    verify(ledger, B, mine.attempt)
+    assert take(ledger, C, first_since=0).since == 1010, "from here on, the DAG has no say"
+
+
+def test_a_range_by_name_says_nothing_of_where_the_first_one_begins(ledger: Ledger) -> None:
+    commit(ledger, A, None, named=(0, 5), first_since=None)
+    assert cursor(ledger).position is None
+    assert take(ledger, B, first_since=7).since == 7
+
+
+def test_an_end_that_had_nothing_or_was_refused_is_chosen_anew(ledger: Ledger) -> None:
+    """Cleared once the data is there, it reads that; and not for ever what a check has refused."""
+    take(ledger, A, 0)
+    prepare(ledger, A, 1)
+    ledger.decide_abort(ref(ledger, 1, A), decided_by="decide", reason="check: 0 records")
+    assert take(ledger, A).until is None
+    ledger.pin_range(A, 2, 0, 10)
+    assert take(ledger, A).until == 10
+    ledger.decide_abort(ref(ledger, 3, A), decided_by="decide", reason="check: 10 records, more than")
+    assert take(ledger, A, chosen={1: 0}).until is None
+    abort(ledger, A, 4)
+    assert take(ledger, A, chosen={4: 0}).until is None
+
+
+@pytest.mark.parametrize("end", [5, 3, 7])
+def test_a_range_is_named_by_one_key(ledger: Ledger, end: int) -> None:
+    """One conf goes to every run of a backfill."""
+    named = commit(ledger, A, None, named=(0, 5))
+    for step in (ledger.check_named_range, lambda of, given: take(ledger, of, named=given)):
+        with pytest.raises(ConfigurationError, match="once more"):
+            step(B, (end - 3, end))
+    reloaded = load("a~reload-2")
+    assert take(ledger, reloaded, named=(0, 5)).until == named.until, "a reload says that it is meant"
+    assert take(ledger, B, named=(5, 6)).is_named
+
+
+def test_a_range_that_came_to_nothing_may_be_named_by_another_key(ledger: Ledger) -> None:
+    take(ledger, A, named=(0, 5))
+    with pytest.raises(ConfigurationError, match="is about to"):
+        take(ledger, B, named=(0, 5))
+    abort(ledger, A, 1)
+    number = take(ledger, B, named=(0, 5)).attempt
+    decide(ledger, B, number)
+    ledger.record_given_up(B, by="ann", reason="never mind")
+    with pytest.raises(NotFinishedError, match="nothing of it is open"):
+        take(ledger, C, named=(0, 5))
+    close(ledger, B, number)
+    assert take(ledger, C, named=(0, 5)).is_named
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_of_equal_ranges_by_name_that_come_at_once_one_is_taken(ledger: Ledger, url: str, round_: int) -> None:
+    numbers = {of: submit(ledger, of) for of in (A, B, C)}
+    found = at_once(url, {of.key: partial(taken, of=of, number=n) for of, n in numbers.items()})
+    assert sorted(type(row).__name__ for row in found.values()) == [*2 * ["ConfigurationError"], "RangeRow"]
+
+
+def taken(own: Ledger, *, of: LoadIdentity, number: int) -> RangeRow:
+    return own.take_range(of, number, named=(0, 5))
 
 
 def test_the_same_range_is_answered_again_where_the_answer_was_lost(ledger: Ledger) -> None:
@@ -207,14 +280,12 @@ def test_of_two_ranges_from_one_position_one_is_decided(ledger: Ledger) -> None:
 
 
 def test_an_attempt_is_decided_with_its_own_range(ledger: Ledger) -> None:
-    """Its load has a newer range on record, which nobody has written."""
+    """Its load has another range on record, of an attempt that came to nothing."""
     take(ledger, A, 10)
-    prepare(ledger, A, 1)
-    sql_url = ledger.database.url.render_as_string(hide_password=False)
-    # begin keeps what is prepared; a named range of a submit that was cut off must not be the decision's
-    sql(sql_url, "UPDATE kafka_eos_loads SET newest_attempt = 1")
-    ledger.decide_commit(manifest(ledger, 1, A), decided_by="d")
-    assert cursor(ledger).position == 10
+    ledger.decide_abort(ref(ledger, 1, A), decided_by="decide", reason="check: too many")
+    found = take(ledger, A, 7)
+    decide(ledger, A, found.attempt)
+    assert (found.attempt, cursor(ledger).position) == (2, 7)
 
 
 def test_a_load_without_a_range_moves_nothing(ledger: Ledger) -> None:
@@ -232,6 +303,7 @@ def test_a_range_without_an_end_is_not_decided(ledger: Ledger) -> None:
 def test_an_empty_range_has_no_records(ledger: Ledger) -> None:
     take(ledger, A, 0)
     prepare(ledger, A, 1)
+    assert "reads more than its range" in ledger.why_not_advance(A, 1), "it is asked before: what is refused is aborted"
     with pytest.raises(UndecidableError, match="reads more than its range"):
         ledger.decide_commit(manifest(ledger, 1, A), decided_by="d")
     abort(ledger, A, 1)
@@ -253,7 +325,7 @@ def test_partitions_that_were_added_begin_where_the_source_says(ledger: Ledger) 
     found = take(ledger, A, first_since={"0": 3})
     pinned = ledger.pin_range(A, found.attempt, {"0": 3, "1": 0}, {"0": 5, "1": 2})
     assert pinned == ledger.range(A, 1)
-    assert take(ledger, A).since == {"0": 3, "1": 0}
+    assert take(ledger, A, first_since={"0": 3}).since == {"0": 3, "1": 0}
 
 
 def test_runs_of_the_past_are_refused_where_later_ones_have_read(ledger: Ledger) -> None:
@@ -269,7 +341,7 @@ def test_runs_of_the_past_are_refused_where_later_ones_have_read(ledger: Ledger)
 def test_a_named_range_asks_no_position_and_moves_none(ledger: Ledger) -> None:
     commit(ledger, A, 10)
     take(ledger, B, 12)
-    named = commit(ledger, C, None, named=(2, 4))
+    named = commit(ledger, C, None, named=(2, 4), first_since=99)
     assert (named.since, named.until, named.moves) == (2, 4, None)
     assert cursor(ledger).position == 10
     holder = cursor(ledger).holder
@@ -308,6 +380,9 @@ def test_a_load_that_is_given_up_puts_its_cursor_back_and_in_doubt(ledger: Ledge
     for more in ({}, {"named": (1, 2)}):
         with pytest.raises(InDoubtError, match="cursors set"):
             take(ledger, C, **more)
+    with pytest.raises(NotFinishedError, match="may become so"):
+        put(ledger, 20)
+    close(ledger, B)
     put(ledger, 20)
     assert take(ledger, C).since == 20
 
@@ -321,6 +396,45 @@ def test_a_new_id_puts_every_cursor_in_doubt(ledger: Ledger) -> None:
         ledger.check_cursor(B, named=True)
     assert put(ledger, 30).doubt is None
     assert take(ledger, B).since == 30
+
+
+@pytest.mark.parametrize("more", [{}, {"named": (1, 2)}])
+def test_a_cursor_that_a_restored_ledger_does_not_have_is_in_doubt_too(ledger: Ledger, more: dict[str, Any]) -> None:
+    """The backup is of before the first load with it: at first_since all would be read once more."""
+    ledger.new_id(decided_by="ann")
+    with pytest.raises(InDoubtError, match="--new"):
+        take(ledger, B, **more)
+    with pytest.raises(InDoubtError, match="--new"):
+        ledger.check_cursor(B, named=bool(more))
+    made = new(ledger, 20)
+    assert (made.position, made.moves, made.moved_by) == (20, 1, "ann")
+    assert take(ledger, B).since == 20, "not first_since"
+
+
+def test_a_cursor_is_made_once(ledger: Ledger) -> None:
+    made = new(ledger, 20)
+    assert new(ledger, 20) == made, "the answer to COMMIT may have been lost"
+    with pytest.raises(ConfigurationError, match="there is a cursor"):
+        new(ledger, 21)
+    assert cursor(ledger) == made
+
+
+def test_one_that_begins_with_its_source_is_not_the_dags_any_more(ledger: Ledger) -> None:
+    new(ledger, None)
+    assert take(ledger, A, first_since=5).since is None
+
+
+def new(ledger: Ledger, to: Any) -> CursorRow:
+    return ledger.set_cursor(LOAD.namespace, NAME, expected=None, moves=None, to=to, by="ann", reason="looked")
+
+
+def test_what_a_person_has_set_is_told_again(ledger: Ledger) -> None:
+    """The ledger runs its work again where the answer to COMMIT was lost: that is no refusal."""
+    commit(ledger, A, 10)
+    seen = cursor(ledger)
+    assert put(ledger, 5, seen) == put(ledger, 5, seen)
+    with pytest.raises(ConfigurationError, match="it has moved"):
+        put(ledger, 6, seen)
 
 
 def test_doubt_stops_a_decision_too(ledger: Ledger) -> None:
@@ -371,23 +485,12 @@ def test_a_load_under_way_is_not_decided_once_a_person_has_set_the_cursor(ledger
 @pytest.mark.parametrize("round_", range(5))
 def test_of_loads_that_come_at_once_one_has_the_cursor(ledger: Ledger, url: str, round_: int) -> None:
     numbers = {of: submit(ledger, of) for of in (A, B, C)}
-    barrier, found = threading.Barrier(3), list[RangeRow | type[KafkaEosError]]()
+    found = at_once(url, {of.key: partial(first_taken, of=of, number=n) for of, n in numbers.items()})
+    assert sorted(type(row).__name__ for row in found.values()) == ["NotFinishedError", "NotFinishedError", "RangeRow"]
 
-    def one(of: LoadIdentity) -> None:
-        with Ledger.open(url) as own:
-            barrier.wait(60)
-            try:
-                found.append(own.take_range(of, numbers[of], first_since=0))
-            except KafkaEosError as e:
-                found.append(type(e))
 
-    threads = [threading.Thread(target=one, args=(of,)) for of in numbers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert sorted(map(str, found)).count(str(NotFinishedError)) == 2
-    assert len([row for row in found if isinstance(row, RangeRow)]) == 1
+def first_taken(own: Ledger, *, of: LoadIdentity, number: int) -> RangeRow:
+    return own.take_range(of, number, first_since=0)
 
 
 def test_a_person_and_a_decision_at_once(ledger: Ledger, url: str) -> None:
@@ -395,25 +498,13 @@ def test_a_person_and_a_decision_at_once(ledger: Ledger, url: str) -> None:
     take(ledger, A, 10)
     seen = cursor(ledger)
     prepare(ledger, A, 1)
-    barrier, found = threading.Barrier(2), dict[str, Any]()
-
-    def run(name: str, call: Callable[[Ledger], Any]) -> None:
-        with Ledger.open(url) as own:
-            barrier.wait(60)
-            try:
-                found[name] = call(own)
-            except KafkaEosError as e:
-                found[name] = e
-
-    calls = {
-        "decide": lambda own: own.decide_commit(manifest(ledger, 1, A), decided_by="d"),
-        "set": lambda own: put(own, 5, seen),
-    }
-    threads = [threading.Thread(target=run, args=one) for one in calls.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    found = at_once(
+        url,
+        {
+            "decide": lambda own: own.decide_commit(manifest(ledger, 1, A), decided_by="d"),
+            "set": lambda own: put(own, 5, seen),
+        },
+    )
     row = ledger.attempt(A, 1)
     decided = row is not None and row.verdict is Verdict.COMMIT
     assert isinstance(found["set"], KafkaEosError) == decided
@@ -430,8 +521,32 @@ def test_cursors_are_listed(ledger: Ledger) -> None:
 def test_a_ledger_of_before_gets_the_tables(url: str) -> None:
     for table in ("ranges", "cursors"):
         sql(url, f"DROP TABLE kafka_eos_{table}")
+    sql(url, "ALTER TABLE kafka_eos_ledger DROP COLUMN id_changed_at")
     sql(url, "UPDATE kafka_eos_alembic_version SET version_num = '0008'")
     migrate.upgrade(url)
     with Ledger.open(url) as ledger:
         commit(ledger, A, 10)
         assert cursor(ledger).position == 10
+        ledger.new_id(decided_by="ann")
+    sql(url, "UPDATE kafka_eos_alembic_version SET version_num = '0008'")
+    migrate.upgrade(url)  # cut off before it said how far it was
+
+
+def at_once(url: str, calls: dict[str, Callable[[Ledger], Any]]) -> dict[str, Any]:
+    """What each call has returned or raised, all begun at one moment."""
+    barrier, found = threading.Barrier(len(calls)), dict[str, Any]()
+
+    def run(name: str, call: Callable[[Ledger], Any]) -> None:
+        with Ledger.open(url) as own:
+            barrier.wait(60)
+            try:
+                found[name] = call(own)
+            except KafkaEosError as e:
+                found[name] = e
+
+    threads = [threading.Thread(target=run, args=one) for one in calls.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return found

@@ -2,6 +2,9 @@
 
 Rule: unknown-commit-stops. A load of a key is safe by what brokers show of that key (:mod:`.restored_ledger`). A range
 rests on all loads of the name: behind a ledger that was restored, the cursor stands before what they have read since.
+
+Loads with a cursor write under ids of their own key and attempt, which stay as their commit has left them. Pooled ids
+are refused with a cursor: the next transaction under one, open or aborted, hides the commit before it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import TransactionalId, name_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.restored_ledger import check_commits_known
 from airflow_kafka_eos.protocol.session import Session
 
 _SHOWN = 5
@@ -47,4 +49,3 @@ def check_name_known(session: Session, load: LoadIdentity) -> None:
             "`airflow-kafka-eos ledger new-id`, which says what follows; then `airflow-kafka-eos cursors set`",
             load=str(load),
         )
-    check_commits_known(session, load)

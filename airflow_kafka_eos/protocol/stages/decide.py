@@ -19,7 +19,7 @@ from airflow_kafka_eos.kafka.admin.partitions import ProducerState
 from airflow_kafka_eos.kafka.admin.preflight import RETENTION, fits_retention
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, warning
 from airflow_kafka_eos.ledger.dual_write import decide_beside
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import REFUSED, AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, TopicInfo, TransactionWrites
 from airflow_kafka_eos.protocol.guards.known_commits import check_name_known
@@ -33,8 +33,6 @@ from airflow_kafka_eos.transaction import (
 )
 
 log = logging.getLogger(__name__)
-#: how the reason of an abort begins that the author's checks have asked for
-_REFUSED = "check: "
 #: how the refusal of an empty load begins
 _NO_RECORDS = "0 records, fewer than min_records="
 
@@ -93,8 +91,8 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
             load=str(load),
             attempt=newest.number if newest else None,
         )
-    if newest.verdict is not None and newest.reason.startswith(_REFUSED):
-        raise _refused(load, newest.number, newest.reason.removeprefix(_REFUSED))
+    if newest.is_refused:
+        raise _refused(load, newest.number, newest.reason.removeprefix(REFUSED))
     if newest.verdict is not None:
         raise UndecidableError(
             f"the load's newest attempt is aborted ({newest.reason})",
@@ -135,7 +133,7 @@ def decide(
     check_cluster(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
     refusal = checks.refusal(manifest)
     if refusal:
-        _abort(session, ref, owner, f"{_REFUSED}{refusal}")
+        _abort(session, ref, owner, f"{REFUSED}{refusal}")
         raise _refused(ref.load, ref.attempt, refusal)
     reads = session.ledger.range(ref.load, ref.attempt)
     if reads is not None and not reads.is_named:

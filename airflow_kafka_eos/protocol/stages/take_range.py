@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_kafka_eos import position
 from airflow_kafka_eos.cursor import Cursor
-from airflow_kafka_eos.errors import UndecidableError
+from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.generation import first_key
 from airflow_kafka_eos.ledger.rows import AttemptRow, RangeRow
 from airflow_kafka_eos.load import LoadIdentity
@@ -22,10 +22,13 @@ from airflow_kafka_eos.protocol.session import Session
 
 @dataclass(frozen=True)
 class Wanted:
-    """:param named: the range by name, rendered; None: the cursor's own."""
+    """:param named: the range by name, rendered; None: the cursor's own.
+    :param sql: the load is ``sql=``, which compares with ``:since``.
+    """
 
     cursor: Cursor
     named: tuple[Any, Any] | None = None
+    sql: bool = False
 
 
 def check_range(session: Session, load: LoadIdentity, wanted: Wanted) -> None:
@@ -38,6 +41,8 @@ def check_range(session: Session, load: LoadIdentity, wanted: Wanted) -> None:
         return  # nothing is read
     interval = None if row is None or row.data_interval is None else row.data_interval[0]
     check_name_known(session, load)
+    if wanted.named is not None:
+        session.ledger.check_named_range(load, wanted.named)
     fixed = wanted.named is not None or first_key(load.key) != load.key
     session.ledger.check_cursor(load, interval, named=fixed)
 
@@ -67,6 +72,13 @@ def take_range(
         named=wanted.named,
         chosen=earlier,
     )
+    if wanted.sql and found.since is None:
+        raise ConfigurationError(
+            f"the cursor of {load.name} is at null, and the load is sql=…: a comparison with NULL finds nothing",
+            remedy="Set it to what is before every row: `airflow-kafka-eos cursors show` and `cursors set`",
+            load=str(load),
+            attempt=number,
+        )
     if source is None:
         return found
     if found.until is not None:
