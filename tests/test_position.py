@@ -40,6 +40,32 @@ def test_what_is_none(value: Any) -> None:
         position.checked(value, "until")
 
 
+RANGES = [
+    ((0, 5), (5, 9), False),
+    ((0, 5), (4, 9), True),
+    ((None, 5), (0, 1), True),
+    (("2026-01-01", "2026-01-02"), ("2026-01-02", "2026-01-03"), False),
+    ((NOON, "2026-01-01T15:00:00+01:00"), ("2026-01-01T13:59:00+00:00", "2026-01-01T14:00:00+00:00"), True),
+    (({"0": 1, "1": 5}, {"0": 2, "1": 5}), ({"0": 2, "1": 0}, {"0": 3, "1": 9}), False),
+    (({"0": 1, "1": 5}, {"0": 2, "1": 6}), ({"0": 2, "1": 0}, {"0": 3, "1": 9}), True),
+    (({"a": 1}, {"a": 2}), ({"b": 1}, {"b": 2}), False),
+    (({"version": 1, "id": "x"}, {"version": 2, "id": "x"}), ({"version": 0, "id": "x"}, {"version": 1, "id": "x"}),
+     False),
+    (({"version": 1, "id": "x"}, {"version": 3, "id": "x"}), ({"version": 2, "id": "y"}, {"version": 9, "id": "y"}),
+     True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other", "overlap"), RANGES)
+def test_ranges_that_overlap(one: Any, other: Any, overlap: bool) -> None:
+    assert position.overlaps(one, other) == position.overlaps(other, one) == overlap
+
+
+def test_of_ranges_of_two_kinds_nobody_can_tell() -> None:
+    with pytest.raises(ConfigurationError, match="first"):
+        position.overlaps((0, 5), ("2026-01-01", "2026-01-02"))
+
+
 def test_texts_of_digits_have_no_order() -> None:
     """ "9" is behind "10" as a text: the range from 9 to 10 would be refused, that from 10 to 9 would be read."""
     assert position.read("9", "since") == 9  # a template's number

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_kafka_eos import Cursor, ExactlyOnceLoad, KafkaOffsets, Transactions, Watermark, exactly_once_load
+from airflow_kafka_eos import (
+    Cursor,
+    ExactlyOnceLoad,
+    KafkaOffsets,
+    Transactions,
+    Watermark,
+    exactly_once_load,
+)
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.operators.preparing import check_only_cursor
 

@@ -97,7 +97,7 @@ def test_runs_that_are_killed_cleared_and_backfilled_read_each_range_once(place:
     assert fourth.wait() == "success", fourth.tasks()
     assert fourth.read() == (150, 200)
 
-    # a run whose conf names a range, and a backfill that does: the cursor stays
+    # a run whose conf names a range, and a backfill whose conf goes to each of its runs: the cursor stays
     named = Reading(place, "cursor-named")
     named.start_with({"cursor_range": {"since": 1000, "until": 1010}})
     assert named.wait() == "success", named.tasks()
@@ -105,12 +105,15 @@ def test_runs_that_are_killed_cleared_and_backfilled_read_each_range_once(place:
         {
             "dag_id": "reading_on",
             "from_date": "2025-03-01T00:00:00Z",
-            "to_date": "2025-03-01T00:00:00Z",
+            "to_date": "2025-03-02T00:00:00Z",
             "dag_run_conf": {"cursor_range": {"since": 2000, "until": 2005}},
         }
     )
     path = f"/backfills/{number}"
     wait_for(lambda: place.airflow.get(path)["completed_at"] is not None, lambda: str(place.airflow.get(path)))
+
+    runs = place.airflow.get("/dags/reading_on/dagRuns?limit=100")["dag_runs"]
+    assert sorted(r["state"] for r in runs if r["run_type"] == "backfill") == ["failed", "success"]
 
     cursor = place.ledger.cursor("airflow", NAME)
     assert cursor is not None and cursor.position == 200

@@ -5,15 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.sdk import DAG
 
 from airflow_kafka_eos.cursor import CONF_KEY, Cursor
+from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sources import KafkaOffsets, Watermark
 from tests.airflow import steps
@@ -244,3 +248,132 @@ def test_a_range_that_is_half_there_is_refused_before_anything_is_opened(
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", own_name, "k"))
     assert not row.is_submitted
+
+
+def test_one_conf_is_of_one_run_and_of_one_load(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], own_name: str
+) -> None:
+    """A backfill gives each of its runs the same conf, and each run has a key of its own."""
+    target, job = topic(1), home / "chooses.py"
+    job.write_text(CHOOSES.format(end=home / "end"))
+    given = {"topics": [target], "job": str(job), "engine": "arrow", "cursor": Cursor(first_since=0)}
+    with conf(**{CONF_KEY: {"since": 10, "until": 12}}):
+        assert through("day 1", **given)["records"] == 2
+        run("begin", "day 2")
+        assert "would read a part of it once more" in refused("prepare", "day 2", **given)
+        with DAG("two", schedule=None, start_date=datetime(2026, 1, 1)):
+            first = operator("prepare", "day 3", **given)
+            PrepareLoadOperator(task_id="other", load_name="other", load_key="k", **given)
+        with pytest.raises(AirflowFailException, match="several loads with a cursor"):
+            first.execute(steps.CONTEXT)
+    assert committed_values(kafka.bootstrap_servers, target, 1) == ["v10", "v11"]
+    with session() as opened:
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", own_name, "day 2"))
+    assert not row.is_submitted, "nothing is opened for it"
+
+
+def test_a_mapped_task_takes_no_range(
+    home: Path, topic: Callable[..., str], own_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All map indexes have one load name: each range would go to one of them."""
+    (home / "x.py").write_text("def load(since, until=None): ...")
+    given = {"topics": [topic(1)], "job": str(home / "x.py"), "engine": "arrow", "cursor": Cursor(first_since=0)}
+    run("begin", "k")
+    monkeypatch.setitem(steps.CONTEXT, "ti", SimpleNamespace(**{**vars(steps.CONTEXT["ti"]), "map_index": 0}))
+    assert "is mapped, and has a cursor" in refused("prepare", "k", **given)
+
+
+class Stepping:
+    """Ends where the test says, and may have lost what it had."""
+
+    def __init__(self) -> None:
+        self.end, self.is_gone = 3, False
+
+    def bounds(self, since: Any) -> tuple[Any, Any]:
+        return since, self.end
+
+    def check(self, since: Any, until: Any) -> None:
+        if self.is_gone:
+            raise ConfigurationError("records were deleted before they were read", remedy="look")
+
+
+def test_a_range_that_is_gone_meanwhile_is_not_read_by_a_retry(
+    home: Path, topic: Callable[..., str], own_name: str
+) -> None:
+    source = Stepping()
+    (home / "of_worker.py").write_text(OF_WORKER)
+    given = {"topics": [topic(1)], "job": str(home / "of_worker.py"), "engine": "arrow"}
+    given["cursor"] = Cursor(source=source, first_since=0)
+    run("begin", "k")
+    run("prepare", "k", **given)
+    source.is_gone = True
+    assert "deleted before they were read" in refused("prepare", "k", **given)
+    source.is_gone = False
+    assert run("prepare", "k", **given)["records"] == 3
+
+
+def test_an_early_run_reads_what_has_come_once_it_is_cleared(
+    home: Path, topic: Callable[..., str], own_name: str
+) -> None:
+    source = Stepping()
+    source.end = 0
+    (home / "of_worker.py").write_text(OF_WORKER)
+    given = {"topics": [topic(1)], "job": str(home / "of_worker.py"), "engine": "arrow"}
+    given["cursor"] = Cursor(source=source, first_since=0)
+    run("begin", "k")
+    run("prepare", "k", **given)
+    assert "0 records" in refused("decide", "k")
+    run("cleanup", "k")
+    source.end = 4
+    run("begin", "k")
+    assert run("prepare", "k", **given)["records"] == 4
+
+
+def test_a_query_never_begins_with_null(home: Path, topic: Callable[..., str], own_name: str) -> None:
+    cursor = Cursor(source=Stepping(), first_since=0)
+    given = {"topics": [topic(1)], "sql": "SELECT 'v' AS value WHERE 1 >= :since AND 1 < :until", "cursor": cursor}
+    with session() as opened:
+        opened.ledger.set_cursor("airflow", own_name, expected=None, moves=None, to=None, by="ann", reason="looked")
+    run("begin", "k")
+    assert "a comparison with NULL finds nothing" in refused("prepare", "k", **given)
+
+
+OF_WORKER = """
+import pyarrow as pa
+
+def load(since, until):
+    return pa.table({"value": pa.array([f"v{n}" for n in range(since, until)], pa.string())})
+"""
+OF_CHANGES = """
+import sqlite3
+import pyarrow as pa
+
+def load(since, until):
+    with sqlite3.connect("{shop}") as shop:
+        rows = shop.execute("SELECT id FROM changes WHERE at >= ? AND at < ?", (since, until)).fetchall()
+    return pa.table({{"value": [f"v{{n}}" for n, in rows]}})
+"""
+
+
+def test_rows_of_the_second_that_a_range_ends_with_are_in_the_next_one(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], shop: sqlite3.Connection, own_name: str
+) -> None:
+    """Times of whole seconds: the largest one may get more rows once it was asked for."""
+    target = topic(1)
+    (home / "changes.py").write_text(OF_CHANGES.format(shop=home / "shop.db"))
+    source = Watermark("shop", "SELECT max(at) FROM changes")
+    given = {"topics": [target], "job": str(home / "changes.py"), "engine": "arrow"}
+    given["cursor"] = Cursor(source=source, first_since="1970-01-01 00:00:00")
+    shop.execute("CREATE TABLE changes (id INTEGER, at TEXT)")
+
+    def change(number: int, at: str) -> None:
+        shop.execute("INSERT INTO changes VALUES (?, ?)", (number, at))
+        shop.commit()
+
+    change(1, "2026-01-01 10:00:00")
+    change(2, "2026-01-01 10:00:01")
+    assert through("first", **given)["records"] == 1
+    change(3, "2026-01-01 10:00:01")
+    change(4, "2026-01-01 10:00:02")
+    assert through("second", **given)["records"] == 2
+    assert committed_values(kafka.bootstrap_servers, target, 1) == ["v1", "v2", "v3"]

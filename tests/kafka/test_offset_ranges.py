@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+import airflow_kafka_eos.kafka.read_range as read_range_
 from airflow_kafka_eos.errors import ConfigurationError, TopicError
 from airflow_kafka_eos.kafka.admin.offset_ranges import bounds, check
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
@@ -16,7 +17,9 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.read_range import read_range
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.acls import Right, allow_exactly
 from tests.kafka.open_transactions import wait_until
+from tests.secured import Secured
 
 pytestmark = pytest.mark.broker
 
@@ -99,6 +102,38 @@ def test_a_partition_that_was_added_begins_with_its_oldest_record(
     since, end = bounds(partitions, [name], until)
     assert (of(since, name), of(end, name)) == ({"0": 1, "1": 0}, {"0": 1, "1": 2})
     assert values(settings, since, end) == ["b", "c"]
+
+
+def test_a_range_is_the_same_batches_whenever_it_is_read(
+    kafka: LocalKafka, settings: KafkaSettings, partitions: Partitions, topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What was lost behind its decision is prepared again only where it is equal, row by row in their order."""
+    monkeypatch.setattr(read_range_, "_RECORDS", 3)
+    monkeypatch.setattr(read_range_, "_BYTES", 1000)
+    name = topic(2)
+    produce(kafka, name, *"abcd", "e" * 1000, "f")
+    produce(kafka, name, *"uvwxyz", partition=1)
+    since, until = bounds(partitions, [name], None)
+    produce(kafka, name, "behind", partition=1)
+    expected = [["a", "b", "c"], ["d", "e" * 1000], ["f"], ["u", "v", "w"], ["x", "y", "z"]]
+    for _ in range(5):
+        found = read_range(settings, since, until)
+        assert [[v.decode() for v in batch.column("value").to_pylist()] for batch in found] == expected
+
+
+def test_a_login_with_rights_on_the_topic_alone_reads_it(secured: Secured) -> None:
+    """No group has a part in it, though the client wants to have one."""
+    secured.plain.create_topic("cursor-source", partitions=1)
+    produce(secured.plain, "cursor-source", "a")
+    allow_exactly(secured.plain, "User:loader", [Right("READ", "Topic", "cursor-source")])
+    try:
+        login = secured.loader()
+        with Wire(login) as wire:
+            since, until = bounds(Partitions(wire), ["cursor-source"], None)
+        assert values(login, since, until) == ["a"]
+    finally:
+        allow_exactly(secured.plain, "User:loader", ())
 
 
 def test_records_that_were_deleted_before_they_were_read_are_said(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.cursor import Cursor
-from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, SourceUnavailableError
+from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, NotFinishedError, SourceUnavailableError
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
@@ -98,6 +98,37 @@ def test_a_commit_of_another_key_that_the_ledger_does_not_know_stops_a_range(own
         cursor = anew.ledger.cursor("test", own.load.name)
         assert cursor is not None and cursor.position == 30
     assert own.visible() == ["x", "x", "x"]
+
+
+def test_a_ledger_of_before_the_first_load_does_not_begin_at_first_since(own: World, tmp_path: Path) -> None:
+    """It has no cursor that could be in doubt."""
+    backup(tmp_path)
+    load_all(own, 10)
+    old = restored(own, tmp_path)
+    old.ledger.new_id(decided_by="ann")
+    old.ledger.close()
+    with connect(own.settings, f"sqlite:///{tmp_path}/backup.db", "test") as anew:
+        later = of(own, "b", anew)
+        begin(anew, later.load, owner=RUN)
+        with pytest.raises(InDoubtError, match=r"cursors set .* --new"):
+            check_range(anew, later.load, wanted(20))
+        row = submit(anew, later.load, owner=RUN)
+        with pytest.raises(InDoubtError, match=r"cursors set .* --new"):
+            take_range(anew, row, wanted(20), chosen=lambda n: None)
+        anew.ledger.set_cursor("test", own.load.name, expected=None, moves=None, to=10, by="ann", reason="a is there")
+        load_all(later, 20)
+        (found,) = anew.ledger.ranges(later.load)[-1:]
+        assert (found.since, found.until) == (10, 20)
+
+
+def test_while_a_coordinator_is_away_no_range_is_taken(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has is not listed: a commit that the ledger does not know would not be seen."""
+    begin(own.session, own.load, owner=RUN)
+    before = own.session.coordinator.epochs()
+    answers = iter([before, None])
+    monkeypatch.setattr(own.session.coordinator, "epochs", lambda: next(answers))
+    with pytest.raises(NotFinishedError, match="coordinator is moving or away"):
+        check_range(own.session, own.load, wanted(10))
 
 
 def test_a_range_of_before_the_restore_is_not_decided(own: World, tmp_path: Path) -> None:
