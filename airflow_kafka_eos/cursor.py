@@ -41,17 +41,18 @@ class Cursor:
 
     ::
 
-        newest = Watermark("shop", "SELECT max(id) FROM orders")
+        newest = Watermark("shop", "SELECT max(id) + 1 FROM orders")
         ExactlyOnceLoad("load", …, cursor=Cursor(source=newest, first_since=0))
 
-    The job gets ``since`` and ``until`` beside its own arguments: what lies behind the one, and not behind the other,
-    is the load. One cursor per load name. A run whose conf has ``cursor_range`` (since and until) reads that range, and
+    The job gets ``since`` and ``until`` beside its own arguments: the load is what is ``>= since`` and
+    ``< until``. One cursor per load name, which mapped loads share: they take none. A run whose conf has ``cursor_range`` (since and until) reads that range, and
     leaves the cursor where it is.
 
     :param source: says where a range ends, before the job runs: ``KafkaOffsets``, ``Watermark``, ``DeltaVersions``, or
         your own (:class:`Source`). None: the job does. It is called with ``until=None`` then, and returns the data
         and ``until``; a retry is called with that very ``until``.
-    :param first_since: where the first range of all begins; None: the job, or the source, knows. ``sql=`` needs one.
+    :param first_since: where the first range of all begins, until one is loaded; None: the job, or the source, knows.
+        ``sql=`` needs one.
     :param since: with ``until``, a range by name, for a backfill; the cursor is not moved. (templated)
     :param until: see ``since``. (templated)
     """

@@ -31,8 +31,8 @@ class KafkaOffsets:
         source = KafkaOffsets(["orders"], "kafka_shop")
         ExactlyOnceLoad("load", …, cursor=Cursor(source=source))
 
-    A position is ``{"offsets": {"orders": {"0": 12, …}}, "topic_ids": {…}}``; ``json.dumps(since["offsets"])`` is what
-    Spark's Kafka source takes for ``startingOffsets``. A range ends at the last stable offsets, so that it can be read
+    A position is ``{"offsets": {"orders": {"0": 12, …}}, "topic_ids": {…}}``. A Spark job reads with the options of
+    :func:`airflow_kafka_eos.spark.kafka_range.options_of`: without them it reads what was aborted. A range ends at the last stable offsets, so that it can be read
     as ``read_committed``. The first one begins with the oldest records, and so does a partition that is added later.
 
     :param topics: which it reads.
@@ -63,7 +63,10 @@ class KafkaOffsets:
             check(partitions, since, until)
 
     def read(self, since: Mapping[str, Any], until: Mapping[str, Any]) -> pa.RecordBatchReader:
-        """The committed records of a range, for a job of ``engine="arrow"``: key, value, headers and timestamp."""
+        """The committed records of a range, for a job of ``engine="arrow"``: key, value, headers and timestamp.
+
+        Partition after partition, and the same batches whenever it is read.
+        """
         import pyarrow as pa
 
         from airflow_kafka_eos.kafka.read_range import SCHEMA, read_range
@@ -85,15 +88,17 @@ class KafkaOffsets:
 
 
 class Watermark:
-    """The largest value of a column that only grows, such as a number of a sequence or a time of change.
+    """Where a column that only grows has come to, such as a number of a sequence or a time of change.
 
     ::
 
-        newest = Watermark("shop", "SELECT max(id) FROM orders")
+        newest = Watermark("shop", "SELECT max(id) + 1 FROM orders")
         ExactlyOnceLoad("load", …, cursor=Cursor(source=newest, first_since=0))
 
-    The job reads what is behind ``since`` and not behind ``until``. A row that becomes visible later with a value that
-    is not behind ``until`` is in no range: let the query leave out what is still under way (docs/cursors.md).
+    The job reads what is ``>= since`` and ``< until``, so rows that come later with the largest value are in the next
+    range: of a time or a date ask for ``max(at)``, of numbers that are given out once for ``max(id) + 1``. A row that
+    becomes visible later with a smaller value is in no range: let the query leave out what is still under way
+    (docs/cursors.md).
 
     :param conn_id: Airflow connection of type postgres, mysql, mariadb or sqlite.
     :param sql: answers one row with one value: a whole number, a date, or a time. No row, or NULL: nothing is there.
@@ -234,6 +239,6 @@ def _delta(since: Any) -> dict[str, Any] | None:
 def _only(row: Any, sql: str) -> Any:
     if len(row) != 1:
         raise ConfigurationError(
-            f"{sql!r} answers {len(row)} values", remedy="Let it answer one: SELECT max(id) FROM …"
+            f"{sql!r} answers {len(row)} values", remedy="Let it answer one: SELECT max(id) + 1 FROM …"
         )
     return row[0]

@@ -86,8 +86,11 @@ def advance(connection: Connection, locked: Locked, attempt: AttemptRow, by: str
     )
 
 
-def note_verified(connection: Connection, locked: Locked) -> None:
-    """Its load is COMMITTED: who has looked at topics before, and would set the cursor, has to look again."""
+def note_over(connection: Connection, locked: Locked) -> None:
+    """Its load is COMMITTED, or was given up and nothing of it is open any more.
+
+    Who has looked at topics before, and would set the cursor, has to look again.
+    """
     cursor = _held_by(connection, locked)
     if cursor is not None:
         change(connection, locked.row.load, moves=cursor.moves + 1)

@@ -291,7 +291,7 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     if locked.row.state is LoadState.COMMITTED:
         return attempt
     move(connection, locked, LoadState.COMMITTED, reason="")
-    cursors.note_verified(connection, locked)
+    cursors.note_over(connection, locked)
     moment = now()
     connection.execute(update(t.attempts).where(t.attempts.c.id == attempt_id).values(closed_at=moment))
     _empty_mapping(connection, attempt_id)

@@ -24,9 +24,10 @@ def options_of(since: Mapping[str, Any], until: Mapping[str, Any]) -> dict[str, 
     :param since: the position that the job is called with; so is ``until``.
     """
     first, last = since["offsets"], until["offsets"]
+    begins = {topic: {n: first[topic][n] for n in offsets} for topic, offsets in last.items()}
     return {
         "assign": json.dumps({topic: sorted(map(int, offsets)) for topic, offsets in last.items()}),
-        "startingOffsets": json.dumps({topic: {n: first[topic][n] for n in offsets} for topic, offsets in last.items()}),
+        "startingOffsets": json.dumps(begins),
         "endingOffsets": json.dumps(last),
         "failOnDataLoss": "true",
         "kafka.isolation.level": "read_committed",

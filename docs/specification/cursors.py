@@ -27,10 +27,12 @@ RULES = {
     "cursor-in-doubt-stops:give-up": "to give up a load puts its cursor in doubt, back where the range began",
     "cursor-in-doubt-stops:new-id": "a new id of the ledger puts every cursor in doubt",
     "cursor-in-doubt-stops:set": "a person sets a cursor only while it has the position, and the count, that he saw",
-    "cursor-in-doubt-stops:count": "what becomes visible counts as a move: who has looked before it has seen something else",
+    "cursor-in-doubt-stops:closed": "nor while a load that was given up may have something open, which may become visible yet",
+    "cursor-in-doubt-stops:count": "what becomes visible, or is over, counts as a move: who has looked before has seen something else",
     "unknown-commit-stops": "no range is taken, and none decided, where brokers have a commit of the load's name that the ledger has not",
 }
 ALL = frozenset(RULES)
+DECIDED = ("commit", "verified", "given-up", "closed")
 ROWS = 2
 
 
@@ -50,7 +52,7 @@ class Range(NamedTuple):
     since: int
     moves: int                  # the cursor's count when it was taken
     until: int | None = None
-    verdict: str = ""           # "", abort, commit, verified, given-up
+    verdict: str = ""           # "", abort, commit, verified, given-up, closed (given up, and nothing of it is open)
 
 
 class Ledger(NamedTuple):
@@ -91,7 +93,7 @@ class Cursor:
         return max((a for a, r in enumerate(ledger.ranges) if r and r.load == load), default=None)
 
     def is_committed(self, ledger, load):
-        return any(r and r.load == load and r.verdict in ("commit", "verified", "given-up") for r in ledger.ranges)
+        return any(r and r.load == load and r.verdict in DECIDED for r in ledger.ranges)
 
     # ---- what may happen ------------------------------------------------------------------------------------------
     def steps(self, s):
@@ -115,18 +117,26 @@ class Cursor:
                     yield f"{a} is committed in Kafka", self.ended(s, a, "committed")
                     if s.left[1]:
                         yield f"{a} is lost", self.ended(s, a, "aborted")._replace(left=self.less(s, 1))
+                        yield f"{a} is given up as it is", self.gives_up(s, a)._replace(left=self.less(s, 1))
                 elif tx == "committed":
                     yield f"{a} is verified", self.verified(s, a)
                     if s.left[1]:
                         yield f"{a} cannot be verified, and is given up", self.gives_up(s, a)._replace(left=self.less(s, 1))
                 elif tx == "aborted":
                     yield f"{a} is given up", self.gives_up(s, a)
+            if r.verdict == "given-up" and tx == "prepared" and a >= s.known_from:
+                # its coordinator has PrepareCommit, or an EndTxn is on its way
+                yield f"{a} is committed in Kafka after all", self.ended(s, a, "committed")
+                yield f"{a} ends by its timeout", self.ended(s, a, "aborted")
+            elif r.verdict == "given-up":
+                yield f"cleanup sees that nothing of {a} is open", self.counted(self.verdict(s, a, "closed"))
         if s.left[2]:
             if s.seen is None:
                 yield "a person looks", s._replace(seen=(ledger.position, ledger.moves, self.right(s)))
             elif "cursor-in-doubt-stops:set" not in self.on or s.seen[:2] == (ledger.position, ledger.moves):
                 new = ledger._replace(position=s.seen[2], moves=ledger.moves + 1, doubt=False)
-                held = [r for r in ledger.ranges if r and r.load == ledger.held and r.verdict == "commit"]
+                waits = ("commit", "given-up") if "cursor-in-doubt-stops:closed" in self.on else ("commit",)
+                held = [r for r in ledger.ranges if r and r.load == ledger.held and r.verdict in waits]
                 if not held:
                     yield f"and sets it to {s.seen[2]}", s._replace(ledger=new, seen=None, left=self.less(s, 2))
             else:
@@ -138,7 +148,7 @@ class Cursor:
                 back = s.saved._replace(ranges=s.saved.ranges + (None,) * (len(s.txs) - len(s.saved.ranges)))
                 s2 = s._replace(ledger=back, left=self.less(s, 3))
                 if w.new_id:
-                    if any(r and r.verdict == "commit" for r in back.ranges):
+                    if any(r and r.verdict in ("commit", "given-up") for r in back.ranges):
                         return  # refused: what is decided has to be through first
                     if "cursor-in-doubt-stops:new-id" in self.on:
                         back = back._replace(doubt=True)
@@ -165,7 +175,9 @@ class Cursor:
         return s._replace(ledger=s.ledger._replace(ranges=put(s.ledger.ranges, a, s.ledger.ranges[a]._replace(verdict=what))))
 
     def verified(self, s, a):
-        s = self.verdict(s, a, "verified")
+        return self.counted(self.verdict(s, a, "verified"))
+
+    def counted(self, s):
         if "cursor-in-doubt-stops:count" not in self.on:
             return s
         return s._replace(ledger=s.ledger._replace(moves=s.ledger.moves + 1))
@@ -177,7 +189,7 @@ class Cursor:
 
     def unknown(self, s):
         return any(tx == "committed" and a >= s.known_from
-                   and (s.ledger.ranges[a] is None or s.ledger.ranges[a].verdict not in ("commit", "verified", "given-up"))
+                   and (s.ledger.ranges[a] is None or s.ledger.ranges[a].verdict not in DECIDED)
                    for a, (tx, _, _) in enumerate(s.txs))
 
     # ---- a run of a load --------------------------------------------------------------------------------------------
@@ -290,6 +302,7 @@ DROPS = {
     "cursor-in-doubt-stops:new-id": "new-id",
     SET: "set",
     "cursor-in-doubt-stops:count": "set",
+    "cursor-in-doubt-stops:closed": "given-up",
     "cursor-in-doubt-stops:give-up": "given-up",
     "unknown-commit-stops": "restored",
 }

@@ -382,7 +382,10 @@ def test_a_load_that_is_given_up_puts_its_cursor_back_and_in_doubt(ledger: Ledge
             take(ledger, C, **more)
     with pytest.raises(NotFinishedError, match="may become so"):
         put(ledger, 20)
+    seen = cursor(ledger)
     close(ledger, B)
+    with pytest.raises(ConfigurationError, match="it has moved"):
+        put(ledger, 20, seen)  # what was open may be visible now
     put(ledger, 20)
     assert take(ledger, C).since == 20
 

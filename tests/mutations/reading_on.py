@@ -189,7 +189,7 @@ OF_READING_ON: tuple[Mutation, ...] = (
         "visible-uncounted",
         "who has looked before a load was visible looks again",
         "airflow_kafka_eos/ledger/decisions.py",
-        "    cursors.note_verified(connection, locked)\n",
+        "    cursors.note_over(connection, locked)\n",
         "",
         (_LEDGER + "test_a_person_who_has_looked_before_a_load_was_visible_looks_again",),
     ),
