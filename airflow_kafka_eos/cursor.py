@@ -44,9 +44,9 @@ class Cursor:
         newest = Watermark("shop", "SELECT max(id) + 1 FROM orders")
         ExactlyOnceLoad("load", …, cursor=Cursor(source=newest, first_since=0))
 
-    The job gets ``since`` and ``until`` beside its own arguments: the load is what is ``>= since`` and
-    ``< until``. One cursor per load name, which mapped loads share: they take none. A run whose conf has ``cursor_range`` (since and until) reads that range, and
-    leaves the cursor where it is.
+    The job gets ``since`` and ``until`` beside its own arguments: the load is what is ``>= since`` and ``< until``. One
+    cursor per load name; mapped loads would share it, and take none. A run whose conf has ``cursor_range`` (since and
+    until) reads that range, and leaves the cursor where it is.
 
     :param source: says where a range ends, before the job runs: ``KafkaOffsets``, ``Watermark``, ``DeltaVersions``, or
         your own (:class:`Source`). None: the job does. It is called with ``until=None`` then, and returns the data

@@ -32,8 +32,9 @@ class KafkaOffsets:
         ExactlyOnceLoad("load", …, cursor=Cursor(source=source))
 
     A position is ``{"offsets": {"orders": {"0": 12, …}}, "topic_ids": {…}}``. A Spark job reads with the options of
-    :func:`airflow_kafka_eos.spark.kafka_range.options_of`: without them it reads what was aborted. A range ends at the last stable offsets, so that it can be read
-    as ``read_committed``. The first one begins with the oldest records, and so does a partition that is added later.
+    :func:`airflow_kafka_eos.spark.kafka_range.options_of`: without them it reads what was aborted. A range ends at the
+    last stable offsets, so that it can be read as ``read_committed``. The first one begins with the oldest records, and
+    so does a partition that is added later.
 
     :param topics: which it reads.
     :param kafka_conn_id: connection of type ``kafka`` to their cluster; it may be another one than the load's.

@@ -105,7 +105,8 @@ def _records(
             if (message.topic(), message.partition()) != (topic, n):
                 continue
             # behind a transaction stands its marker, which no message tells of: the log's end does
-            if message.offset() >= end:
+            at_offset = message.offset()
+            if at_offset is not None and at_offset >= end:
                 return
             if error is None:
                 yield message
@@ -139,7 +140,7 @@ def _error(error: KafkaError) -> Exception:
     return BrokerUnavailableError(f"reading failed: {error.str()}", remedy="A retry reads the same range again")
 
 
-def _batch(messages: list[Message]) -> pa.RecordBatch:
+def _batch(messages: list[Any]) -> pa.RecordBatch:
     headers = [[{"key": k, "value": v} for k, v in m.headers() or ()] or None for m in messages]
     columns = [
         [m.key() for m in messages],

@@ -256,7 +256,9 @@ def test_one_conf_is_of_one_run_and_of_one_load(
     """A backfill gives each of its runs the same conf, and each run has a key of its own."""
     target, job = topic(1), home / "chooses.py"
     job.write_text(CHOOSES.format(end=home / "end"))
-    given = {"topics": [target], "job": str(job), "engine": "arrow", "cursor": Cursor(first_since=0)}
+    given: dict[str, Any] = {
+        "topics": [target], "job": str(job), "engine": "arrow", "cursor": Cursor(first_since=0),
+    }  # fmt: skip
     with conf(**{CONF_KEY: {"since": 10, "until": 12}}):
         assert through("day 1", **given)["records"] == 2
         run("begin", "day 2")
@@ -302,7 +304,7 @@ def test_a_range_that_is_gone_meanwhile_is_not_read_by_a_retry(
 ) -> None:
     source = Stepping()
     (home / "of_worker.py").write_text(OF_WORKER)
-    given = {"topics": [topic(1)], "job": str(home / "of_worker.py"), "engine": "arrow"}
+    given: dict[str, Any] = {"topics": [topic(1)], "job": str(home / "of_worker.py"), "engine": "arrow"}
     given["cursor"] = Cursor(source=source, first_since=0)
     run("begin", "k")
     run("prepare", "k", **given)
@@ -318,7 +320,7 @@ def test_an_early_run_reads_what_has_come_once_it_is_cleared(
     source = Stepping()
     source.end = 0
     (home / "of_worker.py").write_text(OF_WORKER)
-    given = {"topics": [topic(1)], "job": str(home / "of_worker.py"), "engine": "arrow"}
+    given: dict[str, Any] = {"topics": [topic(1)], "job": str(home / "of_worker.py"), "engine": "arrow"}
     given["cursor"] = Cursor(source=source, first_since=0)
     run("begin", "k")
     run("prepare", "k", **given)
@@ -362,7 +364,7 @@ def test_rows_of_the_second_that_a_range_ends_with_are_in_the_next_one(
     target = topic(1)
     (home / "changes.py").write_text(OF_CHANGES.format(shop=home / "shop.db"))
     source = Watermark("shop", "SELECT max(at) FROM changes")
-    given = {"topics": [target], "job": str(home / "changes.py"), "engine": "arrow"}
+    given: dict[str, Any] = {"topics": [target], "job": str(home / "changes.py"), "engine": "arrow"}
     given["cursor"] = Cursor(source=source, first_since="1970-01-01 00:00:00")
     shop.execute("CREATE TABLE changes (id INTEGER, at TEXT)")
 
