@@ -166,7 +166,10 @@ def test_an_end_that_had_nothing_or_was_refused_is_chosen_anew(ledger: Ledger) -
     ledger.decide_abort(ref(ledger, 3, A), decided_by="decide", reason="check: 10 records, more than")
     assert take(ledger, A, chosen={1: 0}).until is None
     abort(ledger, A, 4)
-    assert take(ledger, A, chosen={4: 0}).until is None
+    take(ledger, B, 0)
+    abort(ledger, B, 1)
+    assert take(ledger, B).until is None
+    assert take(ledger, B, chosen={2: 0}).until is None
 
 
 @pytest.mark.parametrize("end", [5, 3, 7])

@@ -248,7 +248,6 @@ OF_READING_ON: tuple[Mutation, ...] = (
         '',
         (
             _LEDGER + "test_an_end_that_had_nothing_or_was_refused_is_chosen_anew",
-            _STEPS + "test_an_early_run_reads_what_has_come_once_it_is_cleared",
         ),
     ),
     Mutation(
