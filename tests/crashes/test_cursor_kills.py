@@ -169,7 +169,8 @@ def test_ranges_are_read_once_each(play: Callable[..., Play], kafka: LocalKafka,
             played.turn()
         played.finish()
         check(played, kafka.bootstrap_servers)
-        print(f"{RUNS} turns, seed {SEED}: {played.keys} keys, {played.kills} kills, {len(played.source.values)} records")
+        records = len(played.source.values)
+        print(f"{RUNS} turns, seed {SEED}: {played.keys} keys, {played.kills} kills, {records} records")
         assert played.kills >= RUNS // 8, "hardly anything was killed"
     except BaseException as e:
         e.add_note(f"seed {SEED}, {played.keys} keys, {played.kills} kills")
