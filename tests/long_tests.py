@@ -51,6 +51,7 @@ LONG = (
     "tests/sandbox/test_kafka.py",
     "tests/spark/test_application_errors.py",
     "tests/spark/test_formats_application.py",
+    "tests/spark/test_kafka_range.py",
     "tests/spark/test_object_load.py",
     "tests/spark/test_scope_load_application.py",
     "tests/spark/test_secured_load.py",
