@@ -119,11 +119,16 @@ def _records(
             )
 
 
+def _size(message: Any) -> int:
+    headers = sum(len(key) + len(value or b"") for key, value in message.headers() or ())
+    return len(message.value() or b"") + len(message.key() or b"") + headers
+
+
 def _batches(messages: Iterator[Message]) -> Iterator[pa.RecordBatch]:
     found, size = list[Message](), 0
     for message in messages:
         found.append(message)
-        size += len(message.value() or b"") + len(message.key() or b"")
+        size += _size(message)
         if len(found) == _RECORDS or size >= _BYTES:
             yield _batch(found)
             found, size = [], 0

@@ -43,7 +43,7 @@ def admin(kafka: LocalKafka) -> AdminClient:
 def produce(kafka: LocalKafka, topic: str, *values: str, partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for value in values:
-        producer.produce(topic, value, partition=partition)
+        producer.produce(topic, value, partition=partition, headers=[("of", value[:1])])
     assert producer.flush(60) == 0
 
 
