@@ -106,6 +106,13 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _set(arguments: argparse.Namespace) -> int:
+    with open_ledger(arguments) as ledger:
+        row = _made(ledger, arguments)
+    show(arguments, _cursor(row))
+    return OK
+
+
+def _made(ledger: Ledger, arguments: argparse.Namespace) -> CursorRow:
     seen = (arguments.expect, arguments.moves)
     if seen.count(None) != (2 if arguments.new else 0):
         raise ConfigurationError(
@@ -114,23 +121,20 @@ def _set(arguments: argparse.Namespace) -> int:
         )
     expected = None if arguments.new else _read(arguments.expect, "--expect", nullable=True)
     to = _read(arguments.to, "--to", nullable=arguments.new)
-    with open_ledger(arguments) as ledger:
-        row = None if arguments.new else _known(ledger, arguments)
-        what = "Make" if row is None else "Set"
-        at = "" if row is None else f" from {_short(position.dump(row.position))}"
-        whose = f"{arguments.name} in namespace {arguments.namespace}"
-        confirm(arguments, f"{what} the cursor of {whose}{at} to {_short(position.dump(to))}?")
-        row = ledger.set_cursor(
-            arguments.namespace,
-            arguments.name,
-            expected=expected,
-            moves=arguments.moves,
-            to=to,
-            by=person(),
-            reason=arguments.reason,
-        )
-    show(arguments, _cursor(row))
-    return OK
+    row = None if arguments.new else _known(ledger, arguments)
+    what = "Make" if row is None else "Set"
+    at = "" if row is None else f" from {_short(position.dump(row.position))}"
+    whose = f"{arguments.name} in namespace {arguments.namespace}"
+    confirm(arguments, f"{what} the cursor of {whose}{at} to {_short(position.dump(to))}?")
+    return ledger.set_cursor(
+        arguments.namespace,
+        arguments.name,
+        expected=expected,
+        moves=arguments.moves,
+        to=to,
+        by=person(),
+        reason=arguments.reason,
+    )
 
 
 def _read(text: str, what: str, *, nullable: bool) -> Any:
