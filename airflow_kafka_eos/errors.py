@@ -30,8 +30,8 @@
         ├── StorageUnavailableError  the object store with the manifests did not answer
         ├── StreamError              the stream of rows that prepare reads (engine="arrow") ended in an error
         ├── SourceUnavailableError   what says where a cursor's range ends did not answer
-        ├── StoppedError             prepare (engine="arrow") was told to stop
-        └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
+        ├── StoppedError             prepare was told to stop, while it wrote here or waited for an application
+        └── NotFinishedError         the deadline passed while waiting for markers, readers, a sweep or an application
 
 Every error says what to do next, and carries the ids it knows as attributes, so that a log line at night
 names the load, the attempt and the transactional id.
@@ -269,11 +269,13 @@ class SourceUnavailableError(TransientError):
 
 
 class StoppedError(TransientError):
-    """prepare was told to stop while it wrote in its own process, and has ended what it had written."""
+    """prepare was told to stop: while it wrote in its own process, and has ended what it had written; or while it
+    waited for an application elsewhere, which goes on.
+    """
 
 
 class NotFinishedError(TransientError):
-    """A wait (for markers, for readers, for a quiet period) passed its deadline."""
+    """A wait (for markers, readers, a quiet period) passed its deadline, or cannot look at what it waits for."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:

@@ -269,7 +269,7 @@ leases = Table(
 )
 
 
-#: Where the next range of a load name begins (docs/adr/0035). ``moves`` counts whatever changes what a range rests on;
+#: Where the next range of a load name begins (docs/adr/0036). ``moves`` counts whatever changes what a range rests on;
 #: ``load_id`` is of the load that took a range last: no other one takes one before that is through.
 cursors = Table(
     "kafka_eos_cursors",

@@ -372,12 +372,17 @@ class PreparingOperator(LoadOperator):
         # what a load with a cursor reads, its arguments do not say
         if not self._follow_from_run or self.cursor is not None:
             return None
+        return self.asked_sha256()
+
+    def asked_sha256(self) -> str:
+        """What the job is asked for, as rendered; of a load with a cursor also the range that its author names."""
+        beside = self._asked_beside()
         return digest_of(
             job=self.job,
             sql=self.sql,
             job_args=self.job_args or {},
             topics=self.topics,
-            spark=self._asked_beside(),
+            spark=beside if self.cursor is None else [beside, self.since, self.until],
         )
 
     def _asked_beside(self) -> Any:

@@ -103,3 +103,12 @@ def test_a_range_of_the_conf_is_of_one_load() -> None:
         with pytest.raises(ConfigurationError, match="several loads with a cursor"):
             check_only_cursor(first.prepare)
         assert second.prepare.cursor is None
+
+
+def test_an_application_is_waited_for_by_who_names_the_same_range() -> None:
+    """A retry goes on with what an earlier try has submitted, where it asks for the same."""
+    with dag():
+        cursors = (None, Cursor(), Cursor(since=1, until=2), Cursor(since=1, until=3))
+        asked = [load(f"g{n}", cursor=cursor).prepare.asked_sha256() for n, cursor in enumerate(cursors)]
+        assert load("again", cursor=cursors[2]).prepare.asked_sha256() == asked[2]
+    assert len(set(asked)) == len(asked)

@@ -261,6 +261,15 @@ def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
     )
 
 
+def can_be_decided(session: Session, manifest: Manifest, margin_s: float) -> list[str]:
+    """What :func:`decide` would refuse by now, whatever the author's checks say; empty where it would not."""
+    try:
+        seen = observe(session, manifest, margin_s)
+    except TopicError as e:
+        return [e.message]
+    return problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+
+
 def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int) -> list[str]:
     """Everything that speaks against committing, one text each; empty when all is confirmed.
 
