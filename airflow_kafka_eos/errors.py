@@ -29,6 +29,7 @@
         │   └── LedgerNotReadyError  there is no ledger in it, or one that is not upgraded yet
         ├── StorageUnavailableError  the object store with the manifests did not answer
         ├── StreamError              the stream of rows that prepare reads (engine="arrow") ended in an error
+        ├── SourceUnavailableError   what says where a cursor's range ends did not answer
         ├── StoppedError             prepare was told to stop, while it wrote here or waited for an application
         └── NotFinishedError         the deadline passed while waiting for markers, readers, a sweep or an application
 
@@ -64,6 +65,7 @@ __all__ = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "SourceUnavailableError",
     "StoppedError",
     "StorageUnavailableError",
     "StreamError",
@@ -260,6 +262,10 @@ class StorageUnavailableError(TransientError):
 
 class StreamError(TransientError):
     """The stream of rows that prepare reads in its own process ended in an error: nothing of it is visible."""
+
+
+class SourceUnavailableError(TransientError):
+    """What says where the range of a cursor ends did not answer; nothing was read."""
 
 
 class StoppedError(TransientError):

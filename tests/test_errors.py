@@ -32,6 +32,7 @@ PINNED = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "SourceUnavailableError",
     "StoppedError",
     "StorageUnavailableError",
     "StreamError",

@@ -36,7 +36,9 @@ The id is part of every transactional id. With a new one
     the topics with the source, and see to it that no load runs again whose records are there;
   - undecided attempts are aborted. What their transactions have open under the old id is not
     ended any more: it holds readers back until its timeout, or until somebody ends it by hand;
-  - decided loads must be finished before.
+  - decided loads must be finished before;
+  - every cursor is in doubt: a load that has one is refused until `cursors set` says where what is
+    loaded ends; and so is a load whose cursor this ledger does not have: `cursors set --new`.
 Restart Airflow's scheduler and triggerer afterwards, and do not let tasks that began before go on."""
 
 _FORGET_CLUSTER = """\

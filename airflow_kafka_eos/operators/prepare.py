@@ -17,6 +17,7 @@ from airflow_kafka_eos.arguments import (
     check_whole_number,
     is_filled_in_later,
 )
+from airflow_kafka_eos.cursor import Cursor
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import Engine, EngineText, NamingText, ScopeText, TwoPhaseCommitText, WriterText
@@ -103,6 +104,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
         value_format: FormatText | ValueFormatArguments = "raw",
         registry_conn_id: str | None = None,
         decide_at_once: bool = True,
+        cursor: Cursor | None = None,
         engine: EngineText = "spark",
         max_batch_bytes: int = BATCH_BYTES,
         max_records: int | None = None,
@@ -140,6 +142,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             value_format=value_format,
             registry_conn_id=registry_conn_id,
             decide_at_once=decide_at_once,
+            cursor=cursor,
             **kwargs,
         )
         self.max_batch_bytes, self.max_records = max_batch_bytes, max_records

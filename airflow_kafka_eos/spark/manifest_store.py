@@ -7,6 +7,7 @@ names encoded as in transactional ids:
     <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.spec           what its application is to do
                                                           <attempt>.submitted      its application's id, and whose
                                                           <attempt>.claim          who claimed the attempt
+                                                          <attempt>.until          where its job's range ends
                                                           <attempt>.initialising   InitProducerId was tried, and
                                                           <attempt>.identity       its answer (scope load only)
                                                           <attempt>.writing        writing the manifest was tried
@@ -90,6 +91,22 @@ class ManifestStore:
     def spec(self, ref: AttemptRef) -> str | None:
         """What :meth:`note_spec` has left; None where it has not."""
         return self._read(ref, "spec")
+
+    def note_until(self, ref: AttemptRef, position: str) -> None:
+        """Note where the range ends that an attempt's job has chosen, before it writes.
+
+        :raises UndecidableError: it was noted before: the job was called twice.
+        """
+        if not self._create(ref, "until", position):
+            raise UndecidableError(
+                "where the attempt's range ends was noted before",
+                remedy="Clear prepare: it opens a new attempt",
+                **ref.ids,
+            )
+
+    def until(self, ref: AttemptRef) -> str | None:
+        """What :meth:`note_until` has noted; None where it has not."""
+        return self._read(ref, "until")
 
     def note_submitted(self, ref: AttemptRef, submitted: Submitted) -> None:
         """Leave word that an attempt's application was handed to a platform, for who waits for it later."""

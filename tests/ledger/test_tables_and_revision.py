@@ -14,7 +14,10 @@ from airflow_kafka_eos.ledger.tables import REVISION, metadata
 
 DIALECTS = tuple(kind.dialect() for kind in (sqlite, postgresql, mysql))
 #: Of the tables at each revision. That of a released version stands for good.
-TABLES = {"0008": "dd7ea76bfffe10affb993a763cd401b09f464dc16b0f5949cfd6376a242d2ce1"}
+TABLES = {
+    "0008": "dd7ea76bfffe10affb993a763cd401b09f464dc16b0f5949cfd6376a242d2ce1",
+    "0009": "84400508b4a718023ea46d7e6c71ab15a739973bfa5aa2cadc0acda278219703",
+}
 
 
 def said(table: Table) -> Iterator[str]:
