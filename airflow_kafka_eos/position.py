@@ -29,6 +29,7 @@ _TIME = re.compile(
     r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d(:\d\d)?)?)?", re.ASCII
 )
 _KINDS = "a whole number, a date or time as an ISO text, or a dict of them"
+_OF_TIME = {"a date", "a time without a time zone", "a time with its time zone"}
 
 
 def checked(value: Any, what: str) -> Any:
@@ -105,24 +106,44 @@ def is_same(one: Any, other: Any, what: str) -> bool:
     return _order(one, other, what, "") == 0
 
 
-def overlaps(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+def overlaps(one: tuple[Any, Any], other: tuple[Any, Any], what: str) -> bool:
     """Whether two ranges, each from since to until, have something in common; of dicts any part.
 
-    Ids in them (of a topic, a table) tell nothing apart: rather a range too many is said to overlap.
+    Ids in them (of a topic, a table) tell nothing apart: rather a range too many is said to overlap. A range of days
+    and one of times are compared by their days, the last one too.
 
+    :param what: names both, for the error.
     :raises ConfigurationError: they are of different kinds.
     """
     (first, end), (second, last) = one, other
     if isinstance(end, Mapping) and isinstance(last, Mapping):
         return any(
-            overlaps(((first or {}).get(name), end[name]), ((second or {}).get(name), last[name]))
+            overlaps(((first or {}).get(name), end[name]), ((second or {}).get(name), last[name]), what)
             for name in end.keys() & last.keys()
         )
-    if _kind(end) == _kind(last) == "a text":
+    kinds = {_kind(value) for value in (first, end, second, last) if value is not None}
+    if kinds == {"a text"}:
         return False
-    what = "the named range, beside one that another load has named,"
+    if len(kinds) > 1 and kinds <= _OF_TIME:
+        days = [None if value is None else value[: len("2026-01-01")] for value in (first, end, second, last)]
+        return (days[0] is None or days[0] <= days[3]) and (days[2] is None or days[2] <= days[1])
     pairs = ((first, end), (second, last), (first, last), (second, end))
     return all(since is None or _order(since, until, what, "") > 0 for since, until in pairs)
+
+
+def reaches_past(until: Any, at: Any) -> bool:
+    """Whether a range that ends at ``until`` has something that one has which begins at ``at``; of dicts any part.
+
+    :param at: None: where the source begins.
+    :raises ConfigurationError: they are of different kinds.
+    """
+    if at is None:
+        return True
+    if isinstance(until, Mapping) and isinstance(at, Mapping):
+        return any(reaches_past(value, at.get(name)) for name, value in until.items())
+    if _kind(until) == _kind(at) == "a text":
+        return False
+    return _order(at, until, "the named range, beside the cursor,", "") > 0
 
 
 def extends(more: Any, old: Any) -> bool:

@@ -58,12 +58,12 @@ RANGES = [
 
 @pytest.mark.parametrize(("one", "other", "overlap"), RANGES)
 def test_ranges_that_overlap(one: Any, other: Any, overlap: bool) -> None:
-    assert position.overlaps(one, other) == position.overlaps(other, one) == overlap
+    assert position.overlaps(one, other, "it") == position.overlaps(other, one, "it") == overlap
 
 
 def test_of_ranges_of_two_kinds_nobody_can_tell() -> None:
     with pytest.raises(ConfigurationError, match="first"):
-        position.overlaps((0, 5), ("2026-01-01", "2026-01-02"))
+        position.overlaps((0, 5), ("2026-01-01", "2026-01-02"), "it")
 
 
 def test_texts_of_digits_have_no_order() -> None:

@@ -59,7 +59,8 @@ def add_to(commands: Any) -> None:
         "--to",
         required=True,
         metavar="POSITION",
-        help="the new one: a whole number, an ISO time, or JSON; with --new also null, where the source begins",
+        help="the new one: a whole number, an ISO time, or JSON; null, where the source begins, with --new, or where "
+        "it is null already",
     )
     set_.add_argument("--reason", required=True, help="why; it is kept in the ledger")
     add_yes(set_)
@@ -120,7 +121,7 @@ def _made(ledger: Ledger, arguments: argparse.Namespace) -> CursorRow:
             remedy="Give --expect and --moves, as `cursors show` prints them; or --new, and neither",
         )
     expected = None if arguments.new else _read(arguments.expect, "--expect", nullable=True)
-    to = _read(arguments.to, "--to", nullable=arguments.new)
+    to = _read(arguments.to, "--to", nullable=expected is None)
     row = None if arguments.new else _known(ledger, arguments)
     what = "Make" if row is None else "Set"
     at = "" if row is None else f" from {_short(position.dump(row.position))}"

@@ -22,6 +22,7 @@ from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError,
 from airflow_kafka_eos.ledger import admin, decisions, leases, pruning, queries
 from airflow_kafka_eos.ledger import attempts as attempts_
 from airflow_kafka_eos.ledger import cursors as cursors_
+from airflow_kafka_eos.ledger import named_ranges as named_ranges_
 from airflow_kafka_eos.ledger import ranges as ranges_
 from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
@@ -255,7 +256,7 @@ class Ledger:
     submitted_times = _reads(slots_.submitted_times)
     clock = _reads(slots_.clock)
     check_cursor = _reads(cursors_.check)
-    check_named_range = _reads(ranges_.check_named)
+    check_named_range = _reads(named_ranges_.check_named)
     cursor = _reads(cursors_.cursor_row)
     cursors = _reads(cursors_.cursor_rows)
     range = _reads(cursors_.range_row)

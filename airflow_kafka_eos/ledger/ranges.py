@@ -7,12 +7,11 @@ Each function is one database transaction's work, with the load's row locked, an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, insert, update
 
 from airflow_kafka_eos import position
 from airflow_kafka_eos.errors import ConfigurationError, NotFinishedError
@@ -28,6 +27,7 @@ from airflow_kafka_eos.ledger.cursors import (
     ranges_of,
 )
 from airflow_kafka_eos.ledger.decisions import why_undecidable
+from airflow_kafka_eos.ledger.named_ranges import check_named, check_own
 from airflow_kafka_eos.ledger.queries import Locked, load_row, must_lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow, CursorRow, RangeRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -55,8 +55,8 @@ def take(
     :raises NotFinishedError: another load has a range of it, and is not through (rule: one-load-per-cursor); or what a
         reload repeats is not COMMITTED.
     :raises ConfigurationError: the run's data interval is before that of the load that moved the cursor last; a named
-        range is of another kind of position, or another load has a part of it by name; or a reload has no range to
-        repeat.
+        range is of another kind of position, is not behind the cursor, or another load has a part of it by name; a
+        named range lies before the cursor; or a reload has no range to repeat.
     """
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
@@ -81,6 +81,8 @@ def take(
         cursor = begin_at(connection, load, cursor, first_since)
         since, moves = cursor.position, cursor.moves
         since, until = _pinned(known, cursor, chosen or {}, locked) or (since, None)
+        if until is not None:
+            check_own(connection, load, (since, until))
         change(connection, load, load_id=locked.id)
     row = RangeRow(load, number, since, until, moves, now())
     connection.execute(
@@ -100,7 +102,8 @@ def pin(connection: Connection, load: LoadIdentity, number: int, since: Any, unt
 
     :param since: the range's own, or with what that says nothing of.
     :raises UndecidableError: the attempt cannot be decided any more, or has no range.
-    :raises ConfigurationError: ``until`` is before ``since``, or ``since`` is not what the cursor says.
+    :raises ConfigurationError: ``until`` is before ``since``, ``since`` is not what the cursor says, or somebody has
+        named a part of the range.
     """
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
@@ -118,7 +121,8 @@ def pin(connection: Connection, load: LoadIdentity, number: int, since: Any, unt
             load=str(load),
             attempt=number,
         )
-    position.is_behind(until, since, "the range")
+    if position.is_behind(until, since, "the range") and not row.is_named:
+        check_own(connection, load, (since, until))
     values = {"since_position": position.dump(since), "until_position": position.dump(until)}
     connection.execute(
         update(t.ranges).where(t.ranges.c.attempt_id == locked.attempt_id(number)).values(values)
@@ -130,62 +134,6 @@ def _check_open(locked: Locked, attempt: AttemptRow) -> None:
     problem = why_undecidable(locked, attempt) if attempt.verdict is not Verdict.COMMIT else "it is decided already"
     if problem:
         raise no_range(locked.row.load, attempt.number, problem)
-
-
-def check_named(connection: Connection, load: LoadIdentity, named: tuple[Any, Any]) -> None:
-    """Whether a range may be named by a load: none of another key has named a part of it, and may be committed.
-
-    One conf goes to every run of a backfill, and one default of a parameter to every run: each has a key of its own.
-
-    :raises ConfigurationError: there is such a load.
-    :raises NotFinishedError: there is one that was given up, and what it has open may become visible yet.
-    """
-    for other, is_over, given_up, theirs in _named_by_others(connection, load):
-        if not position.overlaps(named, theirs):
-            continue
-        shown = f"from {position.dump(theirs[0])} to {position.dump(theirs[1])}"
-        if not given_up:
-            raise ConfigurationError(
-                f"load {other} has read the range {shown} by name, or is about to: this run would read a part of it "
-                "once more",
-                remedy="Name what no run has named yet. In a backfill, whose conf goes to each of its runs, let each "
-                "name its own: Cursor(since='{{ data_interval_start | ts }}', until='{{ data_interval_end | ts }}'). "
-                f"To load the same once more, on purpose, reload {other.key}: on_committed='reload'",
-                load=str(load),
-            )
-        if not is_over:
-            raise NotFinishedError(
-                f"load {other}, which was given up, has named the range {shown}, and nobody has seen that nothing of "
-                "it is open",
-                remedy="Run `airflow-kafka-eos cleanup` of that load until it is closed, then look what is visible",
-                load=str(load),
-            )
-
-
-def _named_by_others(
-    connection: Connection, load: LoadIdentity
-) -> list[tuple[LoadIdentity, bool, bool, tuple[Any, Any]]]:
-    """Ranges by name of other keys, aborted ones left out: (load, closed, given up, range)."""
-    of, c = t.loads.c, t.ranges.c
-    query = (
-        select(of.load_key, of.state, t.attempts.c.closed_at, c.since_position, c.until_position)
-        .join(t.attempts, t.attempts.c.id == c.attempt_id)
-        .join(t.loads, of.id == t.attempts.c.load_id)
-        .outerjoin(t.decisions, t.decisions.c.attempt_id == t.attempts.c.id)
-        .where(of.namespace == load.namespace, of.name == load.name, c.moves.is_(None), c.until_position.is_not(None))
-        .where(or_(t.decisions.c.verdict.is_(None), t.decisions.c.verdict == Verdict.COMMIT.value))
-        .order_by(of.id)
-    )
-    return [
-        (
-            replace(load, key=row.load_key),
-            row.closed_at is not None,
-            row.state == LoadState.GIVEN_UP.value,
-            (json.loads(row.since_position), json.loads(row.until_position)),
-        )
-        for row in connection.execute(query)
-        if first_key(row.load_key) != first_key(load.key)
-    ]
 
 
 def _pinned(

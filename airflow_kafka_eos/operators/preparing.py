@@ -361,11 +361,11 @@ class PreparingOperator(LoadOperator):
                 remedy="Write an ExactlyOnceLoad for each, in a loop: each load name has a cursor of its own",
                 load=str(self.load_identity),
             )
-        if self.cursor.is_named:
-            return Wanted(self.cursor, named(self.since, self.until))
         found = range_of_conf(getattr(context.get("dag_run"), "conf", None))
         if found is not None and self.has_dag():  # type: ignore[no-untyped-call]
             check_only_cursor(self)
+        if found is None and self.cursor.is_named:
+            found = named(self.since, self.until)
         return Wanted(self.cursor, found, sql=self.sql is not None)
 
     def _arguments_sha256(self) -> str | None:

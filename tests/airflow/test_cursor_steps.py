@@ -218,18 +218,18 @@ def test_a_key_that_is_taken_does_not_pass_for_another_named_range(
     job.write_text(CHOOSES.format(end=home / "end"))
     given = {"topics": [target], "job": str(job), "engine": "arrow", "cursor": Cursor(first_since=0)}
     through("k", **given)
-    with conf(**{CONF_KEY: {"since": 10, "until": 12}}):
-        assert "this run names the range from 10 to 12" in refused("prepare", "k", **given)
+    with conf(**{CONF_KEY: {"since": 1, "until": 3}}):
+        assert "this run names the range from 1 to 3" in refused("prepare", "k", **given)
         assert through("backfill", **given)["records"] == 2
     with conf(**{CONF_KEY: {"since": 0, "until": 3}}):
         assert run("prepare", "k", **given)["verdict"] == "commit"
     assert at(own_name) == 3
-    named = Cursor(first_since=0, since="20", until="{{ params.x }}")
+    named = Cursor(first_since=0, since="0", until="{{ params.x }}")
     task = operator("prepare", "other", **given | {"cursor": named})
-    task.until = "22"
+    task.until = "1"
     run("begin", "other")
-    assert task.execute(steps.CONTEXT)["records"] == 2
-    assert (at(own_name), ranges(own_name, "other")) == (3, [(20, 22)])
+    assert task.execute(steps.CONTEXT)["records"] == 1
+    assert (at(own_name), ranges(own_name, "other")) == (3, [(0, 1)])
 
 
 @pytest.mark.parametrize(
@@ -272,6 +272,20 @@ def test_one_conf_is_of_one_run_and_of_one_load(
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", own_name, "day 2"))
     assert not row.is_submitted, "nothing is opened for it"
+
+
+def test_a_range_of_the_conf_counts_where_the_dag_names_one_too(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], own_name: str
+) -> None:
+    target, job = topic(1), home / "chooses.py"
+    job.write_text(CHOOSES.format(end=home / "end"))
+    given: dict[str, Any] = {
+        "topics": [target], "job": str(job), "engine": "arrow", "cursor": Cursor(since="1", until="3"),
+    }  # fmt: skip
+    with conf(**{CONF_KEY: {"since": 10, "until": 12}}):
+        through("by hand", **given)
+    through("as scheduled", **given)
+    assert (ranges(own_name, "by hand"), ranges(own_name, "as scheduled")) == ([(10, 12)], [(1, 3)])
 
 
 def test_a_mapped_task_takes_no_range(

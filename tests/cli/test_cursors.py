@@ -73,6 +73,18 @@ def test_what_is_no_position_is_refused(own: Ledger, command: Command) -> None:
     assert command("cursors", "set", "load_order", *OF, *given[5:], "11").err.count("Did you mean load_orders") == 1
 
 
+def test_one_in_doubt_at_null_may_stay_there(own: Ledger, command: Command) -> None:
+    """A restored backup of behind a first try that had failed."""
+    assert command("cursors", "set", "first", *OF, "--new", "--to", "null", "--reason", "x", "--yes").code == 0
+    own.new_id(decided_by="ann")
+    row = own.cursor(A.namespace, "first")
+    assert row is not None and row.doubt
+    words = ("--expect", "null", "--moves", str(row.moves), "--to", "null", "--reason", "nothing is loaded", "--yes")
+    assert command("cursors", "set", "first", *OF, *words).code == 0
+    after = own.cursor(A.namespace, "first")
+    assert after is not None and (after.position, after.doubt) == (None, None)
+
+
 def test_the_fields_are_on_the_page(own: Ledger, command: Command) -> None:
     (row,) = json.loads(command("cursors", "list", "--output", "json").out)
     shown = json.loads(command("loads", "show", NAME, A.key, *OF, "--output", "json").out)

@@ -149,12 +149,6 @@ def test_where_the_first_range_begins_the_dag_may_correct_until_something_is_loa
     assert take(ledger, C, first_since=0).since == 1010, "from here on, the DAG has no say"
 
 
-def test_a_range_by_name_says_nothing_of_where_the_first_one_begins(ledger: Ledger) -> None:
-    commit(ledger, A, None, named=(0, 5), first_since=None)
-    assert cursor(ledger).position is None
-    assert take(ledger, B, first_since=7).since == 7
-
-
 def test_an_end_that_had_nothing_or_was_refused_is_chosen_anew(ledger: Ledger) -> None:
     """Cleared once the data is there, it reads that; and not for ever what a check has refused."""
     take(ledger, A, 0)
@@ -170,43 +164,6 @@ def test_an_end_that_had_nothing_or_was_refused_is_chosen_anew(ledger: Ledger) -
     abort(ledger, B, 1)
     assert take(ledger, B).until is None
     assert take(ledger, B, chosen={2: 0}).until is None
-
-
-@pytest.mark.parametrize("end", [5, 3, 7])
-def test_a_range_is_named_by_one_key(ledger: Ledger, end: int) -> None:
-    """One conf goes to every run of a backfill."""
-    named = commit(ledger, A, None, named=(0, 5))
-    for step in (ledger.check_named_range, lambda of, given: take(ledger, of, named=given)):
-        with pytest.raises(ConfigurationError, match="once more"):
-            step(B, (end - 3, end))
-    reloaded = load("a~reload-2")
-    assert take(ledger, reloaded, named=(0, 5)).until == named.until, "a reload says that it is meant"
-    assert take(ledger, B, named=(5, 6)).is_named
-
-
-def test_a_range_that_came_to_nothing_may_be_named_by_another_key(ledger: Ledger) -> None:
-    take(ledger, A, named=(0, 5))
-    with pytest.raises(ConfigurationError, match="is about to"):
-        take(ledger, B, named=(0, 5))
-    abort(ledger, A, 1)
-    number = take(ledger, B, named=(0, 5)).attempt
-    decide(ledger, B, number)
-    ledger.record_given_up(B, by="ann", reason="never mind")
-    with pytest.raises(NotFinishedError, match="nothing of it is open"):
-        take(ledger, C, named=(0, 5))
-    close(ledger, B, number)
-    assert take(ledger, C, named=(0, 5)).is_named
-
-
-@pytest.mark.parametrize("round_", range(3))
-def test_of_equal_ranges_by_name_that_come_at_once_one_is_taken(ledger: Ledger, url: str, round_: int) -> None:
-    numbers = {of: submit(ledger, of) for of in (A, B, C)}
-    found = at_once(url, {of.key: partial(taken, of=of, number=n) for of, n in numbers.items()})
-    assert sorted(type(row).__name__ for row in found.values()) == [*2 * ["ConfigurationError"], "RangeRow"]
-
-
-def taken(own: Ledger, *, of: LoadIdentity, number: int) -> RangeRow:
-    return own.take_range(of, number, named=(0, 5))
 
 
 def test_the_same_range_is_answered_again_where_the_answer_was_lost(ledger: Ledger) -> None:
@@ -339,18 +296,6 @@ def test_runs_of_the_past_are_refused_where_later_ones_have_read(ledger: Ledger)
         take(ledger, A, interval=first)
     assert take(ledger, A, named=(0, 5), interval=first).is_named
     assert take(ledger, C).since == 10  # a run by hand has no interval
-
-
-def test_a_named_range_asks_no_position_and_moves_none(ledger: Ledger) -> None:
-    commit(ledger, A, 10)
-    take(ledger, B, 12)
-    named = commit(ledger, C, None, named=(2, 4), first_since=99)
-    assert (named.since, named.until, named.moves) == (2, 4, None)
-    assert cursor(ledger).position == 10
-    holder = cursor(ledger).holder
-    assert holder == B
-    with pytest.raises(ConfigurationError, match="which is first"):
-        take(ledger, load("d"), named=("2026-01-01", "2026-01-02"))
 
 
 def test_a_reload_reads_the_range_of_the_first_generation(ledger: Ledger) -> None:

@@ -9,6 +9,8 @@ _RESTORED = "tests/protocol/test_cursor_restored.py::"
 _STEPS, _OF_SPARK = "tests/airflow/test_cursor_steps.py::", "tests/spark/test_kafka_range.py::"
 _OF_OFFSETS = "tests/kafka/test_offset_ranges.py::"
 _CURSORS, _RANGES = "airflow_kafka_eos/ledger/cursors.py", "airflow_kafka_eos/ledger/ranges.py"
+_NAMED = "airflow_kafka_eos/ledger/named_ranges.py"
+_NAMES = "tests/ledger/test_named_ranges.py::"
 _OFFSETS, _POSITION = "airflow_kafka_eos/kafka/admin/offset_ranges.py", "airflow_kafka_eos/position.py"
 _MOVES, _PINNED, _ORDER = "cursor-moves-with-the-decision", "range-is-pinned", "range-has-an-order"
 _ONE, _DOUBT, _UNKNOWN = "one-load-per-cursor", "cursor-in-doubt-stops", "unknown-commit-stops"
@@ -266,16 +268,52 @@ OF_READING_ON: tuple[Mutation, ...] = (
         _RANGES,
         '        check_named(connection, load, named)\n',
         '        pass\n',
-        (_LEDGER + "test_a_range_is_named_by_one_key",),
+        (_NAMES + "test_a_range_is_named_by_one_key",),
     ),
     Mutation(
         _PINNED,
         "given-up-and-named",
         "nor by another one while what was given up may become visible",
-        _RANGES,
-        '        if not is_over:\n',
+        _NAMED,
+        '        if not other.is_closed:\n',
         '        if False:\n',
-        (_LEDGER + "test_a_range_that_came_to_nothing_may_be_named_by_another_key",),
+        (_NAMES + "test_a_range_that_came_to_nothing_may_be_named_by_another_key",),
+    ),
+    Mutation(
+        _PINNED,
+        "named-before-the-cursor",
+        "what the cursor's own loads are yet to read is not named",
+        _NAMED,
+        '    if position.reaches_past(named[1], cursor.position):\n',
+        '    if False:\n',
+        (_NAMES + "test_what_the_cursor_is_yet_to_read_is_not_named",),
+    ),
+    Mutation(
+        _PINNED,
+        "named-beside-its-holder",
+        "nor what one of them is writing",
+        _NAMED,
+        '    if holder is not None and holder != load:\n',
+        '    if False:\n',
+        (_NAMES + "test_what_the_cursors_own_load_is_writing_is_not_named",),
+    ),
+    Mutation(
+        _PINNED,
+        "own-over-named",
+        "the cursor's own range has nothing that was named before it began",
+        _RANGES,
+        '        check_own(connection, load, (since, until))\n    values',
+        '        pass\n    values',
+        (_NAMES + "test_a_cursor_does_not_begin_over_what_was_named_before",),
+    ),
+    Mutation(
+        _PINNED,
+        "own-over-named-by-a-retry",
+        "nor has one that a retry inherits",
+        _RANGES,
+        '        if until is not None:\n            check_own(connection, load, (since, until))\n',
+        '',
+        (_NAMES + "test_a_range_that_a_retry_inherits_is_not_over_what_was_named_meanwhile",),
     ),
     Mutation(
         _PINNED,
