@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -23,12 +24,12 @@ from tests.postgresql import PostgreSQL
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("orders", "clicks", "invoices", "payments", "approved_orders", "events", "left_behind", "readings",
-          "measurements")  # fmt: skip
+          "measurements", "large_orders")  # fmt: skip
 pytestmark = pytest.mark.timeout(1800)
 
 READERS = {"plain_reader", "partitioned_reader_of_plain", "plain_reader_of_partitions", "hourly_partitioned_reader"}
 DAGS = READERS | {
-    *("approve_outsized", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load"),
+    *("approve_outsized", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load", "incremental"),
     *("kafka_eos_maintenance", "load_in_doubt", "mapped_topics", "own_operator", "without_spark"),
 }
 HOUR = "2026-01-01T10"
@@ -95,7 +96,7 @@ def examples(
         with running.session() as session:
             running.world(session, "left_behind", STUCK.name, STUCK.key).prepare(["stuck"])
         wanted = {dag for item in request.session.items for dag in getattr(getattr(item, "function", None), "dags", ())}
-        for dag in sorted(wanted | READERS):
+        for dag in sorted((wanted | READERS) - {"incremental"}):
             running.unpause(dag)
         if "hourly_partitioned_load" in wanted:
             running.trigger("hourly_partitioned_load", "one_hour", partition_key=HOUR)
@@ -115,7 +116,8 @@ def test_rows_and_records_become_true_together(examples: Examples, warehouse: st
         rows = connection.execute(text("SELECT day, records FROM loaded_days")).all()
     engine.dispose()
     assert [(str(day), records) for day, records in rows] == [(day, 100)]
-    assert examples.visible("orders") == sorted(f"order {n} of {day}" for n in range(100))
+    orders = [value for value in examples.visible("orders") if not value.startswith("large")]
+    assert orders == sorted(f"order {n} of {day}" for n in range(100))
 
 
 @runs("dual_write_postgresql")
@@ -170,6 +172,29 @@ def test_a_load_without_spark_arrives(examples: Examples) -> None:
     assert run["state"] == "success", examples.states("without_spark", run["dag_run_id"])
     day = run["logical_date"][:10]
     assert examples.visible("readings") == [f"{day} {hour:02}:00 21.5" for hour in range(24)]
+
+
+@runs("incremental")
+def test_a_load_reads_on_where_the_last_one_ended(examples: Examples) -> None:
+    """Also over what is committed by nobody's load of ours."""
+
+    def write(*numbers: int) -> list[str]:
+        values = [f"large {n} {'x' * 100}" for n in numbers]
+        producer = Producer({"bootstrap.servers": examples.bootstrap})
+        for value in values:
+            producer.produce("orders", value.encode())
+        assert producer.flush(30) == 0
+        return values
+
+    expected = write(1, 2, 3)
+    examples.unpause("incremental")  # here, for there is something to read now
+    run = examples.ended("incremental")
+    assert run["state"] == "success", examples.states("incremental", run["dag_run_id"])
+    assert examples.visible("large_orders") == expected
+    expected += write(4)
+    examples.trigger("incremental", "again")
+    assert examples.ended("incremental", "again")["state"] == "success", examples.states("incremental", "again")
+    assert examples.visible("large_orders") == expected
 
 
 @runs("own_operator")
