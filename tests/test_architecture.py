@@ -38,8 +38,11 @@ ALLOWED = {
     # the last two ask Airflow's own database
     "sqlalchemy": {"ledger", "hooks", "sources", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
     "alembic": {"ledger"},
-    "pyspark": {"spark", "airflow_kafka_eos.testing.rows"},
-    "pyarrow": {"kafka", "spark", "sources", "arrow", "airflow_kafka_eos.testing.rows"},
+    "pyspark": {"spark", "connect", "airflow_kafka_eos.testing.rows"},
+    "grpc": {"airflow_kafka_eos.connect.remote"},
+    "pyarrow": {
+        "kafka", "spark", "sources", "arrow", "airflow_kafka_eos.connect.task", "airflow_kafka_eos.testing.rows",
+    },  # fmt: skip
     "numpy": {"arrow", "kafka", "spark"},
     "pandas": {"sandbox"},
 }
