@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll, Poll
-    from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.triggers import PollingTrigger
 
 
@@ -78,7 +77,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def before_polling(self, owner: str) -> None:
         """What has to be asked once, before the first poll. Nothing here."""
 
-    def has_looked(self, session: Session) -> None:
+    def has_looked(self, ledger: Ledger) -> None:
         """Behind each look of its own, whatever that has found. Nothing here; never raises."""
 
     @abstractmethod
@@ -150,7 +149,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                 try:
                     return poll(session)
                 finally:
-                    self.has_looked(session)
+                    self.has_looked(session.ledger)
         except TransientError as e:
             return f"{type(e).__name__}: {e}"  # a broker that is away is waited for like everything else
 
@@ -354,21 +353,23 @@ class CleanupLoadSensor(PollingLoadSensor):
         )
         return self._poll
 
-    def has_looked(self, session: Session) -> None:
+    def has_looked(self, ledger: Ledger) -> None:
         """Tell the applications of its attempts that these are over, once, behind the sweep that has made them so."""
         if not self._is_told:
-            self._tell_superseded(session, self._up_to)
+            self._tell_superseded(ledger, self._up_to)
 
-    def _tell_superseded(self, session: Session, up_to: int) -> None:
+    def _tell_superseded(self, ledger: Ledger, up_to: int) -> None:
         from airflow_kafka_eos.operators.look_ahead import store_of_group
-        from airflow_kafka_eos.operators.submitting import left_behind, note_superseded
+        from airflow_kafka_eos.operators.submitting import abandoned, left_behind, note_abandoned, note_superseded
 
         try:
-            rows = session.ledger.attempts(self.load_identity)
+            rows = ledger.attempts(self.load_identity)
             behind = left_behind(rows, up_to=up_to)
-            store = store_of_group(self, upstream=True) if behind else None
+            again = abandoned(ledger.repairs(self.load_identity))
+            store = store_of_group(self, upstream=True) if behind or again else None
             if store is not None:
-                note_superseded(session, store, behind)
+                note_superseded(store, ledger.ledger_id, behind)
+                note_abandoned(store, ledger.ledger_id, again)
         except Exception as e:  # whatever a store's library raises: Kafka can be swept without it
             self._why_untold = e
         else:
@@ -381,9 +382,9 @@ class CleanupLoadSensor(PollingLoadSensor):
         from airflow_kafka_eos.protocol.cleanup.poll import own_number
 
         try:
-            with self._resolve().session(self.namespace, existing=True) as session:
-                own = own_number(session.ledger.attempts(self.load_identity), owner)
-                self._tell_superseded(session, self._up_to or own)
+            with self._resolve().ledger(existing=True) as ledger:
+                own = own_number(ledger.attempts(self.load_identity), owner)
+                self._tell_superseded(ledger, self._up_to or own)
         except Exception as e:  # the sweep is done, whatever becomes of this
             self._why_untold = e
         if self._why_untold is not None:
@@ -420,6 +421,7 @@ class CleanupLoadSensor(PollingLoadSensor):
             quiet_s=self.quiet_period.total_seconds(),
             partitions=() if self._poll is None else self._poll.partitions,
             aborted=() if self._poll is None else self._poll.aborted,
+            fenced=self._poll is not None and self._poll.fenced,
         )
 
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.amounts import duration_text, size_text
+from airflow_kafka_eos.connect import fence
 from airflow_kafka_eos.connect.logins import check_login_id, without_secrets
 from airflow_kafka_eos.connect.remote import ONCE, Remote, check_arrow_functions, opened, told
 from airflow_kafka_eos.connect.shipped import shipped
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, StoppedError
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.manifest import ManifestEntry
-from airflow_kafka_eos.spark import fence
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, PartReport, check_claim, identities
 from airflow_kafka_eos.spark.no_retries import ONE_RUN
 from airflow_kafka_eos.spark.options import WriteOptions, check_schema
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+    from airflow_kafka_eos.naming import AttemptRef
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
     from airflow_kafka_eos.spark.spec import ApplicationSpec
@@ -52,17 +53,19 @@ _ARROW_FORMATS = ("confluent-avro",)
 class Job:
     """What one prepare is about.
 
-    :param run: the author's function, bound to its arguments; called with the session, returns its DataFrame. None:
-        the specification's SQL.
+    :param run: the author's function, bound to its arguments; called with the session, and with a cursor's range,
+        returns its DataFrame. None: the specification's SQL.
     :param login: the id of the Kafka login that executors add.
-    :param cluster_id: of the Kafka cluster that the ledger has pinned for the attempt; None where that is not known.
+    :param cluster_id: of the Kafka cluster that the ledger has pinned for the attempt.
+    :param why_over: asks the ledger why nothing of the attempt can be decided any more; None: it can.
     :param conf: Spark settings of the author's.
     :param registry: of schemas, for the formats ``confluent-*``.
     """
 
-    run: Callable[[Any], Any] | None
+    run: Callable[..., Any] | None
     login: str
     cluster_id: str | None
+    why_over: Callable[[], str | None]
     conf: Mapping[str, Any] = field(default_factory=dict)
     registry: RegistrySettings | None = None
 
@@ -153,8 +156,9 @@ def _write(
     checked = check_cluster(settings, options)
     with told(remote, settings.secrets):
         server = dict(spark.conf.getAll)
+        cluster_id, application_id = _known(job, server, remote, ref)
         _set_defaults(spark, server)
-        frame = _frame(spec, job, spark, remote)
+        frame = _frame(spec, job, spark, remote, store)
         if options.scope is TransactionScope.LOAD:
             from airflow_kafka_eos.spark.scope import check_arrangement, own_partitions
 
@@ -168,12 +172,12 @@ def _write(
         shared, at_lease = identities(options, settings, checked, store)
         writer = AttemptWriter(options, settings, checked, shared, at_lease, store)
         try:
-            from airflow_kafka_eos.connect.task import APPLICATION, WRITE, Work, schema
+            from airflow_kafka_eos.connect.task import WRITE, Work, schema
 
             sent, needed = without_secrets(settings)
             work = Work(
-                options, checked, sent, job.login, tuple(needed), job.cluster_id, server.get(APPLICATION),
-                fence.stand(store, settings, ref, options.deadline_ms), shared, at_lease,
+                options, checked, sent, job.login, tuple(needed), cluster_id, application_id,
+                fence.stand(settings, ref, options.deadline_ms, job.why_over), shared, at_lease,
             )  # fmt: skip
             say(f"load {ref}: writing to {', '.join(options.topics)}, by {remote}")
             function = shipped(WRITE, pickle.dumps(work))
@@ -196,16 +200,37 @@ def _set_defaults(spark: SparkSession, server: Mapping[str, str]) -> None:
             spark.conf.set(key, value)
 
 
-def _frame(spec: ApplicationSpec, job: Job, spark: SparkSession, remote: Remote) -> DataFrame:
+def _known(job: Job, server: Mapping[str, str], remote: Remote, ref: AttemptRef) -> tuple[str, str]:
+    """What executors compare: the Kafka cluster's id, and that of the server's Spark application.
+
+    :raises ConfigurationError: one of them is not told, so that nothing would be compared.
+    """
+    from airflow_kafka_eos.connect.task import APPLICATION
+
+    missing = "the id of its Kafka cluster" if not job.cluster_id else ""
+    if not server.get(APPLICATION):
+        missing = f"{APPLICATION} among the settings of the {remote}"
+    if missing:
+        raise ConfigurationError(
+            f"{missing} is not told, and executors could not compare it before they write",
+            remedy="Use spark-submit here (a connection of type spark)",
+            **ref.ids,
+        )
+    return str(job.cluster_id), server[APPLICATION]
+
+
+def _frame(
+    spec: ApplicationSpec, job: Job, spark: SparkSession, remote: Remote, store: ManifestStore
+) -> DataFrame:
     """What the job returns, with its values made."""
     from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import checked_frame
 
     options, name = spec.options, spec.job or ""
     if job.run is None:
-        found = spark.sql(spec.sql or "", args=dict(spec.job_args) or None)
+        found = spark.sql(spec.sql or "", args=spec.arguments or None)
     else:
-        found = checked_frame(job.run(spark), name)
+        found = checked_frame(job.run(spark, **(spec.range or {})), spec, store)
     # by its session, and not its server: another session has other settings, views and artifacts, and is not released
     if getattr(found, "sparkSession", None) is not spark:
         raise ConfigurationError(

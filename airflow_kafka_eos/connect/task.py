@@ -3,7 +3,7 @@
 An executor finds its cluster and its login by itself, and its client may be gone for minutes while the server goes on.
 So before a task writes its first record it looks whether it has come to the cluster that Airflow has pinned (rule:
 one-cluster-per-attempt), whether the server is still the one that was asked, and whether its attempt's fence still
-stands (:mod:`airflow_kafka_eos.spark.fence`). Nothing here, and nothing that it imports, is of pyspark's client.
+stands (:mod:`airflow_kafka_eos.protocol.fences`). Nothing here, and nothing that it imports, is of pyspark's client.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Work:
     :param sent: Kafka's settings without what may be a secret (:mod:`.logins`).
     :param login: the id of the login to add.
     :param needed: which settings were left out.
-    :param cluster_id: of the Kafka cluster that the ledger has pinned; None where its brokers tell none.
+    :param cluster_id: of the Kafka cluster that the ledger has pinned.
     :param application_id: of the server's Spark application, as the client has seen it.
     :param fence: the identity under which the attempt's fence stands.
     """
@@ -64,8 +64,8 @@ class Work:
     sent: Mapping[str, str]
     login: str
     needed: tuple[str, ...]
-    cluster_id: str | None
-    application_id: str | None
+    cluster_id: str
+    application_id: str
     fence: PreparedTxnState
     shared: PreparedTransaction | None = None
     at_lease: Snapshot = field(default_factory=dict)
@@ -180,7 +180,7 @@ class ExecutorWriter(KafkaEosWriter):
         :raises SupersededError: the attempt is over.
         """
         work, ref = self._work, self.options.attempt
-        if application_id != work.application_id:
+        if application_id is None or application_id != work.application_id:
             raise UndecidableError(
                 f"the Spark Connect server was started again: this is its application {application_id}, and the "
                 f"attempt is written by {work.application_id}",
@@ -190,7 +190,7 @@ class ExecutorWriter(KafkaEosWriter):
         fence = str(ref.common_id(IdRole.PROBE))
         with Wire(self.settings) as wire:
             found = wire.cluster_id()
-            if work.cluster_id not in (None, found):
+            if found is None or found != work.cluster_id:
                 raise OtherClusterError(
                     f"the server's executors come to Kafka cluster {found} by {self.settings.bootstrap_servers}, and "
                     f"the attempt belongs to {work.cluster_id}",

@@ -13,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow.sdk import BaseHook
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.load import TransactionNaming
 from airflow_kafka_eos.operators.submitting import for_airflow
 from airflow_kafka_eos.spark.dag_file import JOB, function_here
 
@@ -30,7 +31,8 @@ CONNECTION_TYPE = "spark_connect"
 OF_A_SUBMIT = (
     "files", "py_files", "archives", "driver_class_path", "jars", "java_class", "packages", "exclude_packages",
     "repositories", "total_executor_cores", "executor_cores", "executor_memory", "driver_memory", "keytab", "principal",
-    "proxy_user", "num_executors", "env_vars", "properties_file", "yarn_queue", "deploy_mode",
+    "proxy_user", "num_executors", "env_vars", "properties_file", "yarn_queue", "deploy_mode", "post_submit_commands",
+    "yarn_track_via_rm_api", "track_driver_via_k8s_api", "wait_in_triggerer",
 )  # fmt: skip
 
 
@@ -69,6 +71,7 @@ def runner(
     *,
     asked: Mapping[str, Any],
     conf: Mapping[str, Any] | None,
+    naming: TransactionNaming,
     stop: threading.Event,
 ) -> Callable[[Taken], None]:
     """What prepares an attempt. What is wrong with it is found out before an attempt is taken.
@@ -76,9 +79,11 @@ def runner(
     :param job: None where the specification has SQL.
     :param asked: what the author has given of SparkSubmitOperator's arguments.
     :param stop: interrupts the operation at the server.
-    :raises ConfigurationError: there is no such job; or an argument is spark-submit's.
+    :raises ConfigurationError: there is no such job; an argument is spark-submit's; or ids are pooled.
     """
     from airflow_kafka_eos.connect.logins import check_login_id
+
+    check_naming(naming)
 
     login = remote.login_of(kafka_conn_id)
     check_login_id(login)
@@ -95,7 +100,12 @@ def runner(
     def run(taken: Taken) -> None:
         from airflow_kafka_eos.connect.engine import Job, prepare
         from airflow_kafka_eos.connect.remote import SparkFailed
+        from airflow_kafka_eos.protocol import fences
         from airflow_kafka_eos.spark.spec import ApplicationSpec
+
+        def why_over() -> str | None:
+            with resolved.ledger(existing=True) as ledger:
+                return fences.why_over(ledger, taken.ref)
 
         try:
             prepare(
@@ -103,7 +113,7 @@ def runner(
                 resolved.settings,
                 store,
                 remote,
-                Job(function, login, taken.row.cluster_id, conf or {}, registry),
+                Job(function, login, taken.row.cluster_id, why_over, conf or {}, registry),
                 stop=stop,
                 say=log.info,
             )
@@ -115,7 +125,20 @@ def runner(
     return run
 
 
-def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[[Any], Any]:
+def check_naming(naming: TransactionNaming) -> None:
+    """
+    :raises ConfigurationError: ids are pooled: a fence of a slot would stop whoever has leased it since.
+    """
+    if naming is TransactionNaming.POOLING:
+        raise ConfigurationError(
+            "transaction_naming='pooling' with a Spark Connect server: what a dead client has left there is stopped by "
+            "an id of its attempt's own",
+            remedy="Leave transaction_naming out; where [kafka_eos] says so for all, write "
+            "Transactions(transaction_naming='incrementing') here",
+        )
+
+
+def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[..., Any]:
     from airflow_kafka_eos.spark.job import by_value
 
     if job != JOB:
@@ -137,9 +160,9 @@ def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[[Any], Any]:
     return _with(function, job_args["arguments"])
 
 
-def _with(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[Any], Any]:
+def _with(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
     return partial(_call, function, dict(arguments))
 
 
-def _call(function: Callable[..., Any], arguments: Mapping[str, Any], spark: Any) -> Any:
-    return function(spark, **arguments)
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any], spark: Any, **of_cursor: Any) -> Any:
+    return function(spark, **arguments, **of_cursor)

@@ -20,7 +20,15 @@ from airflow_kafka_eos.arguments import (
 from airflow_kafka_eos.cursor import Cursor
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks import registry_settings
-from airflow_kafka_eos.load import Engine, EngineText, NamingText, ScopeText, TwoPhaseCommitText, WriterText
+from airflow_kafka_eos.load import (
+    Engine,
+    EngineText,
+    NamingText,
+    ScopeText,
+    TransactionNaming,
+    TwoPhaseCommitText,
+    WriterText,
+)
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
 from airflow_kafka_eos.operators import by_connect
 from airflow_kafka_eos.operators.application_watch import Status, status_by_spark_submit
@@ -295,6 +303,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 store,
                 asked={n: getattr(self, n, None) or getattr(self, f"_{n}", None) for n in by_connect.OF_A_SUBMIT},
                 conf=self.conf,
+                naming=TransactionNaming(self.transaction_naming),
                 stop=self._stop,
             )
             return made, f"preparing by the {remote}"

@@ -229,7 +229,7 @@ class PreparingOperator(LoadOperator):
                 check_same(session, row, wanted.named)
             again = open_repreparation(session, row, by=owner, hold_time_ms=self._hold_time_ms)
             reads = None if again is None else session.ledger.range(row.load, row.number)
-            tell_abandoned(session, store, row.load)
+            tell_abandoned(session.ledger, store, row.load)
         if again is None:
             return taken
         wrote = again.attempt.writer  # it places rows without a key

@@ -33,7 +33,8 @@ from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.ledger.ledger import Ledger
+    from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow
     from airflow_kafka_eos.load import LoadIdentity
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -263,32 +264,35 @@ def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> 
     """
     if row.verdict is not None:
         return  # decided: no attempt was opened, and that of the decision has its manifest
-    from airflow_kafka_eos.protocol.cleanup.sweep import sweep
-
     try:
         rows = session.ledger.attempts(row.load)
-        if note_superseded(session, store, left_behind(rows, up_to=row.number - 1)):
-            # begin and submit have swept before the fences moved: a writer may have begun in between
-            sweep(session, row.load, up_to=row.number - 1, by=row.owner)
+        note_superseded(store, session.ledger.ledger_id, left_behind(rows, up_to=row.number - 1))
     except KafkaEosError as e:
         log.warning("load %s: drivers of older attempts that still run are not told to stop: %s", row.load, e)
 
 
-def tell_abandoned(session: Session, store: ManifestStore, load: LoadIdentity) -> None:
+def tell_abandoned(ledger: Ledger, store: ManifestStore, load: LoadIdentity) -> None:
     """The same for applications that prepare again, whose repairs the ledger has given up. Never raises."""
-    from airflow_kafka_eos.ledger.rows import RepairState
-    from airflow_kafka_eos.manifest import AttemptRef
-    from airflow_kafka_eos.spark.fence import move
-
     try:
-        for row in session.ledger.repairs(load):
-            if row.state is RepairState.UNDECIDABLE:
-                # which Spark partition it is of, neither note nor fence says
-                ref = AttemptRef(load, session.ledger.ledger_id, row.number, repairs=((0, row.number),))
-                store.note_superseded(ref, f"given up: {row.reason}")
-                move(store, session.coordinator, [ref])
+        note_abandoned(store, ledger.ledger_id, abandoned(ledger.repairs(load)))
     except KafkaEosError as e:
         log.warning("load %s: who still prepares again what was given up is not told to stop: %s", load, e)
+
+
+def abandoned(rows: Sequence[RepairRow]) -> list[RepairRow]:
+    """Repairs that nobody will decide any more. No I/O."""
+    from airflow_kafka_eos.ledger.rows import RepairState
+
+    return [row for row in rows if row.state is RepairState.UNDECIDABLE]
+
+
+def note_abandoned(store: ManifestStore, ledger_id: str, rows: Sequence[RepairRow]) -> None:
+    """As :func:`note_superseded`, which also says what it raises. Which Spark partition it is of, no note says."""
+    from airflow_kafka_eos.manifest import AttemptRef
+
+    for row in rows:
+        ref = AttemptRef(row.load, ledger_id, row.number, repairs=((0, row.number),))
+        store.note_superseded(ref, f"given up: {row.reason}")
 
 
 def left_behind(rows: Sequence[AttemptRow], *, up_to: int) -> list[AttemptRow]:
@@ -300,20 +304,14 @@ def left_behind(rows: Sequence[AttemptRow], *, up_to: int) -> list[AttemptRow]:
     ]
 
 
-def note_superseded(session: Session, store: ManifestStore, rows: Sequence[AttemptRow]) -> bool:
+def note_superseded(store: ManifestStore, ledger_id: str, rows: Sequence[AttemptRow]) -> None:
     """Leave a note for the application of each of these, which looks for it before it begins and then now and then
-    (spark/orphan.py), and move the fence of those whose writers see Kafka alone (spark/fence.py). The ledger has given
-    the attempts up before (rule: decide-before-kafka).
+    (spark/orphan.py). The ledger has given the attempts up before (rule: decide-before-kafka).
 
-    :returns: whether a fence was moved.
-    :raises KafkaEosError: a store or a broker does not answer; see
-        :meth:`~airflow_kafka_eos.spark.manifest_store.ManifestStore.note_superseded`.
+    :raises KafkaEosError: see :meth:`~airflow_kafka_eos.spark.manifest_store.ManifestStore.note_superseded`.
     """
     from airflow_kafka_eos.manifest import AttemptRef
-    from airflow_kafka_eos.spark.fence import move
 
-    refs = [AttemptRef(row.load, session.ledger.ledger_id, row.number, row.slot) for row in rows]
-    for row, ref in zip(rows, refs, strict=True):
+    for row in rows:
         by = f"aborted by {row.decided_by} at {row.decided_at}: {row.reason}"
-        store.note_superseded(ref, by)
-    return move(store, session.coordinator, refs)
+        store.note_superseded(AttemptRef(row.load, ledger_id, row.number, row.slot), by)

@@ -15,7 +15,6 @@ names encoded as in transactional ids:
                                                           <attempt>.once           no task of it was run twice
                                                           <attempt>.failed         why its application failed
                                                           <attempt>.superseded     by whom: its driver is to stop
-                                                          <attempt>.fence          it has one (:mod:`.fence`)
                                                           <attempt>.probe.*        object stores: is nothing replaced?
 """
 
@@ -210,14 +209,6 @@ class ManifestStore:
     def superseded_by(self, ref: AttemptRef) -> str | None:
         """Who has superseded the attempt, as :meth:`note_superseded` was told; None: nobody that is known here."""
         return self._noted(ref, "superseded", "superseded_by")
-
-    def note_fence(self, ref: AttemptRef) -> None:
-        """Say that the attempt's writers look at a fence in Kafka; noted before there is one."""
-        self._create(ref, "fence", _mark())
-
-    def has_fence(self, ref: AttemptRef) -> bool:
-        """Whether :meth:`note_fence` was called."""
-        return self._exists(ref, "fence")
 
     def writers_left(self, manifest: Manifest) -> bool:
         """Whether a writer of the attempt may live on that its manifest does not name.
