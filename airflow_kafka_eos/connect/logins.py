@@ -1,7 +1,7 @@
 """Logins to Kafka that a Spark Connect server's executors have by themselves: one file each, named by its id.
 
 What a client sends stands in plans, which the server's UI and its logs may show, and which every user of the server
-can read. So of a Kafka connection only what is no secret is sent, and the id of the login. An executor finds the rest
+can read. So of a Kafka connection only what is known to be no secret is sent, and the id of the login. An executor finds the rest
 in ``<folder>/<id>.json``, a JSON object of librdkafka's keys, on its own host: a mounted secret, or a file. The folder
 is that of the environment variable ``AIRFLOW_KAFKA_EOS_LOGINS``, else :data:`FOLDER`.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings, json_object
-from airflow_kafka_eos.spark.options import may_be_secret
+from airflow_kafka_eos.kafka.producer.options import SETTING_NAMES
 
 FOLDER_VARIABLE = "AIRFLOW_KAFKA_EOS_LOGINS"
 FOLDER = "/etc/airflow-kafka-eos/logins"
@@ -36,11 +36,23 @@ def check_login_id(login: str) -> None:
         )
 
 
+#: What a plan may show: how to connect and to write, without as whom. Any other name stays in the worker: a new secret
+#: key must not need a new line here.
+SENT = frozenset({
+    *SETTING_NAMES, "bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.kerberos.service.name",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location",
+    "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification", "retries", "retry.backoff.ms",
+    "socket.connection.setup.timeout.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "connections.max.idle.ms",
+    "socket.keepalive.enable", "broker.address.family", "metadata.max.age.ms", "queue.buffering.max.messages",
+    "batch.num.messages",
+})  # fmt: skip
+
+
 def without_secrets(settings: KafkaSettings) -> tuple[dict[str, str], list[str]]:
     """What of a connection may be sent, and the names of what may not."""
     texts = settings.texts
-    secret = sorted(key for key in texts if may_be_secret(key))
-    return {key: value for key, value in texts.items() if key not in secret}, secret
+    sent = {key: value for key, value in texts.items() if key in SENT}
+    return sent, sorted(set(texts) - set(sent))
 
 
 def settings_here(

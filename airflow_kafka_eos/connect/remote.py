@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,11 +37,15 @@ ANSWER_S = 30.0
 KEEPALIVE_MS = 360_000
 #: Of a request whose answer was lost, 50 ms apart at first and then 4 times as long each time: a minute.
 TRIES = 6
-#: What errors are called with that say that the server is not there, or not the one that it was.
-_GONE = (
-    "UNAVAILABLE", "RETRIES_EXCEEDED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "SESSION_CLOSED", "OPERATION_NOT_FOUND",
-    "RESPONSE_ALREADY_RECEIVED", "OPERATION_ABANDONED",
-)  # fmt: skip
+#: Conditions, Spark's own, that say that the server has lost the session or the operation; and pyspark's, that it has
+#: given up asking.
+_GONE = ("INVALID_HANDLE.", "RETRIES_EXCEEDED", "RESPONSE_ALREADY_RECEIVED", "NO_ACTIVE_SESSION")
+#: How a message begins of an error that has one.
+_NAMED = re.compile(r"\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
+#: gRPC's status of an answer that no Spark has given.
+_AWAY, _REFUSED = ("UNAVAILABLE",), ("UNAUTHENTICATED", "PERMISSION_DENIED")
+#: Where pyspark does not tell it: how gRPC writes it down.
+_STATUS = re.compile(r"^\s*status = StatusCode\.(\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,18 +225,41 @@ def _told(remote: Remote, error: Exception, masked: list[str]) -> Exception | No
         kind: type[KafkaEosError] = getattr(errors, name)
         return kind(without_secrets(text, masked))
     lines = [without_secrets(line, masked) for line in cause(error)]
-    text = str(error)
-    if any(word in text for word in _GONE) or type(error).__name__ == "RetriesExceeded":
+    condition, status = _condition(error), _status(error)
+    if condition.startswith(_GONE) or status in _AWAY:
         return SparkUnavailableError(
             f"the {remote} does not answer, or was started again, and its session is lost: {lines[0]}",
             remedy="Nothing of the attempt can become visible. A retry, or clearing prepare, opens a new one",
         )
-    if "UNAUTHENTICATED" in text or "PERMISSION_DENIED" in text:
+    if status in _REFUSED:
         return ConfigurationError(
             f"the {remote} refuses the login: {lines[0]}",
             remedy="Set password (the token) and login (the user id) of the Airflow connection",
         )
     return SparkFailed(gist(lines))
+
+
+def _condition(error: Exception) -> str:
+    """Spark's name of what went wrong; empty where it has none."""
+    asked = getattr(error, "getCondition", None)
+    found = None if asked is None else asked()
+    if found is None and (named := _NAMED.match(str(error))) is not None:
+        return named[1]
+    return str(found or "")
+
+
+def _status(error: Exception) -> str:
+    """gRPC's status where no Spark has answered: a proxy has, or nobody. Empty for what a server's query, task or plan
+    has failed with: its text may quote any other's status.
+    """
+    is_plain = type(error).__name__ == "SparkConnectGrpcException" or type(error).__module__.startswith("grpc")
+    if _condition(error) or not is_plain:
+        return ""
+    asked = getattr(error, "code", None) or getattr(error, "getGrpcStatusCode", None)
+    if asked is not None:
+        return str(asked().name)
+    found = _STATUS.search(str(error))
+    return "" if found is None else found[1]
 
 
 class SparkFailed(Exception):

@@ -252,17 +252,12 @@ def _check_known(unknown: list[str]) -> None:
 
 def _check_no_secrets(kafka: Mapping[str, str]) -> None:
     for key in sorted(kafka):
-        if may_be_secret(key):
+        if key not in _NOT_SECRET and (key.startswith("sasl.") or any(word in key for word in _SECRET_WORDS)):
             raise _wrong(
                 f"kafka.{key}",
                 "may be a secret, and options show in Spark's UI and event log",
                 f"Put it into the environment variable {SETTINGS_VARIABLE} of the Spark driver instead",
             )
-
-
-def may_be_secret(key: str) -> bool:
-    """Whether the value of a setting of Kafka's must not be where others may read it: an option, a plan."""
-    return key not in _NOT_SECRET and (key.startswith("sasl.") or any(word in key for word in _SECRET_WORDS))
 
 
 def _is_whole(text: str) -> bool:

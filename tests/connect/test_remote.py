@@ -99,31 +99,62 @@ def test_an_operation_that_must_not_run_twice_is_sent_once() -> None:
     assert sent == ["1", "1", "2", "3", "3"]
 
 
-def client_error(text: str) -> Exception:
+def client_error(text: str, status: str = "INTERNAL") -> Exception:
+    from grpc import StatusCode
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-    return SparkConnectGrpcException(text)
+    return SparkConnectGrpcException(text, grpc_status_code=StatusCode[status])
+
+
+def of_a_plan(text: str, status: str = "INTERNAL") -> Exception:
+    """As pyspark makes it of what the server says of a query, or a task, that has failed."""
+    from google.rpc.error_details_pb2 import ErrorInfo
+    from grpc import StatusCode
+    from pyspark.errors.exceptions.connect import convert_exception
+
+    info = ErrorInfo(reason="org.apache.spark.SparkException", metadata={"classes": '["java.lang.Exception"]'})
+    return convert_exception(info, text, None, grpc_status_code=StatusCode[status])
 
 
 REMOTE = Remote("c", "spark", 1, None, TOKEN)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("error", "kind"),
     [
-        (f"<_InactiveRpcError> UNAVAILABLE: sc://spark/;token={TOKEN}", SparkUnavailableError),
-        (f"[INVALID_HANDLE.SESSION_CHANGED] {TOKEN}", SparkUnavailableError),
-        (f"UNAUTHENTICATED token={TOKEN}", ConfigurationError),
-        (f"[PARSE] select '{TOKEN}' password=hunter2x", SparkFailed),
-        (f"x\nairflow_kafka_eos.errors.TopicError: no topic, {TOKEN}\n y", TopicError),
-        ("airflow_kafka_eos.errors.OtherClusterError: x password=hunter2x.", OtherClusterError),
+        (client_error(f"sc://spark/;token={TOKEN}", "UNAVAILABLE"), SparkUnavailableError),
+        (client_error(f"[INVALID_HANDLE.SESSION_CHANGED] {TOKEN}"), SparkUnavailableError),
+        (client_error(f"token={TOKEN}", "UNAUTHENTICATED"), ConfigurationError),
+        (client_error(f"token={TOKEN}", "PERMISSION_DENIED"), ConfigurationError),
+        (client_error(f"[PARSE] select '{TOKEN}' password=hunter2x"), SparkFailed),
+        (client_error(f"x\nairflow_kafka_eos.errors.TopicError: no topic, {TOKEN}\n y"), TopicError),
+        (client_error("airflow_kafka_eos.errors.OtherClusterError: x password=hunter2x."), OtherClusterError),
     ],
 )
-def test_what_a_client_raises_is_told_without_secrets(text: str, kind: type[Exception]) -> None:
+def test_what_a_client_raises_is_told_without_secrets(error: Exception, kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught, told(REMOTE, ["hunter2x"]):
-        raise client_error(text)
+        raise error
     assert TOKEN not in str(caught.value) and "hunter2x" not in str(caught.value)
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("status", ["INTERNAL", "UNKNOWN", "UNAUTHENTICATED", "UNAVAILABLE"])
+@pytest.mark.parametrize("made", [client_error, of_a_plan])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Job aborted due to stage failure: java.io.IOException: 403 PERMISSION_DENIED: storage.objects.get on gs://lake",
+        "[FAILED_EXECUTE_UDF] grpc.RpcError: status = StatusCode.UNAUTHENTICATED: token expired",
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `REASON_UNAVAILABLE` cannot be resolved",
+        "a source: SESSION_NOT_FOUND, RETRIES_EXCEEDED",
+    ],
+)
+def test_what_a_source_says_is_not_the_servers_word(text: str, made: Any, status: str) -> None:
+    """A retry is not stopped by it, and nobody is sent to change the server's token."""
+    if made is client_error and not text.startswith("[") and status in ("UNAUTHENTICATED", "UNAVAILABLE"):
+        pytest.skip("that is gRPC's own word")
+    with pytest.raises(SparkFailed), told(REMOTE):
+        raise made(text, status)
 
 
 def test_what_the_author_raises_passes() -> None:
@@ -222,13 +253,24 @@ def test_a_report_is_json_and_nothing_else(text: bytes) -> None:
 # -- logins ------------------------------------------------------------------------------------------------------------
 
 
+#: The first is in the snippet that Confluent's console gives out.
+NOBODY_KNOWS = {
+    "basic.auth.user.info": "key1:s3cr3t-1", "schema.registry.basic.auth.user.info": "key2:s3cr3t-2",
+    "ssl.key": "s3cr3t-3", "my.api.key": "s3cr3t-4", "aws.credential": "s3cr3t-5", "https.proxy": "http://u:s3cr3t-6@p",
+    "SASL.PASSWORD": "s3cr3t-7",
+}  # fmt: skip
+
+
 def test_what_may_be_a_secret_is_not_sent() -> None:
     texts = {
         "bootstrap.servers": "b:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "u", "sasl.password": "p", "ssl.key.pem": "k", "ssl.ca.location": "/ca.pem", "linger.ms": "5",
+        **NOBODY_KNOWS,
     }  # fmt: skip
-    sent, kept = without_secrets(KafkaSettings.from_mapping(texts))
-    assert kept == ["sasl.password", "sasl.username", "ssl.key.pem"]
+    settings = KafkaSettings.from_mapping(texts)
+    sent, kept = without_secrets(settings)
+    assert kept == sorted(["sasl.password", "sasl.username", "ssl.key.pem", *NOBODY_KNOWS])
+    assert not set(sent.values()) & {*settings.secrets, *NOBODY_KNOWS.values()}
     assert sorted(sent) == [
         "bootstrap.servers",
         "linger.ms",
