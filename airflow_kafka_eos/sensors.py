@@ -360,7 +360,12 @@ class CleanupLoadSensor(PollingLoadSensor):
 
     def _tell_superseded(self, ledger: Ledger, up_to: int) -> None:
         from airflow_kafka_eos.operators.look_ahead import store_of_group
-        from airflow_kafka_eos.operators.submitting import abandoned, left_behind, note_abandoned, note_superseded
+        from airflow_kafka_eos.operators.submitting import (
+            abandoned,
+            left_behind,
+            note_abandoned,
+            note_superseded,
+        )
 
         try:
             rows = ledger.attempts(self.load_identity)

@@ -167,8 +167,8 @@ class CleanupTrigger(PollingTrigger):
 
     def fields(self) -> dict[str, Any]:
         own = {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
-        done = {"partitions": [list(tp) for tp in self.partitions], "aborted": list(self.aborted), "fenced": self.fenced}
-        return super().fields() | own | done
+        done = {"partitions": [list(tp) for tp in self.partitions], "aborted": list(self.aborted)}
+        return super().fields() | own | done | {"fenced": self.fenced}
 
     def is_known_to(self, ledger: Ledger) -> bool:
         """An empty one would answer that there is nothing to end."""

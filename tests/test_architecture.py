@@ -41,8 +41,9 @@ ALLOWED = {
     "pyspark": {"spark", "connect", "airflow_kafka_eos.testing.rows"},
     "grpc": {"airflow_kafka_eos.connect.remote"},
     "pyarrow": {
-        "kafka", "spark", "sources", "arrow", "airflow_kafka_eos.connect.task", "airflow_kafka_eos.testing.rows",
-    },  # fmt: skip
+        *("kafka", "spark", "sources", "arrow"),
+        *("airflow_kafka_eos.connect.task", "airflow_kafka_eos.testing.rows"),
+    },
     "numpy": {"arrow", "kafka", "spark"},
     "pandas": {"sandbox"},
 }

@@ -126,7 +126,7 @@ def prepare(
     spec = replace(spec, options=replace(spec.options, claim=claimant))
     stages = _Stages()
     with (
-        StopWhenSuperseded(store, ref, told="its operation at the server is interrupted") as watch,
+        StopWhenSuperseded(store, ref, told="its operation at the server is interrupted", in_task=True) as watch,
         Pace(str(ref), stages.line, say) as pace,
         _told_to_stop(ref.ids, stop),
         opened(remote, job.conf) as spark,

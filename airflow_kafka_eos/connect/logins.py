@@ -1,9 +1,9 @@
 """Logins to Kafka that a Spark Connect server's executors have by themselves: one file each, named by its id.
 
 What a client sends stands in plans, which the server's UI and its logs may show, and which every user of the server
-can read. So of a Kafka connection only what is known to be no secret is sent, and the id of the login. An executor finds the rest
-in ``<folder>/<id>.json``, a JSON object of librdkafka's keys, on its own host: a mounted secret, or a file. The folder
-is that of the environment variable ``AIRFLOW_KAFKA_EOS_LOGINS``, else :data:`FOLDER`.
+can read. So of a Kafka connection only what is known to be no secret is sent, and the id of the login. An executor
+finds the rest in ``<folder>/<id>.json``, a JSON object of librdkafka's keys, on its own host: a mounted secret, or a
+file. The folder is that of the environment variable ``AIRFLOW_KAFKA_EOS_LOGINS``, else :data:`FOLDER`.
 """
 
 from __future__ import annotations

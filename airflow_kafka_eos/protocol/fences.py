@@ -22,8 +22,8 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.protocol.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def of_repairs(ledger_id: str, rows: Iterable[RepairRow]) -> list[AttemptRef]:
     ]
 
 
-def move(session: Session, refs: Iterable[AttemptRef], asked: set[str] | None = None) -> set[str]:
+def move(coordinator: Coordinator, refs: Iterable[AttemptRef], asked: set[str] | None = None) -> set[str]:
     """Move the fences of those that have one. The ledger has given them up before (rule: decide-before-kafka).
 
     :param asked: ids that were asked about before, which is enough: no fence that is put up since is believed. Those
@@ -71,9 +71,9 @@ def move(session: Session, refs: Iterable[AttemptRef], asked: set[str] | None = 
     wanted = {str(ref.common_id(IdRole.PROBE)) for ref in refs} - asked
     if not wanted:
         return set()
-    found = set(session.coordinator.describe(wanted))
+    found = set(coordinator.describe(wanted))
     for name in sorted(found):
-        log.debug("%s stands at %s now", name, session.coordinator.init_producer_id(name, TIMEOUT_MS))
+        log.debug("%s stands at %s now", name, coordinator.init_producer_id(name, TIMEOUT_MS))
     asked |= wanted
     return found
 

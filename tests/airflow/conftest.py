@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.Te
     for topic in TOPICS:
         kafka.create_topic(topic, partitions=2)
     (connect_port,) = free_ports(1)
-    connections = {
+    connections: dict[str, dict[str, Any]] = {
         "spark_connect": {"conn_type": "spark_connect", "host": HOST, "port": connect_port},
         # a password that this broker's listener does not ask for: it must show up nowhere
         "kafka_default": {

@@ -44,6 +44,8 @@ class Preparing:
     lines: list[str] = field(default_factory=list)
     #: other than the ones that the settings lead to
     cluster_id: str | None = None
+    #: what the ledger says of the attempt: why it is over
+    over: str | None = None
     login: str = "kafka_default"
     conf: dict[str, Any] = field(default_factory=dict)
 
@@ -68,7 +70,7 @@ class Preparing:
         run = None if isinstance(job, str) else job
         prepare(
             ApplicationSpec.from_json(spec.to_json()), self.settings, self.store, self.server.remote,
-            Job(run, self.login, cluster_id, self.conf), stop=self.stop, say=self.lines.append,
+            Job(run, self.login, cluster_id, lambda: self.over, self.conf), stop=self.stop, say=self.lines.append,
         )  # fmt: skip
         return self.store.read(given.attempt)
 

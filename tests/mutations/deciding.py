@@ -226,7 +226,7 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "cleanup-tells-nobody",
         "an application that begins behind cleanup finds that its attempt is over",
         "airflow_kafka_eos/sensors.py",
-        "                note_superseded(session, store, behind)\n",
+        "                note_superseded(store, ledger.ledger_id, behind)\n",
         "                pass\n",
         ("tests/airflow/test_own_steps.py::test_an_application_that_begins_behind_cleanup_opens_nothing",),
     ),

@@ -27,9 +27,13 @@ def main(port: str, text: str) -> None:
     with Wire(settings) as wire:
         cluster_id = wire.cluster_id()
     function = find_job(spec.job, loaded=by_value, where="here")
-    job = Job(partial(_call, function, dict(spec.job_args)), "kafka_default", cluster_id)
+    store = ManifestStore(spec.options.manifest_dir)
+    job = Job(
+        partial(_call, function, dict(spec.job_args)), "kafka_default", cluster_id,
+        lambda: store.superseded_by(spec.options.attempt),
+    )  # fmt: skip
     prepare(
-        spec, settings, ManifestStore(spec.options.manifest_dir), Remote("spark_connect", HOST, int(port)), job,
+        spec, settings, store, Remote("spark_connect", HOST, int(port)), job,
         stop=threading.Event(), say=print,
     )  # fmt: skip
 

@@ -26,7 +26,9 @@ READ = (
     "max.in.flight.requests.per.connection",
 )
 #: Names that are right, without the fifth of a second that it takes to load librdkafka.
-SETTING_NAMES = {*READ, "acks", "client.id", "enable.idempotence", "linger.ms", "message.max.bytes", "socket.timeout.ms"}
+SETTING_NAMES = {
+    *READ, "acks", "client.id", "enable.idempotence", "linger.ms", "message.max.bytes", "socket.timeout.ms",
+}  # fmt: skip
 #: What looks at these is ``ProducerOptions`` and ``KafkaSettings``; a client id may be any text.
 _ELSEWHERE = {*READ, "acks", "client.id", "enable.idempotence", "retries"}
 #: what librdkafka says of a name; its value is another matter

@@ -221,7 +221,7 @@ def _fence(session: Session, rows: list[AttemptRow], report: SweepReport) -> Kaf
     """Before anything is listed: what a writer begins that has looked before, the listing shows."""
     try:
         over = fences.of_attempts(session.ledger.ledger_id, rows)
-        report.fenced |= fences.move(session, over, report.fences)
+        report.fenced |= fences.move(session.coordinator, over, report.fences)
     except KafkaEosError as e:
         return e
     return None

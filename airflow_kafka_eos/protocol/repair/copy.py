@@ -262,7 +262,9 @@ def end_abandoned(
     repaired = {r.attempt for r in unclosed.values()}
     attempts = [row for row in session.ledger.attempts(load) if row.number in repaired]
     check_cluster(session, attempts, closed_too=True)  # a repair may be left behind a committed load
-    moved = fences.move(session, fences.of_repairs(session.ledger.ledger_id, unclosed.values()))
+    moved = fences.move(
+        session.coordinator, fences.of_repairs(session.ledger.ledger_id, unclosed.values())
+    )
     if fenced is not None:
         fenced |= moved
     watch = CoordinatorWatch(session)
