@@ -109,7 +109,11 @@ def _of_connect(arguments: argparse.Namespace, settings: KafkaSettings | None) -
     from airflow_kafka_eos.connect.examine import examine as examine_connect
     from airflow_kafka_eos.connect.remote import Remote
 
-    remote = Remote.of(arguments.spark_conn_id, connection)
+    try:
+        remote = Remote.of(arguments.spark_conn_id, connection)
+    except ConfigurationError as e:  # what else was found is shown, too
+        judged = Judgement("connect-reachable", arguments.spark_conn_id, e.message)
+        return [judged.error("No load can be prepared by it", e.remedy)]
     kafka_conn_id = setting("kafka_conn_id", arguments.kafka_conn_id or None)
     return examine_connect(remote, settings, kafka_conn_id, TransactionScope(arguments.scope))
 

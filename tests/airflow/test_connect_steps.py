@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_kafka_eos.connect import fence
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.operators.by_connect import remote_of
 from airflow_kafka_eos.protocol.stages.begin import reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.spark import fence
-from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.transaction import PreparedTxnState
 from tests.airflow.conftest import SECRET
-from tests.airflow.steps import LOAD, OWNER, connection, open_ids, operator, refused, run, session
+from tests.airflow.steps import LOAD, OWNER, connection, open_ids, refused, run, session
 from tests.airflow.test_repreparing_steps import HUNDRED, TWO, all_there_once, finish, lose, prepared
 from tests.connect.server import Server, server
 from tests.kafka.open_transactions import wait_until
@@ -120,8 +120,9 @@ def test_a_token_is_not_shown_by_any_error(
 
 def test_what_is_spark_submits_is_refused_before_an_attempt(home_with_server: Path, topic: Callable[..., str]) -> None:
     run("begin", "submits")
-    text = refused("prepare", "submits", topics=[topic()], driver_memory="2g", **BY_CONNECT)
-    assert "spark_args={'driver_memory': …} is of spark-submit" in text
+    for name, value in (("driver_memory", "2g"), ("wait_in_triggerer", True), ("post_submit_commands", ["true"])):
+        text = refused("prepare", "submits", topics=[topic()], **BY_CONNECT, **{name: value})
+        assert f"spark_args={{{name!r}: …}} is of spark-submit" in text
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "submits"))
     assert not row.is_submitted
@@ -130,16 +131,14 @@ def test_what_is_spark_submits_is_refused_before_an_attempt(home_with_server: Pa
 # -- what is over ------------------------------------------------------------------------------------------------------
 
 
-def fenced(home: Path, key: str) -> tuple[AttemptRow, PreparedTxnState]:
-    """An attempt whose client has died behind its fence."""
+def fenced(key: str) -> tuple[AttemptRow, PreparedTxnState]:
+    """An attempt whose client has died behind its fence; on another host, whose files are not here."""
     from airflow_kafka_eos.hooks import KafkaEosHook
 
-    store = ManifestStore(str(home / "kafka_eos_manifests"))
     with session() as opened:
         row = submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER)
         ref = reference(opened, row)
-    settings = KafkaEosHook().resolve().settings
-    return row, fence.stand(store, settings, ref, 2**62)
+    return row, fence.stand(KafkaEosHook().resolve().settings, ref, 2**62, lambda: None)
 
 
 def stands_at(row: AttemptRow) -> PreparedTxnState:
@@ -152,21 +151,41 @@ def test_begin_prepare_and_cleanup_move_the_fence_of_what_is_over(
     home_with_server: Path, topic: Callable[..., str]
 ) -> None:
     run("begin", "fence")
-    row, stood = fenced(home_with_server, "fence")
+    row, stood = fenced("fence")
     assert stands_at(row) == stood
     run("prepare", "fence", topics=[topic()], **BY_CONNECT)  # a retry
     assert stands_at(row) != stood
     run("begin", "ended")
-    row, stood = fenced(home_with_server, "ended")
-    task = operator("cleanup", "ended")
-    store = ManifestStore(str(home_with_server / "kafka_eos_manifests"))
-    with session() as opened:
-        from airflow_kafka_eos.operators.submitting import left_behind, note_superseded
-        from airflow_kafka_eos.protocol.cleanup.sweep import sweep
-
-        sweep(opened, task.load_identity, up_to=row.number, by=OWNER)
-        note_superseded(opened, store, left_behind(opened.ledger.attempts(task.load_identity), up_to=row.number))
+    row, stood = fenced("ended")
+    assert run("cleanup", "ended", quiet_period=timedelta(0))["problem"] is None
     assert stands_at(row) != stood
+
+
+@pytest.mark.parametrize("cleared", ["begin", "prepare", "cleanup"])
+def test_whoever_clears_an_old_load_leaves_anothers_fence(
+    home_with_server: Path, kafka: LocalKafka, topic: Callable[..., str], cleared: str
+) -> None:
+    """They have the same load name, and their clients could have had the same slot."""
+    name = topic(1)
+    run("begin", f"old {cleared}")
+    fenced(f"old {cleared}")
+    finish_by = {"topics": [name], "sql": TWO, **BY_CONNECT}
+    run("prepare", f"old {cleared}", **finish_by)
+    finish(f"old {cleared}")
+    run("cleanup", f"old {cleared}")
+    run("begin", f"new {cleared}")
+    row, stood = fenced(f"new {cleared}")
+    run(cleared, f"old {cleared}", **(finish_by if cleared == "prepare" else {}))
+    assert stands_at(row) == stood
+
+
+def test_pooled_ids_are_refused_before_an_attempt(home_with_server: Path, topic: Callable[..., str]) -> None:
+    run("begin", "pooled")
+    text = refused("prepare", "pooled", topics=[topic()], transaction_naming="pooling", **BY_CONNECT)
+    assert "transaction_naming='pooling' with a Spark Connect server" in text
+    with session() as opened:
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "pooled"))
+    assert not row.is_submitted
 
 
 def test_a_zombie_of_an_earlier_repair_begins_nothing(
@@ -185,8 +204,7 @@ def test_a_zombie_of_an_earlier_repair_begins_nothing(
         (row,) = opened.ledger.attempts(load)
         again = open_repreparation(opened, row, by=OWNER, hold_time_ms=600_000)
     assert again is not None
-    store = ManifestStore(str(home_with_server / "kafka_eos_manifests"))
-    stood = fence.stand(store, KafkaEosHook().resolve().settings, again.ref, 2**62)
+    stood = fence.stand(KafkaEosHook().resolve().settings, again.ref, 2**62, lambda: None)
     done = run("prepare", "repaired", topics=[name], sql=TWO, **BY_CONNECT)
     assert done["prepared_again"] == [1]
     with session() as opened:
@@ -227,7 +245,7 @@ def test_cleanup_needs_no_server(
 
 
 def test_the_doctor_looks_at_the_server(
-    home_with_server: Path, kafka: LocalKafka, running: Server, topic: Callable[..., str]
+    home_with_server: Path, running: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(*more: str) -> dict[str, tuple[str, str]]:
         command = ["airflow-kafka-eos", "doctor", "--spark-conn-id", "spark_connect", "--output", "json", *more]
@@ -241,3 +259,7 @@ def test_the_doctor_looks_at_the_server(
     (running.logins / "kafka_default.json").unlink()
     severity, text = found("--kafka-conn-id", "kafka_default")["connect-login"]
     assert severity == "error" and "the Kafka login 'kafka_default' is not on" in text
+    connection_of_a_url = json.dumps({"conn_type": "spark_connect", "host": "spark/;token=x"})
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT", connection_of_a_url)
+    seen = found("--kafka-conn-id", "kafka_default")
+    assert seen["connect-reachable"][0] == "error" and len(seen) > 3, "what else was found is shown, too"

@@ -55,15 +55,17 @@ class Preparing:
         *topics: str,
         attempt: int = 1,
         value_format: Any = "raw",
+        reads: dict[str, Any] | None = None,
         **options: Any,
     ) -> Manifest:
-        """:param job: gets the session; or SQL."""
+        """:param job: gets the session, and what it reads of a cursor; or SQL."""
         ref = replace(self.ref, attempt=attempt)
         deadline = int(time.time() * 1000) + 1_800_000
         given = replace(WriteOptions(ref, self.store.base, topics, 900_000, deadline), **options)
         sql = job if isinstance(job, str) else None
         spec = ApplicationSpec(
-            given, job=None if sql else "jobs/rows.py", sql=sql, value_format=ValueFormat.of(value_format)
+            given, job=None if sql else "jobs/rows.py", sql=sql, value_format=ValueFormat.of(value_format),
+            range=reads,
         )
         with Wire(self.settings) as wire:
             cluster_id = self.cluster_id or wire.cluster_id()

@@ -92,6 +92,20 @@ def test_sql_and_columns_that_become_values(
     assert committed_values(kafka.bootstrap_servers, name, 1) == ['{"n":0}', '{"n":1}']
 
 
+def test_a_cursors_range_reaches_the_job_which_may_choose_its_end(
+    preparing: Preparing, topic: Callable[..., str]
+) -> None:
+    def job(spark: Any, since: int, until: int | None) -> Any:
+        return rows(until - since if until else 5)(spark), until or since + 5
+
+    made = preparing(job, topic(), reads={"since": 10, "until": 14})
+    assert made.records == 4
+    made = preparing(job, topic(), attempt=2, reads={"since": 10, "until": None})
+    assert (made.records, preparing.store.until(made.attempt)) == (5, "15")
+    query = "select cast(id as string) value from range(:since, :until)"
+    assert preparing(query, topic(), attempt=3, reads={"since": 3, "until": 9}).records == 6
+
+
 def test_a_dataframe_without_rows_or_partitions(preparing: Preparing, topic: Callable[..., str]) -> None:
     for attempt, query in enumerate(("select 'v' value where false", "select 'v' value from range(0, 0)"), 1):
         made = preparing(query, topic(), attempt=attempt)
@@ -339,6 +353,33 @@ def test_a_superseded_client_interrupts_and_says_by_whom(
     threading.Thread(target=supersede).start()
     with pytest.raises(SupersededError, match="aborted by a test"):
         preparing(lambda spark: held(spark, gate), topic(2))
+
+
+def test_a_superseded_client_of_a_server_that_hangs_fails_and_does_not_exit(
+    preparing: Preparing, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is Airflow's task: an exit would be tried again, and supersede the newest attempt in turn."""
+    for name, seconds in (("POLL_S", 0.2), ("_LAST_S", 2.0), ("_WAKE_S", 1.0)):
+        monkeypatch.setattr(f"airflow_kafka_eos.spark.orphan.{name}", seconds)
+    gate = Gate(tmp_path / "gate")
+    gate.folder.mkdir()
+    assert preparing.server.process is not None
+    group = preparing.server.process.pid
+
+    def supersede() -> None:
+        patiently(lambda: gate.reached, "rows")
+        os.killpg(group, signal.SIGSTOP)
+        preparing.store.note_superseded(preparing.ref, "aborted by a test")
+
+    thread = threading.Thread(target=supersede)
+    thread.start()
+    try:
+        with pytest.raises(SupersededError, match="aborted by a test"):
+            preparing(lambda spark: held(spark, gate), topic(2))
+    finally:
+        thread.join()
+        os.killpg(group, signal.SIGCONT)
+        gate.open()
 
 
 def test_an_attempt_that_is_over_before_it_begins_sends_nothing(

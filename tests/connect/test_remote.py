@@ -6,10 +6,11 @@ import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from airflow_kafka_eos.connect.engine import Job, _known
 from airflow_kafka_eos.connect.logins import check_login_id, settings_here, without_secrets
 from airflow_kafka_eos.connect.remote import (
     ONCE,
@@ -21,9 +22,17 @@ from airflow_kafka_eos.connect.remote import (
     told,
 )
 from airflow_kafka_eos.connect.shipped import shipped
-from airflow_kafka_eos.connect.task import WRITE, read_report, without_login
-from airflow_kafka_eos.errors import ConfigurationError, OtherClusterError, SparkUnavailableError, TopicError
+from airflow_kafka_eos.connect.task import WRITE, ExecutorWriter, read_report, without_login
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    OtherClusterError,
+    SparkUnavailableError,
+    TopicError,
+    UndecidableError,
+)
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef
 
 TOKEN = "a/b+c=d;e f"
 
@@ -151,8 +160,8 @@ def test_what_a_client_raises_is_told_without_secrets(error: Exception, kind: ty
 )
 def test_what_a_source_says_is_not_the_servers_word(text: str, made: Any, status: str) -> None:
     """A retry is not stopped by it, and nobody is sent to change the server's token."""
-    if made is client_error and not text.startswith("[") and status in ("UNAUTHENTICATED", "UNAVAILABLE"):
-        pytest.skip("that is gRPC's own word")
+    if made is client_error and not text.startswith("["):
+        status = "INTERNAL"  # else it is the server's, or its proxy's
     with pytest.raises(SparkFailed), told(REMOTE):
         raise made(text, status)
 
@@ -248,6 +257,28 @@ def test_a_report_is_json_and_nothing_else(text: bytes) -> None:
         read_report(text)
     with pytest.raises(ValueError):
         read_report(pickle.dumps(1))
+
+
+REF = AttemptRef(LoadIdentity("n", "l", "k"), "0" * 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "server", "missing"),
+    [(None, {"spark.app.id": "a"}, "the id of its Kafka cluster"), ("c", {}, "spark.app.id among the settings")],
+)
+def test_what_executors_compare_is_known(cluster: str | None, server: dict[str, str], missing: str) -> None:
+    job = Job(None, "login", cluster, lambda: None)
+    with pytest.raises(ConfigurationError, match=f"{missing}.* is not told"):
+        _known(job, server, REMOTE, REF)
+    assert _known(Job(None, "login", "c", lambda: None), {"spark.app.id": "a"}, REMOTE, REF) == ("c", "a")
+
+
+def test_an_executor_whose_application_has_no_id_writes_nothing() -> None:
+    made = ExecutorWriter.__new__(ExecutorWriter)
+    work: Any = SimpleNamespace(application_id=None)
+    made._work, made.options = work, cast(Any, SimpleNamespace(attempt=REF))
+    with pytest.raises(UndecidableError, match="was started again: this is its application None"):
+        made._look(None)
 
 
 # -- logins ------------------------------------------------------------------------------------------------------------

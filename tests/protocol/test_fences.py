@@ -12,6 +12,7 @@ import pytest
 from airflow_kafka_eos.connect import fence
 from airflow_kafka_eos.errors import BrokerUnavailableError, SupersededError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole, prefix
@@ -19,6 +20,7 @@ from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.stages.begin import begin, reference, submit
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTxnState
 from airflow_kafka_eos.triggers import CleanupTrigger
 from tests.protocol.test_repreparing import lost_and_gone, opened
@@ -125,8 +127,10 @@ def test_it_is_moved_once_however_often_somebody_looks(world: World) -> None:
 
 def test_an_attempt_of_a_slot_has_none_to_be_moved(world: World) -> None:
     """Its probe is the slot's: somebody else's by now."""
-    begin(world.session, world.load, owner=RUN)
-    row = submit(world.session, world.load, owner=RUN, naming=TransactionNaming.POOLING)
+    name = LoadIdentity("test", "pooled fences", "key")
+    world.load = name
+    begin(world.session, name, owner=RUN)
+    row = submit(world.session, name, owner=RUN, naming=TransactionNaming.POOLING, deadline_ms=2**41)
     of_slot = reference(world.session, row)
     assert of_slot.slot is not None
     world.session.coordinator.init_producer_id(str(of_slot.common_id(IdRole.PROBE)), 1000)
@@ -175,3 +179,10 @@ def test_a_load_by_spark_submit_asks_for_no_id_to_be_made(world: World) -> None:
     clean(world, CleanPoll(world.load, up_to=ref.attempt, by=RUN, quiet_s=0))
     known: Iterable[str] = world.session.coordinator.list_known(prefix(world.load, ref.ledger_id))
     assert not [name for name in known if name.endswith("-probe")]
+
+
+def test_a_broker_that_lets_no_transaction_stay_open_for_long_takes_it() -> None:
+    with LocalKafka(version="4.4.0", broker_settings={"transaction.max.timeout.ms": "30000"}) as kafka:
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
+        ref = AttemptRef(LoadIdentity("test", "orders", "short"), "0" * 10, 1)
+        assert fence.stand(settings, ref, 2**62, lambda: None).producer_id >= 0
