@@ -108,6 +108,7 @@ def _of_connect(arguments: argparse.Namespace, settings: KafkaSettings | None) -
         return []
     from airflow_kafka_eos.connect.examine import examine as examine_connect
     from airflow_kafka_eos.connect.remote import Remote
+    from airflow_kafka_eos.doctor.finding import Judgement
 
     try:
         remote = Remote.of(arguments.spark_conn_id, connection)

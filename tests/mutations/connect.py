@@ -6,7 +6,8 @@ from tests.mutations.mutation import Mutation
 
 _TASK = "airflow_kafka_eos/connect/task.py"
 _REMOTE = "airflow_kafka_eos/connect/remote.py"
-_FENCE = "airflow_kafka_eos/spark/fence.py"
+_SWEEP = "airflow_kafka_eos/protocol/cleanup/sweep.py"
+_FENCES = "tests/protocol/test_fences.py::"
 _ENGINE = "tests/connect/test_engine.py::"
 _STEPS = "tests/airflow/test_connect_steps.py::"
 
@@ -16,8 +17,8 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "any-cluster-of-that-name",
         "an executor writes only to the cluster that the ledger has pinned",
         _TASK,
-        "            if work.cluster_id not in (None, found):\n",
-        "            if work.cluster_id is found is None:\n",
+        "            if found is None or found != work.cluster_id:\n",
+        "            if found is None:\n",
         (_ENGINE + "test_executors_that_come_to_another_cluster_write_nothing",),
     ),
     Mutation(
@@ -34,8 +35,8 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "any-run-of-the-server",
         "a restarted server, whose task attempts are counted from 0 again, writes nothing of an attempt",
         _TASK,
-        "        if application_id != work.application_id:\n",
-        "        if application_id is work.application_id is None:\n",
+        "        if application_id is None or application_id != work.application_id:\n",
+        "        if application_id is None:\n",
         (_ENGINE + "test_another_run_of_the_server_writes_nothing",),
     ),
     Mutation(
@@ -50,29 +51,76 @@ OF_CONNECT: tuple[Mutation, ...] = (
     Mutation(
         "writers-have-a-deadline",
         "fence-stays",
-        "whoever leaves the note that an attempt is over moves its fence",
-        "airflow_kafka_eos/operators/submitting.py",
-        "    return move(store, session.coordinator, refs)\n",
-        "    return False\n",
-        (_STEPS + "test_begin_prepare_and_cleanup_move_the_fence_of_what_is_over",),
+        "whoever makes an attempt undecidable moves its fence",
+        _SWEEP,
+        "        report.fenced |= fences.move(session.coordinator, over, report.fences)\n",
+        "        pass\n",
+        (_FENCES + "test_begin_and_prepare_and_cleanup_move_it",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "fence-moved-behind-the-listing",
+        "what begins before its fence moves is in the listing behind that",
+        _SWEEP,
+        "    failed = _fence(session, rows, report) or failed\n"
+        "    lingering = _lingering(session, load, rows, up_to, report, guesses)\n",
+        "    lingering = _lingering(session, load, rows, up_to, report, guesses)\n"
+        "    failed = _fence(session, rows, report) or failed\n",
+        (_FENCES + "test_what_begins_before_it_moves_is_swept_by_the_same_pass",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "fence-of-a-slot-moves",
+        "whoever clears an old load does not stop the writers of another one",
+        "airflow_kafka_eos/protocol/fences.py",
+        "        AttemptRef(row.load, ledger_id, row.number)\n",
+        "        AttemptRef(row.load, ledger_id, row.number, row.slot)\n",
+        (_FENCES + "test_an_attempt_of_a_slot_has_none_to_be_moved",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "pooled-by-connect",
+        "an attempt by Spark Connect has ids of its own, and so a fence of its own",
+        "airflow_kafka_eos/operators/by_connect.py",
+        "    if naming is TransactionNaming.POOLING:\n",
+        "    if naming is None:\n",
+        (_STEPS + "test_pooled_ids_are_refused_before_an_attempt",),
     ),
     Mutation(
         "writers-have-a-deadline",
         "fence-of-a-repair-stays",
         "who prepares again under a repair that is given up begins nothing more",
-        "airflow_kafka_eos/operators/preparing.py",
-        "            tell_abandoned(session, store, row.load)\n",
+        "airflow_kafka_eos/protocol/fences.py",
+        "        if row.state is RepairState.UNDECIDABLE and row.closed_at is None\n",
+        "        if row.state is RepairState.OPEN\n",
+        (_FENCES + "test_cleanup_moves_that_of_a_repair_and_waits_its_quiet_period",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "no-quiet-period-of-repairs",
+        "cleanup waits for a writer that has looked at its fence before it was moved",
+        "airflow_kafka_eos/protocol/cleanup/poll.py",
+        "            self.fenced = self.fenced or bool(report.fenced)\n",
         "            pass\n",
-        (_STEPS + "test_a_zombie_of_an_earlier_repair_begins_nothing",),
+        (_FENCES + "test_cleanup_moves_that_of_a_repair_and_waits_its_quiet_period",),
     ),
     Mutation(
         "writers-have-a-deadline",
         "fence-put-up-too-late",
-        "behind its fence a client looks once more whether its attempt is over",
-        _FENCE,
-        "    if (by := store.superseded_by(ref)) is not None:\n",
-        "    if (by := store.superseded_by(ref)) == \"\":\n",
-        (_ENGINE + "test_an_attempt_that_is_over_before_it_begins_sends_nothing",),
+        "behind its fence a client asks the ledger whether its attempt is over",
+        "airflow_kafka_eos/connect/fence.py",
+        "    if (by := why_over()) is not None:\n",
+        "    if (by := why_over()) == \"\":\n",
+        (_FENCES + "test_a_client_that_puts_it_up_behind_that_is_told_by_the_ledger",),
+    ),
+    Mutation(
+        "one-decision-per-load",
+        "superseded-task-exits",
+        "a superseded task does not end by an exit, which Airflow tries again",
+        "airflow_kafka_eos/spark/orphan.py",
+        "        while self._in_task and time.monotonic() < give_up:\n",
+        "        while self._in_task and time.monotonic() < 0:\n",
+        ("tests/spark/test_superseded.py::test_a_task_that_does_so_is_woken_and_fails_by_that_error",),
     ),
     Mutation(
         "decide-what-is-confirmed",
