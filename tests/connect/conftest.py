@@ -51,7 +51,7 @@ class Preparing:
 
     def __call__(
         self,
-        job: Callable[[Any], Any] | str,
+        job: Callable[..., Any] | str,
         *topics: str,
         attempt: int = 1,
         value_format: Any = "raw",

@@ -117,7 +117,7 @@ def client_error(text: str, status: str = "INTERNAL") -> Exception:
 
 def of_a_plan(text: str, status: str = "INTERNAL") -> Exception:
     """As pyspark makes it of what the server says of a query, or a task, that has failed."""
-    from google.rpc.error_details_pb2 import ErrorInfo
+    from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
     from grpc import StatusCode
     from pyspark.errors.exceptions.connect import convert_exception
 
