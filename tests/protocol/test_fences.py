@@ -23,6 +23,7 @@ from airflow_kafka_eos.protocol.stages.begin import begin, reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTxnState
 from airflow_kafka_eos.triggers import CleanupTrigger
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.test_repreparing import lost_and_gone, opened
 from tests.protocol.world import RUN, World
 
@@ -93,7 +94,8 @@ def test_what_begins_before_it_moves_is_swept_by_the_same_pass(world: World, mon
     monkeypatch.setattr(world.session.coordinator, "ref", ref, raising=False)
     report = sweep(world.session, world.load, up_to=ref.attempt, by=RUN)
     assert len(report.aborted) == 1
-    assert (world.open_ids(), world.visible()) == ([], [])
+    wait_until(lambda: world.open_ids() == [], "the end of it")
+    assert world.visible() == []
 
 
 def test_a_broker_that_is_away_keeps_the_attempt_from_being_called_swept(
@@ -110,7 +112,8 @@ def test_a_broker_that_is_away_keeps_the_attempt_from_being_called_swept(
         poll = CleanPoll(world.load, up_to=ref.attempt, by=RUN, quiet_s=0)
         with pytest.raises(BrokerUnavailableError):
             poll(world.session)
-    assert left.transaction is not None and world.open_ids() == [], "it is ended all the same"
+    assert left.transaction is not None
+    wait_until(lambda: world.open_ids() == [], "the end of it all the same")
     assert world.session.ledger.attempts(world.load)[-1].closed_at is None
     clean(world, poll)
     assert stands_at(world, ref) != stood
