@@ -33,6 +33,7 @@ PINNED = [
     "SandboxError",
     "SchemaRefusedError",
     "SourceUnavailableError",
+    "SparkUnavailableError",
     "StoppedError",
     "StorageUnavailableError",
     "StreamError",
