@@ -196,7 +196,6 @@ class StopWhenSuperseded:
             print(f"{SupersededError.__name__}: {self._found}", file=sys.stderr, flush=True)
         os._exit(SUPERSEDED_EXIT_CODE)
 
-
     def _cancel_on(self) -> None:
         while True:
             try:

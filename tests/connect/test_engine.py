@@ -359,7 +359,7 @@ def test_a_superseded_client_of_a_server_that_hangs_fails_and_does_not_exit(
     preparing: Preparing, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is Airflow's task: an exit would be tried again, and supersede the newest attempt in turn."""
-    for name, seconds in (("POLL_S", 0.2), ("_LAST_S", 2.0), ("_WAKE_S", 1.0)):
+    for name, seconds in (("POLL_S", 0.2), ("_LAST_S", 20.0), ("_WAKE_S", 1.0)):
         monkeypatch.setattr(f"airflow_kafka_eos.spark.orphan.{name}", seconds)
     gate = Gate(tmp_path / "gate")
     gate.folder.mkdir()
