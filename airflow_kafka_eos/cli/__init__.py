@@ -69,7 +69,17 @@ def _run(argv: list[str], prog: str) -> int:
 def parser(prog: str = PROG) -> argparse.ArgumentParser:
     """All commands."""
     from airflow_kafka_eos import __version__
-    from airflow_kafka_eos.cli import cleanup, doctor, examples, ids, ledger, loads, local, transactions
+    from airflow_kafka_eos.cli import (
+        cleanup,
+        doctor,
+        examples,
+        ids,
+        ledger,
+        loads,
+        local,
+        streams,
+        transactions,
+    )
     from airflow_kafka_eos.cli.terminal import EXPLAINED
 
     every = argparse.ArgumentParser(
@@ -77,7 +87,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, transactions, cleanup, ids, ledger, doctor, examples, local):
+    for group in (loads, transactions, streams, cleanup, ids, ledger, doctor, examples, local):
         group.add_to(commands)
     return every
 

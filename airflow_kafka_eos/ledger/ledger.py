@@ -23,6 +23,7 @@ from airflow_kafka_eos.ledger import admin, decisions, leases, pruning, queries
 from airflow_kafka_eos.ledger import attempts as attempts_
 from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
+from airflow_kafka_eos.ledger import streams as streams_
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url, redacted
 from airflow_kafka_eos.ledger.migrate import current, is_current, read_checked
@@ -218,6 +219,9 @@ class Ledger:
     put_slot_in_doubt = _writes(slots_.put_in_doubt)
     settle_slot = _writes(slots_.settle)
     acquire_lease = _writes(leases.acquire)
+    bind_stream = _writes(streams_.bind)
+    begin_batch = _writes(streams_.begin_batch)
+    set_stream = _writes(streams_.set_stream)
 
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)
@@ -249,6 +253,8 @@ class Ledger:
     decided_states = _reads(slots_.decided_states)
     submitted_times = _reads(slots_.submitted_times)
     clock = _reads(slots_.clock)
+    stream = _reads(streams_.stream_row)
+    streams = _reads(streams_.stream_rows)
 
 
 def _ago(time: timedelta) -> str:

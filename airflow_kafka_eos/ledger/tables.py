@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the revisions is called
-REVISION = "0008"
+REVISION = "0009"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -264,6 +264,48 @@ leases = Table(
     Column("what_sha256", _varchar(64), primary_key=True),
     Column("taken_by", _PEOPLE, nullable=False),
     Column("taken_at", _TIME, nullable=False),
+)
+#: Streaming queries whose micro-batches are loads. A name is bound to one query id, and to the checkpoint that has it,
+#: until a person sets it free; ``decided``: the last batch of that query that is decided to be committed, -1 for none.
+streams = Table(
+    "kafka_eos_streams",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("namespace", _NAME, nullable=False),
+    Column("name", _NAME, nullable=False),
+    Column("query_id", _varchar(64)),
+    Column("checkpoint", _text(), nullable=False),
+    Column("decided", BigInteger, nullable=False),
+    Column("newest_run", Integer, nullable=False),
+    Column("bound_at", _TIME, nullable=False),
+    Column("updated_at", _TIME, nullable=False),
+    UniqueConstraint("namespace", "name", name="uq_kafka_eos_streams_name"),
+)
+#: Runs of a query, in the order in which they were bound. ``identity`` is of the driver.
+stream_runs = Table(
+    "kafka_eos_stream_runs",
+    metadata,
+    Column(
+        "stream_id", _ID, ForeignKey(streams.c.id, name="fk_kafka_eos_stream_runs_stream"), autoincrement=False
+    ),
+    Column("number", Integer, autoincrement=False),
+    Column("identity", _TXN, nullable=False),
+    Column("bound_at", _TIME, nullable=False),
+    PrimaryKeyConstraint("stream_id", "number", name="pk_kafka_eos_stream_runs"),
+    UniqueConstraint("stream_id", "identity", name="uq_kafka_eos_stream_runs_identity"),
+)
+#: With which offsets of its sources a batch was decided (rule: same-range).
+stream_batches = Table(
+    "kafka_eos_stream_batches",
+    metadata,
+    Column(
+        "stream_id", _ID, ForeignKey(streams.c.id, name="fk_kafka_eos_stream_batches_stream"), autoincrement=False
+    ),
+    Column("query_id", _varchar(64)),
+    Column("number", BigInteger, autoincrement=False),
+    Column("offsets_sha256", _varchar(64), nullable=False),
+    Column("decided_at", _TIME, nullable=False),
+    PrimaryKeyConstraint("stream_id", "query_id", "number", name="pk_kafka_eos_stream_batches"),
 )
 
 

@@ -19,6 +19,7 @@ from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
 from tests.mutations.repairs import OF_REPAIRS
 from tests.mutations.standing_still import OF_STANDING_STILL
+from tests.mutations.streaming import OF_STREAMS
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -36,4 +37,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_KEYS,
     *OF_LEASES,
     *OF_CONNECTING,
+    *OF_STREAMS,
 )

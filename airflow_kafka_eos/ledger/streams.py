@@ -1,0 +1,256 @@
+"""Streaming queries: what a name is bound to, which run is the newest, and which batches are decided.
+
+Rules: one-name-one-query, newest-run-begins, batches-in-turn, same-range.
+
+Each function is one database transaction's work. Where a load's row is locked too, it is locked first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from airflow_kafka_eos.errors import InDoubtError, OtherCheckpointError, SupersededError
+from airflow_kafka_eos.ledger import attempts
+from airflow_kafka_eos.ledger import tables as t
+from airflow_kafka_eos.ledger.database import insert_first
+from airflow_kafka_eos.ledger.queries import now
+from airflow_kafka_eos.ledger.rows import AttemptRow, StreamRow, read_row
+from airflow_kafka_eos.load import TransactionNaming, Verdict
+from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
+
+_C = t.streams.c
+
+
+def bind(connection: Connection, batch: MicroBatch, run: StreamRun) -> StreamRow:
+    """Bind the batch's query to its name, and the run as its newest; nothing happens where both are so.
+
+    Attempts of earlier runs can be neither begun nor decided from here on.
+
+    :raises OtherCheckpointError: the name is another query's, or the checkpoint is a copy.
+    :raises SupersededError: a newer run was bound since.
+    """
+    moment = now()
+    row = _locked(connection, batch.namespace, batch.name)
+    if row is None:
+        insert_first(
+            connection,
+            insert(t.streams).values(
+                namespace=batch.namespace, name=batch.name, query_id=None, checkpoint="", decided=-1, newest_run=0,
+                bound_at=moment, updated_at=moment,
+            ),
+        )  # fmt: skip
+        row = _must_lock(connection, batch)
+    if row.query_id is None:
+        b = t.stream_batches.c
+        of_query = select(func.max(b.number)).where(b.stream_id == row.id, b.query_id == batch.query_id)
+        decided = connection.execute(of_query).scalar_one()
+        values = {
+            "query_id": batch.query_id, "checkpoint": run.checkpoint, "decided": -1 if decided is None else decided,
+            "bound_at": moment, "updated_at": moment,
+        }  # fmt: skip
+        connection.execute(update(t.streams).where(_C.id == row.id).values(values))
+        row = _must_lock(connection, batch)
+    _check_bound(row, batch, run)
+    r = t.stream_runs.c
+    known = select(r.number).where(r.stream_id == row.id, r.identity == run.identity)
+    number = connection.execute(known).scalar_one_or_none()
+    if number is None:
+        number = row.newest_run + 1
+        connection.execute(
+            insert(t.stream_runs).values(stream_id=row.id, number=number, identity=run.identity, bound_at=moment)
+        )
+        connection.execute(update(t.streams).where(_C.id == row.id).values(newest_run=number, updated_at=moment))
+        row = _must_lock(connection, batch)
+    _check_newest(row, number, batch)
+    return _row(row)
+
+
+def begin_batch(
+    connection: Connection,
+    batch: MicroBatch,
+    run: StreamRun,
+    *,
+    naming: TransactionNaming,
+    deadline_ms: int,
+    cluster_id: str | None,
+) -> AttemptRow:
+    """Open and submit an attempt of a batch whose turn it is; the decided one of a batch that was decided before.
+
+    Other parameters, and what else it raises, as :func:`.attempts.submit`.
+
+    :raises SupersededError: a newer run has the query.
+    :raises OtherCheckpointError: the batch, or the one before, was decided with other offsets.
+    :raises InDoubtError: the ledger lacks the batch before.
+    """
+    row = attempts.begin(connection, batch.load, run.owner, None)
+    stream = _must_be_newest(connection, batch, run)
+    _check_turn(connection, stream, batch)
+    if row.verdict is Verdict.COMMIT:
+        return row
+    if batch.number <= stream.decided:
+        raise InDoubtError(
+            f"the ledger has batches up to {stream.decided} as decided, and no decision of {batch}",
+            remedy="Nothing is written. Look at what its topics have of it; then `airflow-kafka-eos streams set` says "
+            "which batch is the last one that they have",
+            load=str(batch.load),
+        )
+    return attempts.submit(
+        connection, batch.load, owner=run.owner, naming=naming, deadline_ms=deadline_ms, cluster_id=cluster_id
+    )
+
+
+def note_decided(connection: Connection, batch: MicroBatch, run: StreamRun) -> None:
+    """Count the batch as decided, in the database transaction that decides its load.
+
+    :raises SupersededError: a newer run has the query.
+    :raises InDoubtError: its turn is not now.
+    """
+    stream = _must_be_newest(connection, batch, run)
+    if stream.decided != batch.number - 1:
+        raise _not_its_turn(stream, batch)
+    moment = now()
+    connection.execute(
+        insert(t.stream_batches).values(
+            stream_id=stream.id, query_id=batch.query_id, number=batch.number, offsets_sha256=batch.offsets_sha256,
+            decided_at=moment,
+        )
+    )  # fmt: skip
+    connection.execute(
+        update(t.streams).where(_C.id == stream.id).values(decided=batch.number, updated_at=moment)
+    )
+
+
+def set_stream(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    *,
+    checkpoint: str | None = None,
+    decided: int | None = None,
+    forget_query: bool = False,
+) -> StreamRow | None:
+    """What a person says of a query; None where there is no such query.
+
+    :param checkpoint: where it was moved to.
+    :param decided: the last batch of it that its topics have.
+    :param forget_query: the name is free: the next run binds its query. What was decided stays with the old one's id.
+    """
+    stream = _locked(connection, namespace, name)
+    if stream is None:
+        return None
+    values: dict[str, Any] = {"updated_at": now()}
+    if checkpoint is not None:
+        values["checkpoint"] = checkpoint
+    if decided is not None:
+        values["decided"] = decided
+    if forget_query:
+        values["query_id"] = None
+    connection.execute(update(t.streams).where(_C.id == stream.id).values(values))
+    return stream_row(connection, namespace, name)
+
+
+def stream_row(connection: Connection, namespace: str, name: str) -> StreamRow | None:
+    found = connection.execute(select(t.streams).where(_C.namespace == namespace, _C.name == name)).one_or_none()
+    return None if found is None else _row(found)
+
+
+def stream_rows(connection: Connection, namespace: str | None = None) -> list[StreamRow]:
+    """By namespace and name."""
+    query = select(t.streams).order_by(_C.namespace, _C.name)
+    if namespace is not None:
+        query = query.where(_C.namespace == namespace)
+    return [_row(found) for found in connection.execute(query)]
+
+
+def _row(found: Any) -> StreamRow:
+    return read_row(StreamRow, found)
+
+
+def _locked(connection: Connection, namespace: str, name: str) -> Row[Any] | None:
+    query = select(t.streams).where(_C.namespace == namespace, _C.name == name).with_for_update()
+    return connection.execute(query).one_or_none()
+
+
+def _must_lock(connection: Connection, batch: MicroBatch) -> Row[Any]:
+    found = _locked(connection, batch.namespace, batch.name)
+    if found is None:
+        raise InDoubtError(
+            f"the ledger does not know query {batch.name!r}, which has begun batches in it: it is another one, or was "
+            "restored from a backup",
+            remedy="Nothing is written. Restore a newer one; or start the query again: it asks the brokers then",
+            load=str(batch.load),
+        )
+    return found
+
+
+def _must_be_newest(connection: Connection, batch: MicroBatch, run: StreamRun) -> Row[Any]:
+    """The locked row of the batch's query, whose newest run this is."""
+    stream = _must_lock(connection, batch)
+    _check_bound(stream, batch, run)
+    r = t.stream_runs.c
+    known = select(r.number).where(r.stream_id == stream.id, r.identity == run.identity)
+    _check_newest(stream, connection.execute(known).scalar_one_or_none(), batch)
+    return stream
+
+
+def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
+    if stream.query_id != batch.query_id:
+        raise OtherCheckpointError(
+            f"the query name {batch.name!r} is bound to query {stream.query_id} with checkpoint {stream.checkpoint}, "
+            f"and this is query {batch.query_id} with checkpoint {run.checkpoint}: was the checkpoint deleted, or is "
+            "the name another query's?",
+            remedy="Put the checkpoint back; or give this query a name of its own; or, where it shall take the other's "
+            "place, and its startingOffsets go on where the topics end, run `airflow-kafka-eos streams set` with "
+            "--forget-query",
+            load=str(batch.load),
+        )
+    if stream.checkpoint != run.checkpoint:
+        raise OtherCheckpointError(
+            f"query {batch.name!r} is bound to checkpoint {stream.checkpoint}, and this run's is {run.checkpoint}: a "
+            "copy of it, for both have the same query id",
+            remedy="Run it on the first one; or, where the checkpoint was moved and nobody runs on the first one any "
+            "more, run `airflow-kafka-eos streams set` with --checkpoint",
+            load=str(batch.load),
+        )
+
+
+def _check_newest(stream: Row[Any], number: int | None, batch: MicroBatch) -> None:
+    """Rule: newest-run-begins."""
+    if number != stream.newest_run:
+        raise SupersededError(
+            f"a newer run has query {batch.name!r}: this one is run {number}, the newest is {stream.newest_run}",
+            remedy="Let one driver run a query. This one has to end; nothing of it is visible",
+            load=str(batch.load),
+        )
+
+
+def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> None:
+    """Rules: batches-in-turn, same-range."""
+    if batch.number > stream.decided + 1:
+        raise _not_its_turn(stream, batch)
+    b = t.stream_batches.c
+    numbers = [batch.number - 1, batch.number]
+    query = select(b.number, b.offsets_sha256).where(
+        b.stream_id == stream.id, b.query_id == batch.query_id, b.number.in_(numbers)
+    )
+    decided = {row.number: row.offsets_sha256 for row in connection.execute(query)}
+    for number, found in ((batch.number - 1, batch.before_sha256), (batch.number, batch.offsets_sha256)):
+        if number in decided and decided[number] != found:
+            raise OtherCheckpointError(
+                f"batch {number} of query {batch.name!r} was decided with other offsets than its checkpoint has now: "
+                f"the checkpoint is older than the topics, which have all batches up to {stream.decided}",
+                remedy="Put back the checkpoint as it was last; or start with a new checkpoint, with startingOffsets "
+                "that go on where the topics end, behind `airflow-kafka-eos streams set` with --forget-query",
+                load=str(batch.load),
+            )
+
+
+def _not_its_turn(stream: Row[Any], batch: MicroBatch) -> InDoubtError:
+    return InDoubtError(
+        f"{batch} is not the next one: the ledger has those up to {stream.decided} as decided",
+        remedy="Nothing is decided. If the ledger was restored from a backup, restore a newer one; or look which batch "
+        "is the last one that the topics have, and say so by `airflow-kafka-eos streams set` with --decided",
+        load=str(batch.load),
+    )

@@ -1,0 +1,93 @@
+"""Queries' names, runs and batches in each of the databases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from airflow_kafka_eos.errors import InDoubtError, OtherCheckpointError, SupersededError
+from airflow_kafka_eos.ledger import Ledger, migrate, tables
+from airflow_kafka_eos.ledger import streams as streams_
+from airflow_kafka_eos.ledger.database import Database
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import TransactionNaming, Verdict
+from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
+from tests.ledger.ledger_support import manifest, sql
+
+QUERY, OTHER = str(UUID(int=1)), str(UUID(int=2))
+FIRST, SECOND = StreamRun("/checkpoint", "driver 1"), StreamRun("/checkpoint", "driver 2")
+
+
+def batch(number: int, offsets: str = "") -> MicroBatch:
+    return MicroBatch("team", "clicks", QUERY, number, offsets or f"o{number}", f"o{number - 1}" if number else None)
+
+
+def begin(ledger: Ledger, one: MicroBatch, run: StreamRun = FIRST) -> AttemptRow:
+    ledger.bind_stream(one, run)
+    return ledger.begin_batch(
+        one, run, naming=TransactionNaming.POOLING, deadline_ms=2 * 10**12, cluster_id=None
+    )
+
+
+def decide(ledger: Ledger, one: MicroBatch, number: int, run: StreamRun = FIRST) -> AttemptRow:
+    made = manifest(ledger, number, one.load, full=0)
+    prepared = replace(made, attempt=replace(made.attempt, slot=ledger.attempts(one.load)[-1].slot))
+    ledger.mark_prepared(prepared)
+    return ledger.decide_commit(
+        prepared, decided_by="driver", dual_write=lambda c: streams_.note_decided(c, one, run)
+    )
+
+
+def test_batches_are_decided_in_their_turn(ledger: Ledger) -> None:
+    for number in range(3):
+        row = begin(ledger, batch(number))
+        assert (row.number, row.verdict, row.slot) == (1, None, number)
+        assert decide(ledger, batch(number), 1).verdict is Verdict.COMMIT
+    stream = ledger.stream("team", "clicks")
+    assert stream is not None
+    assert (stream.decided, stream.newest_run, stream.query_id) == (2, 1, QUERY)
+    assert ledger.streams("team") == [stream]
+    assert begin(ledger, batch(2)).verdict is Verdict.COMMIT
+    with pytest.raises(OtherCheckpointError):
+        begin(ledger, batch(2, "others"))
+    with pytest.raises(InDoubtError):
+        begin(ledger, batch(4))
+    assert ledger.load(batch(4).load) is None, "what is refused leaves nothing behind"
+
+
+def test_a_decision_of_an_older_run_is_undone(ledger: Ledger) -> None:
+    begin(ledger, batch(0))
+    ledger.bind_stream(batch(0), SECOND)
+    with pytest.raises(SupersededError):
+        decide(ledger, batch(0), 1)
+    assert ledger.attempts(batch(0).load)[0].is_undecided
+    stream = ledger.stream("team", "clicks")
+    assert stream is not None and stream.decided == -1
+    with pytest.raises(SupersededError):
+        ledger.bind_stream(batch(0), FIRST)
+
+
+def test_a_name_that_was_set_free_knows_its_old_query_again(ledger: Ledger) -> None:
+    begin(ledger, batch(0))
+    decide(ledger, batch(0), 1)
+    other = MicroBatch("team", "clicks", OTHER, 0, "o0")
+    with pytest.raises(OtherCheckpointError):
+        ledger.bind_stream(other, FIRST)
+    ledger.set_stream("team", "clicks", forget_query=True)
+    assert ledger.bind_stream(other, SECOND).decided == -1
+    ledger.set_stream("team", "clicks", forget_query=True)
+    assert ledger.bind_stream(batch(1), StreamRun("/moved", "driver 3")).decided == 0
+    assert ledger.set_stream("team", "none", decided=1) is None
+
+
+def test_a_ledger_of_revision_0008_gets_the_tables(url: str) -> None:
+    for table in (tables.stream_batches, tables.stream_runs, tables.streams):
+        sql(url, f"DROP TABLE {table.name}")
+    sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0008'")
+    tables.streams.create(Database(url).engine)  # where MySQL was cut off
+    migrate.upgrade(url)
+    assert migrate.current(url) == tables.REVISION
+    with Ledger.open(url) as ledger:
+        assert begin(ledger, batch(0)).number == 1
