@@ -36,7 +36,10 @@ The id is part of every transactional id. With a new one
     the topics with the source, and see to it that no load runs again whose records are there;
   - undecided attempts are aborted. What their transactions have open under the old id is not
     ended any more: it holds readers back until its timeout, or until somebody ends it by hand;
-  - decided loads must be finished before.
+  - decided loads must be finished before;
+  - a streaming query begins no batch until `streams set NAME --decided BATCH` has said, behind
+    this, which is the last one that its topics have. One that this ledger has never seen, and whose
+    batch 0 is in its topics, needs a new checkpoint, with startingOffsets behind it.
 Restart Airflow's scheduler and triggerer afterwards, and do not let tasks that began before go on."""
 
 _FORGET_CLUSTER = """\

@@ -10,7 +10,7 @@ import secrets
 from sqlalchemy import Connection, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.ledger import decisions
+from airflow_kafka_eos.ledger import decisions, streams
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import ledger_id, with_undecided
 from airflow_kafka_eos.ledger.rows import RepairState
@@ -26,7 +26,8 @@ _SHOWN = 5
 def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     """Give the ledger another id; the old one and the new one.
 
-    Every undecided attempt is aborted with it: its transactions carry the old id, and are nobody's from here on.
+    Every undecided attempt is aborted with it: its transactions carry the old id, and are nobody's from here on. And no
+    streaming query begins a batch until a person has said which one was its last.
 
     :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
         one that was given up may have transactions open, which nobody could end.
@@ -45,6 +46,7 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
         decisions.make_undecidable(
             connection, row.load, up_to=row.newest_attempt, decided_by=decided_by, reason="the ledger got a new id"
         )
+    streams.forget_decided(connection)
     old, new = ledger_id(connection), secrets.token_hex(5)
     connection.execute(update(t.ledger).values(ledger_id=new))
     return old, new

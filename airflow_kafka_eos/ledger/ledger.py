@@ -220,6 +220,7 @@ class Ledger:
     settle_slot = _writes(slots_.settle)
     acquire_lease = _writes(leases.acquire)
     bind_stream = _writes(streams_.bind)
+    pass_over_batch = _writes(streams_.pass_over)
     begin_batch = _writes(streams_.begin_batch)
     set_stream = _writes(streams_.set_stream)
 

@@ -252,7 +252,8 @@ class StreamRow:
     """A streaming query's name, and what it is bound to.
 
     :param query_id: Spark's; None: a person has set the name free, the next run binds it.
-    :param decided: the last batch of that query that is decided to be committed; -1: none is.
+    :param decided: the last batch of that query that is decided to be committed; -1: none is. None: the ledger was put
+        back, and a person has to say.
     :param newest_run: how many runs were bound; the last of them alone begins batches.
     """
 
@@ -260,7 +261,7 @@ class StreamRow:
     name: str
     query_id: str | None
     checkpoint: str
-    decided: int
+    decided: int | None
     newest_run: int
     bound_at: str
     updated_at: str

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from airflow_kafka_eos.errors import InDoubtError, OtherCheckpointError, SupersededError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, OtherCheckpointError, SupersededError
 from airflow_kafka_eos.ledger import attempts
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.queries import now
+from airflow_kafka_eos.ledger.queries import lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow, StreamRow, read_row
 from airflow_kafka_eos.load import TransactionNaming, Verdict
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 
 _C = t.streams.c
+#: in place of offsets: a person has said that the topics have the batch
+_SAID = ""
 
 
 def bind(connection: Connection, batch: MicroBatch, run: StreamRun) -> StreamRow:
@@ -67,6 +69,25 @@ def bind(connection: Connection, batch: MicroBatch, run: StreamRun) -> StreamRow
     return _row(row)
 
 
+def pass_over(connection: Connection, batch: MicroBatch, run: StreamRun) -> bool:
+    """Whether a person has said that the batch is the last one that the topics have: then nobody writes it.
+
+    From here on it is believed with the offsets of this run only.
+
+    :raises SupersededError: a newer run has the query.
+    :raises OtherCheckpointError: a run before has passed it over with other offsets.
+    """
+    load = lock(connection, batch.load)
+    stream = _must_be_newest(connection, batch, run)
+    if stream.decided != batch.number or (load is not None and load.committed is not None):
+        return False
+    _check_turn(connection, stream, batch)
+    b = t.stream_batches.c
+    it = (b.stream_id == stream.id, b.query_id == batch.query_id, b.number == batch.number)
+    values = {"offsets_sha256": batch.offsets_sha256}
+    return connection.execute(update(t.stream_batches).where(*it).values(values)).rowcount == 1
+
+
 def begin_batch(
     connection: Connection,
     batch: MicroBatch,
@@ -91,9 +112,10 @@ def begin_batch(
         return row
     if batch.number <= stream.decided:
         raise InDoubtError(
-            f"the ledger has batches up to {stream.decided} as decided, and no decision of {batch}",
-            remedy="Nothing is written. Look at what its topics have of it; then `airflow-kafka-eos streams set` says "
-            "which batch is the last one that they have",
+            f"batches up to {stream.decided} are decided, and the ledger has no decision of {batch}: its checkpoint is "
+            "older than what a person has said of the topics",
+            remedy="Nothing is written. Put back the checkpoint as it was last; or look which batch is the last one "
+            "that the topics have, and say so by `airflow-kafka-eos streams set` with --decided",
             load=str(batch.load),
         )
     return attempts.submit(
@@ -111,12 +133,13 @@ def note_decided(connection: Connection, batch: MicroBatch, run: StreamRun) -> N
     if stream.decided != batch.number - 1:
         raise _not_its_turn(stream, batch)
     moment = now()
-    connection.execute(
-        insert(t.stream_batches).values(
-            stream_id=stream.id, query_id=batch.query_id, number=batch.number, offsets_sha256=batch.offsets_sha256,
-            decided_at=moment,
-        )
-    )  # fmt: skip
+    b = t.stream_batches.c
+    it = (b.stream_id == stream.id, b.query_id == batch.query_id, b.number == batch.number)
+    noted = {"offsets_sha256": batch.offsets_sha256, "decided_at": moment}
+    # it is there where a person has said so of it, and then said that it was another one
+    if not connection.execute(update(t.stream_batches).where(*it).values(noted)).rowcount:
+        names = {"stream_id": stream.id, "query_id": batch.query_id, "number": batch.number}
+        connection.execute(insert(t.stream_batches).values(names | noted))
     connection.execute(
         update(t.streams).where(_C.id == stream.id).values(decided=batch.number, updated_at=moment)
     )
@@ -134,8 +157,10 @@ def set_stream(
     """What a person says of a query; None where there is no such query.
 
     :param checkpoint: where it was moved to.
-    :param decided: the last batch of it that its topics have.
+    :param decided: the last batch of it that its topics have; -1: none. Where the ledger does not have it as decided,
+        it is passed over when it is asked for.
     :param forget_query: the name is free: the next run binds its query. What was decided stays with the old one's id.
+    :raises ConfigurationError: ``decided``, and the name is free.
     """
     stream = _locked(connection, namespace, name)
     if stream is None:
@@ -144,11 +169,21 @@ def set_stream(
     if checkpoint is not None:
         values["checkpoint"] = checkpoint
     if decided is not None:
+        _note_said(connection, stream, decided)
         values["decided"] = decided
     if forget_query:
         values["query_id"] = None
     connection.execute(update(t.streams).where(_C.id == stream.id).values(values))
     return stream_row(connection, namespace, name)
+
+
+def forget_decided(connection: Connection) -> None:
+    """Of no query is it known any more which batch was its last one: the ledger was put back, and got a new id.
+
+    What brokers have of batches since is not found under the new id, so a person has to say.
+    """
+    connection.execute(update(t.streams).values(decided=None, updated_at=now()))
+    connection.execute(delete(t.stream_batches))
 
 
 def stream_row(connection: Connection, namespace: str, name: str) -> StreamRow | None:
@@ -171,6 +206,20 @@ def _row(found: Any) -> StreamRow:
 def _locked(connection: Connection, namespace: str, name: str) -> Row[Any] | None:
     query = select(t.streams).where(_C.namespace == namespace, _C.name == name).with_for_update()
     return connection.execute(query).one_or_none()
+
+
+def _note_said(connection: Connection, stream: Row[Any], number: int) -> None:
+    """Note of a batch that the topics have it; nothing happens where it is noted with its offsets."""
+    if stream.query_id is None:
+        raise ConfigurationError(
+            f"query name {stream.name!r} is free: which query's batch {number} is meant is not known",
+            remedy="Start the query, which binds the name, and say it then",
+        )
+    if number >= 0:
+        names = {"stream_id": stream.id, "query_id": stream.query_id, "number": number}
+        insert_first(
+            connection, insert(t.stream_batches).values(names | {"offsets_sha256": _SAID, "decided_at": now()})
+        )
 
 
 def _must_lock(connection: Connection, batch: MicroBatch) -> Row[Any]:
@@ -228,6 +277,14 @@ def _check_newest(stream: Row[Any], number: int | None, batch: MicroBatch) -> No
 
 def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> None:
     """Rules: batches-in-turn, same-range."""
+    if stream.decided is None:
+        raise InDoubtError(
+            f"the ledger got a new id, and does not know which batches of query {batch.name!r} the topics have",
+            remedy="Nothing is written. Look which batch is the last one that they have, and say so by "
+            f"`airflow-kafka-eos streams set` with --decided: -1 for none; {batch.number} passes over the one that the "
+            "query asks for now",
+            load=str(batch.load),
+        )
     if batch.number > stream.decided + 1:
         raise _not_its_turn(stream, batch)
     b = t.stream_batches.c
@@ -237,7 +294,7 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> 
     )
     decided = {row.number: row.offsets_sha256 for row in connection.execute(query)}
     for number, found in ((batch.number - 1, batch.before_sha256), (batch.number, batch.offsets_sha256)):
-        if number in decided and decided[number] != found:
+        if number in decided and decided[number] not in (found, _SAID):
             raise OtherCheckpointError(
                 f"batch {number} of query {batch.name!r} was decided with other offsets than its checkpoint has now: "
                 f"the checkpoint is older than the topics, which have all batches up to {stream.decided}",
@@ -250,7 +307,9 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> 
 def _not_its_turn(stream: Row[Any], batch: MicroBatch) -> InDoubtError:
     return InDoubtError(
         f"{batch} is not the next one: the ledger has those up to {stream.decided} as decided",
-        remedy="Nothing is decided. If the ledger was restored from a backup, restore a newer one; or look which batch "
-        "is the last one that the topics have, and say so by `airflow-kafka-eos streams set` with --decided",
+        remedy="Nothing is written. Does the function of foreachBatch leave out a batch, an empty one for instance? "
+        "It must write each. Was the query another sink's before? Was the ledger restored from a backup? Then restore "
+        "a newer one. Or look which batch is the last one that the topics have, and say so by `airflow-kafka-eos "
+        "streams set` with --decided",
         load=str(batch.load),
     )

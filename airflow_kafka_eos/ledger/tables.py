@@ -266,7 +266,8 @@ leases = Table(
     Column("taken_at", _TIME, nullable=False),
 )
 #: Streaming queries whose micro-batches are loads. A name is bound to one query id, and to the checkpoint that has it,
-#: until a person sets it free; ``decided``: the last batch of that query that is decided to be committed, -1 for none.
+#: until a person sets it free; ``decided``: the last batch of that query that is decided to be committed, -1 for none,
+#: null where only a person can say.
 streams = Table(
     "kafka_eos_streams",
     metadata,
@@ -275,7 +276,7 @@ streams = Table(
     Column("name", _NAME, nullable=False),
     Column("query_id", _varchar(64)),
     Column("checkpoint", _text(), nullable=False),
-    Column("decided", BigInteger, nullable=False),
+    Column("decided", BigInteger),
     Column("newest_run", Integer, nullable=False),
     Column("bound_at", _TIME, nullable=False),
     Column("updated_at", _TIME, nullable=False),
@@ -294,7 +295,8 @@ stream_runs = Table(
     PrimaryKeyConstraint("stream_id", "number", name="pk_kafka_eos_stream_runs"),
     UniqueConstraint("stream_id", "identity", name="uq_kafka_eos_stream_runs_identity"),
 )
-#: With which offsets of its sources a batch was decided (rule: same-range).
+#: With which offsets of its sources a batch was decided (rule: same-range). Empty: a person has said that the topics
+#: have it, and no run has asked for it since.
 stream_batches = Table(
     "kafka_eos_stream_batches",
     metadata,

@@ -3,7 +3,8 @@
 Of the query's folder the files ``metadata``, ``offsets/<batch>`` and ``commits/<batch>`` are read (Spark's
 StreamMetadata, OffsetSeqLog and CommitLog). A batch is planned by its file of offsets, which is written once, before
 the batch; its first two lines are a version and settings of the batch, and each further one is the end of the batch in
-one source.
+one source. A source of files counts there only, ``{"logOffset": 5}``: which files those are is in a log of its own,
+``sources/<source>/<offset>``, or that of several in ``<offset>.compact`` (Spark's FileStreamSourceLog).
 """
 
 from __future__ import annotations
@@ -89,9 +90,41 @@ class Checkpoint:
                 f"the checkpoint {self.location} lacks the offsets of batch {number}",
                 remedy="Put the checkpoint back as it was last",
             )
-        return hashlib.sha256("\n".join(text.splitlines()[2:]).encode()).hexdigest()
+        lines = text.splitlines()
+        if lines[:1] != ["v1"]:
+            raise ConfigurationError(
+                f"this version of Spark writes its offsets in a form that is not known here ({text[:20]!r})",
+                remedy="Set spark.sql.streaming.offsetLog.formatVersion=1, begin with a new checkpoint, or report it",
+            )
+        said = [part for source, end in enumerate(lines[2:]) for part in (end, *self._files_of(source, end))]
+        return hashlib.sha256("\n".join(said).encode()).hexdigest()
 
-    def _numbers(self, folder: str) -> list[int]:
+    def _files_of(self, source: int, end: str) -> list[str]:
+        """The files that a source of files has read last, where it ends so; in any order of theirs the same answer.
+
+        :raises OtherCheckpointError: the source's own log lacks them.
+        """
+        try:
+            offset = json.loads(end)["logOffset"]
+        except (ValueError, TypeError, LookupError):
+            return []
+        if offset < 0:
+            return []  # no file has come yet
+        folder = f"sources/{source}"
+        log = self._read(f"{folder}/{offset}")
+        if log is None:  # of those behind it, the first one that has it is the shortest
+            compact = [name for name in self._numbers(folder, ".compact") if name >= offset]
+            log = self._read(f"{folder}/{compact[0]}.compact") if compact else None
+        entries = [json.loads(line) for line in (log or "").splitlines()[1:]]
+        found = sorted(json.dumps([e["path"], e["timestamp"]]) for e in entries if e["batchId"] == offset)
+        if not found:
+            raise OtherCheckpointError(
+                f"the checkpoint {self.location} lacks the files up to offset {offset} of its source {source}",
+                remedy="Put the checkpoint back as it was last, with its folder sources",
+            )
+        return found
+
+    def _numbers(self, folder: str, suffix: str = "") -> list[int]:
         try:
             if self._files is None:
                 names = os.listdir(Path(self._root, folder))
@@ -103,7 +136,8 @@ class Checkpoint:
             return []
         except Exception as e:
             raise self._error(folder, e) from e
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+        numbers = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+        return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
 
     def _read(self, name: str) -> str | None:
         try:

@@ -37,20 +37,28 @@ _seen: dict[tuple[StreamOptions, str], tuple[float, Checked]] = {}
 
 
 def begin(
-    options: StreamOptions, schema: StructType, environ: Mapping[str, str], *, identity: str | None = None
+    options: StreamOptions,
+    schema: StructType,
+    environ: Mapping[str, str],
+    *,
+    expected: tuple[str | None, int] | None = None,
+    identity: str | None = None,
 ) -> tuple[Begun, AttemptWriter | None]:
-    """Begin the batch that the checkpoint has planned; the writer is None where it is decided already.
+    """Begin the batch that the checkpoint has planned; the writer is None where nothing is to be written.
 
+    :param expected: query id and batch id, where Spark has told them; else tasks compare them.
     :param identity: of the run; None: that of the driver, whatever process of it this is.
-
+    :raises UndecidableError: another batch than the expected one is planned; nothing was begun.
     :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.batches.begin_batch` and
         :func:`airflow_kafka_eos.spark.preflight.check_cluster`.
     """
     check_schema(schema, has_default_topic=bool(dict(options.given).get("topic") or dict(options.given).get("topics")))
     checkpoint = Checkpoint(options.checkpoint)
     batch = checkpoint.planned(options.namespace, options.name)
+    if expected is not None:
+        batch.check_same(expected[0], str(expected[1]))
     run = StreamRun(checkpoint.location, identity or driver_identity(environ))
-    deadline_ms = int(time.time() * 1000) + options.timeout_ms
+    deadline_ms = int(time.time() * 1000) + options.batch_timeout_ms
     settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
     of_run = (batch.namespace, batch.name, batch.query_id, run)
     with session(settings, options.namespace) as opened:
@@ -59,6 +67,8 @@ def begin(
             deadline_s=options.commit_timeout_ms / 1000, first=of_run not in _begun,
         )  # fmt: skip
         _begun.add(of_run)
+        if row is None:
+            return Begun(batch, run, 0), None
         if row.verdict is Verdict.COMMIT:
             return Begun(batch, run, row.number, row.records or 0), None
         ref = AttemptRef(batch.load, opened.ledger.ledger_id, row.number, row.slot)
@@ -89,8 +99,8 @@ def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
     """
     begun, reported = _whole(messages, batch_id)
     if begun.options is None or begun.checked is None:
-        if options.replay is Replay.CHECK:
-            batches.check_replayed(begun.batch, begun.number, begun.committed or 0, sum(m.rows for m in reported))
+        if options.replay is Replay.CHECK and begun.committed is not None:
+            batches.check_replayed(begun.batch, begun.number, begun.committed, sum(m.rows for m in reported))
         return
     settings = begun.options.settings(os.environ)
     manifest = AttemptWriter(begun.options, settings, begun.checked).manifest_of([m.report for m in reported])

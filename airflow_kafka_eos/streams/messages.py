@@ -12,6 +12,8 @@ try:
 except ImportError:  # Spark 3.5
     WriterCommitMessage = object  # type: ignore[misc, assignment]
 
+from pyspark.accumulators import AccumulatorParam
+
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from airflow_kafka_eos.spark.attempt_writer import PartReport
 from airflow_kafka_eos.spark.options import Checked, WriteOptions
@@ -22,7 +24,8 @@ class Begun:
     """A batch as the driver has begun it; what its tasks and its end are told.
 
     :param number: of its attempt.
-    :param committed: records that it was committed with before, where nothing is written; None where it is.
+    :param committed: records that it was committed with before, where nothing is written; None where it is, or where a
+        person has said that the topics have it.
     :param options: of the write; None where nothing is written, as is ``checked``.
     """
 
@@ -49,3 +52,14 @@ class Message(WriterCommitMessage):
     report: PartReport | None
     ran_once: bool
     begun: Begun | None
+
+
+class Reports(AccumulatorParam[list[PartReport]]):
+    """What accepted tasks of ``foreachBatch`` report, beside their results."""
+
+    def zero(self, value: list[PartReport]) -> list[PartReport]:
+        return []
+
+    def addInPlace(self, value1: list[PartReport], value2: list[PartReport]) -> list[PartReport]:
+        value1.extend(value2)
+        return value1

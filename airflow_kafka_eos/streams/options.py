@@ -9,6 +9,7 @@ out of the checkpoint and the ledger. And:
 | ``queryName`` | set by ``.queryName(…)``: the load's name |
 | ``checkpointLocation`` | the folder of the query, always as an option: Spark tells a sink of no other |
 | ``transaction.timeout.ms`` | the hold time: from a batch's first record to its decision; default 900000 |
+| ``batch.timeout.ms`` | from a batch's begin to its last task's first record; no less than the hold time, its default |
 | ``transaction.naming`` | ``pooling`` (default) or ``incrementing`` |
 | ``commit.timeout.ms`` | for so long a commit is waited for, then the query fails; default 120000 |
 | ``stream.replay`` | ``check`` (default): a decided batch that comes again must have as many rows; or ``trust`` |
@@ -27,7 +28,7 @@ from airflow_kafka_eos.spark.options import WriteOptions
 
 _OWN = (
     "queryname", "checkpointlocation", "transaction.naming", "transaction.timeout.ms", "commit.timeout.ms",
-    "stream.replay",
+    "batch.timeout.ms", "stream.replay",
 )  # fmt: skip
 _OF_AN_ATTEMPT = (
     "load.name", "load.key", "load.attempt", "load.slot", "load.repairs", "load.claim", "ledger.id", "manifest.dir",
@@ -57,6 +58,7 @@ class StreamOptions:
     checkpoint: str
     given: tuple[tuple[str, str], ...]
     timeout_ms: int
+    batch_timeout_ms: int
     commit_timeout_ms: int
     naming: TransactionNaming
     replay: Replay
@@ -80,12 +82,21 @@ class StreamOptions:
                 "is missing",
                 "Set it as an option of the query: a sink sees no setting of the session's",
             )
+        timeout_ms = _milliseconds(own, "transaction.timeout.ms", 900_000)
+        batch_timeout_ms = _milliseconds(own, "batch.timeout.ms", timeout_ms)
+        if batch_timeout_ms < timeout_ms:  # maintenance goes by that
+            raise _wrong(
+                "batch.timeout.ms",
+                f"is {batch_timeout_ms}, less than transaction.timeout.ms, {timeout_ms}",
+                "Leave it out, or raise it: it is how long a batch may compute until its last task begins to write",
+            )
         found = cls(
             every.get("load.namespace") or DEFAULT_NAMESPACE,
             own["queryname"],
             own["checkpointlocation"],
             tuple(sorted(every.items())),
-            _milliseconds(own, "transaction.timeout.ms", 900_000),
+            timeout_ms,
+            batch_timeout_ms,
             _milliseconds(own, "commit.timeout.ms", 120_000),
             TransactionNaming.read("the option transaction.naming", own.get("transaction.naming", "pooling")),
             Replay.read("the option stream.replay", own.get("stream.replay", "check")),

@@ -37,8 +37,7 @@ except ImportError:  # Spark 4.0: rows; 3.5 has neither, and uses what is in .fo
     except ImportError:
         _StreamWriter = object  # type: ignore[assignment, misc]
 
-from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.micro_batch import MicroBatch
+from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, Part, PartReport
 from airflow_kafka_eos.spark.datasource import KafkaEosDataSource
 from airflow_kafka_eos.spark.no_retries import check_spark_settings
@@ -136,7 +135,7 @@ class BatchWriter(_StreamWriter):
         """
         context = TaskContext.get()
         assert context is not None
-        check_same_batch(self.begun.batch, context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID))
+        self.begun.batch.check_same(context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID))
         batches = iterator if self.gets_arrow else _record_batches(iterator, self.schema)
         part = Part(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
         rows = 0
@@ -169,20 +168,6 @@ class BatchWriter(_StreamWriter):
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         pass  # see commit: nothing was decided, and the next batch sweeps it
-
-
-def check_same_batch(batch: MicroBatch, query_id: str | None, batch_id: str | None) -> None:
-    """Whether a task is of the batch that was begun; the driver has read that out of the checkpoint. No I/O.
-
-    :param query_id, batch_id: the task's own properties.
-    :raises UndecidableError: it is not: another driver has gone on in the checkpoint.
-    """
-    if (query_id, batch_id) != (batch.query_id, str(batch.number)):
-        raise UndecidableError(
-            f"{batch} was begun, and this task is of batch {batch_id} of query {query_id}",
-            remedy="Does a second driver run the query, or is checkpointLocation another query's? End one of them",
-            load=str(batch.load),
-        )
 
 
 def is_run_once(context: TaskContext, report: PartReport | None) -> bool:

@@ -41,11 +41,20 @@ def test_queries_are_listed(url: str, command: Command) -> None:
 def test_what_a_person_says_of_one(url: str, command: Command) -> None:
     assert command("streams", "set", "none", "--decided", "3", "--yes").code == 2
     assert command("streams", "set", "orders", "--decided", "3").code == 2  # nobody has answered
+    with pytest.raises(SystemExit):
+        command("streams", "set", "orders", "--decided", "-2", "--yes")
+    assert row(url).decided == -1
+    assert command("streams", "set", "orders", "--decided", "3", "--yes").code == 0
+    assert command("streams", "set", "orders", "--decided", "-1", "--yes").code == 0
     assert row(url).decided == -1
     assert command("streams", "set", "orders", "--decided", "3", "--yes").code == 0
     assert command("streams", "set", "orders", "--checkpoint", "file:///new/", "--yes").code == 0
     assert (row(url).decided, row(url).checkpoint, row(url).query_id) == (3, "/new", FIRST)
     assert "free" in command("streams", "set", "orders", "--forget-query", "--yes").out
+    assert command("streams", "set", "orders", "--decided", "3", "--yes").code == 2
     with Ledger.open(url) as ledger:
         bound = ledger.bind_stream(MicroBatch("airflow", "orders", SECOND, 0, "o"), StreamRun("/third", "driver"))
     assert (bound.query_id, bound.checkpoint, bound.decided) == (SECOND, "/third", -1)
+    assert command("ledger", "new-id", "--yes").code == 0
+    assert row(url).decided is None
+    assert "last batch 7" in command("streams", "set", "orders", "--decided", "7", "--yes").out

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from airflow_kafka_eos.errors import InDoubtError, OtherCheckpointError, SupersededError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, OtherCheckpointError, SupersededError
 from airflow_kafka_eos.ledger import Ledger, migrate, tables
 from airflow_kafka_eos.ledger import streams as streams_
 from airflow_kafka_eos.ledger.database import Database
@@ -80,6 +80,49 @@ def test_a_name_that_was_set_free_knows_its_old_query_again(ledger: Ledger) -> N
     ledger.set_stream("team", "clicks", forget_query=True)
     assert ledger.bind_stream(batch(1), StreamRun("/moved", "driver 3")).decided == 0
     assert ledger.set_stream("team", "none", decided=1) is None
+    ledger.set_stream("team", "clicks", forget_query=True)
+    with pytest.raises(ConfigurationError, match="is free"):
+        ledger.set_stream("team", "clicks", decided=1)
+
+
+def test_what_a_person_says_of_a_query(ledger: Ledger) -> None:
+    for number in range(2):
+        begin(ledger, batch(number))
+        decide(ledger, batch(number), 1)
+    assert not ledger.pass_over_batch(batch(1), FIRST), "the ledger has decided that one itself"
+    ledger.set_stream("team", "clicks", decided=3)
+    assert not ledger.pass_over_batch(batch(2), FIRST)
+    with pytest.raises(InDoubtError, match="older than what a person has said"):
+        begin(ledger, batch(2))
+    assert ledger.pass_over_batch(batch(3), FIRST)
+    assert ledger.pass_over_batch(batch(3), FIRST)
+    with pytest.raises(OtherCheckpointError):
+        ledger.pass_over_batch(batch(3, "others"), FIRST)
+    ledger.bind_stream(batch(3), SECOND)
+    with pytest.raises(SupersededError):
+        ledger.pass_over_batch(batch(3), FIRST)
+    ledger.set_stream("team", "clicks", decided=1)
+    for number in (2, 3):
+        begin(ledger, batch(number), SECOND)
+        decide(ledger, batch(number), 1, SECOND)
+
+
+def test_behind_a_new_id_a_person_says_which_batch_was_the_last(ledger: Ledger) -> None:
+    begin(ledger, batch(0))
+    decide(ledger, batch(0), 1)
+    ledger.record_committed(batch(0).load, 1)
+    ledger.new_id(decided_by="test")
+    stream = ledger.stream("team", "clicks")
+    assert stream is not None and stream.decided is None
+    for number in range(3):
+        with pytest.raises(InDoubtError, match="does not know which batches"):
+            begin(ledger, batch(number))
+    ledger.set_stream("team", "clicks", decided=-1)
+    assert begin(ledger, batch(0)).verdict is Verdict.COMMIT, "what is decided is never written again"
+    with pytest.raises(InDoubtError):
+        begin(ledger, batch(1))
+    ledger.set_stream("team", "clicks", decided=0)
+    assert begin(ledger, batch(1)).verdict is None
 
 
 def test_a_ledger_of_revision_0008_gets_the_tables(url: str) -> None:

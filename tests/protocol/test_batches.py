@@ -9,11 +9,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import update
 
-from airflow_kafka_eos.errors import InDoubtError, OtherCheckpointError, SupersededError, UndecidableError
+from airflow_kafka_eos.errors import (
+    InDoubtError,
+    OtherCheckpointError,
+    OtherClusterError,
+    SupersededError,
+    UndecidableError,
+)
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
@@ -51,13 +61,20 @@ class Query:
             (before or f"to {number - 1}") if number else None,
         )
 
-    def begin(self, batch: MicroBatch, run: StreamRun = FIRST) -> AttemptRow:
+    def begin(self, batch: MicroBatch, run: StreamRun = FIRST, **more: Any) -> AttemptRow:
+        row = self.ask(batch, run, **more)
+        assert row is not None
+        return row
+
+    def ask(
+        self, batch: MicroBatch, run: StreamRun = FIRST, *, writers_have_s: float = 600, **more: Any
+    ) -> AttemptRow | None:
         return batches.begin_batch(
             self.world.session,
             batch,
             run,
-            naming=TransactionNaming.INCREMENTING,
-            deadline_ms=int(time.time() * 1000) + 600_000,
+            **{"naming": TransactionNaming.INCREMENTING} | more,
+            deadline_ms=int((time.time() + writers_have_s) * 1000),
             deadline_s=30,
         )
 
@@ -204,6 +221,78 @@ def test_a_batch_is_begun_in_its_turn_only(query: Query) -> None:
     with pytest.raises(InDoubtError, match="is not the next one: the ledger has those up to 0"):
         query.begin(query.batch(2))
     assert query.world.session.ledger.state(query.batch(2).load) is None
+    manifest = query.write(query.begin(query.batch(1)), ["b"])
+    query.world.session.ledger.set_stream("test", query.name, decided=1)  # somebody who did not stop it first
+    with pytest.raises(InDoubtError, match="is not the next one"):
+        query.decide(query.batch(1), manifest)
+    assert query.world.visible() == ["a"]
+
+
+def test_an_older_run_ends_nothing_of_the_newer_one(query: Query) -> None:
+    query.load(query.batch(0), ["a"])
+    manifest = query.write(query.begin(query.batch(1), SECOND), ["b"])
+    for number in (0, 1, 2):
+        with pytest.raises(SupersededError):
+            query.begin(query.batch(number), FIRST, first=False)
+    query.decide(query.batch(1), manifest, SECOND)
+    assert query.world.visible() == ["a", "b"]
+
+
+def test_a_run_that_hangs_behind_its_look_ends_nothing_of_its_successor(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, value in enumerate("ab"):
+        query.load(query.batch(number), [value])
+    look, manifests = batches.check_cluster, []
+
+    def hangs(*given: Any) -> None:
+        monkeypatch.setattr(batches, "check_cluster", look)
+        manifests.append(query.write(query.begin(query.batch(2), SECOND), ["c"]))
+
+    monkeypatch.setattr(batches, "check_cluster", hangs)
+    with pytest.raises(SupersededError):
+        query.begin(query.batch(1), FIRST, first=False)
+    query.decide(query.batch(2), manifests[0], SECOND)
+    assert query.world.visible() == ["a", "b", "c"]
+
+
+def test_a_batch_that_a_person_knows_of_is_passed_over(query: Query) -> None:
+    """Behind a ledger that was put back: the topics have batch 1, and it does not."""
+    query.load(query.batch(0), ["a"])
+    ledger = query.world.session.ledger
+    query.write(query.begin(query.batch(1)), ["a dead driver's"])
+    ledger.set_stream("test", query.name, decided=1)
+    assert query.ask(query.batch(1), SECOND) is None
+    nothing_open(query)
+    assert query.ask(query.batch(1), SECOND) is None, "until Spark has noted it as done"
+    with pytest.raises(OtherCheckpointError, match=r"batch 1 of .* was decided with other offsets"):
+        query.ask(query.batch(1, "further than before"), SECOND)
+    query.load(query.batch(2), ["c"], run=SECOND)
+    assert query.world.visible() == ["a", "c"]
+
+
+def test_what_a_person_has_said_of_a_query_can_be_taken_back(query: Query) -> None:
+    query.load(query.batch(0), ["a"])
+    ledger = query.world.session.ledger
+    ledger.set_stream("test", query.name, decided=2)
+    with pytest.raises(InDoubtError, match="older than what a person has said"):
+        query.begin(query.batch(1))
+    ledger.set_stream("test", query.name, decided=1)
+    assert query.ask(query.batch(1)) is None
+    ledger.set_stream("test", query.name, decided=0)
+    query.load(query.batch(1), ["b"])
+    query.load(query.batch(2), ["c"])
+    assert query.world.visible() == ["a", "b", "c"]
+
+
+def test_what_was_given_up_is_ended_and_a_decided_batch_is_not(query: Query) -> None:
+    batch = query.batch(0)
+    query.write(row := query.begin(batch), ["a"])
+    assert batches.abort_batch(query.world.session, reference(query.world.session, row), FIRST)
+    nothing_open(query)
+    query.decide(batch, query.write(row := query.begin(batch), ["a"]))
+    assert not batches.abort_batch(query.world.session, reference(query.world.session, row), FIRST)
+    assert query.world.visible() == ["a"]
 
 
 def test_a_checkpoint_that_was_put_back_is_found_out(query: Query) -> None:
@@ -217,6 +306,19 @@ def test_a_checkpoint_that_was_put_back_is_found_out(query: Query) -> None:
         query.begin(query.batch(3, before="further than before"), SECOND)
     query.load(query.batch(3), ["d"], run=SECOND)
     assert query.world.visible() == ["a", "b", "c", "d"]
+
+
+def test_a_batch_is_begun_in_the_cluster_of_the_one_before_only(query: Query) -> None:
+    batch = query.batch(0)
+    row = query.begin(batch)
+    ledger = query.world.session.ledger
+    elsewhere = update(tables.attempts).where(tables.attempts.c.submitted_by == row.submitted_by)
+    ledger.database.write(lambda connection: connection.execute(elsewhere.values(cluster_id="another")))
+    with pytest.raises(OtherClusterError):
+        query.begin(batch)
+    assert ledger.attempts(batch.load)[0].is_undecided, "it may be at work there"
+    ledger.forget_cluster("another")
+    query.load(batch, ["a"])
 
 
 def test_maintenance_beside_a_query_at_work_ends_nothing_of_it(query: Query) -> None:
@@ -235,7 +337,10 @@ def test_maintenance_ends_what_a_dead_driver_has_left_once_its_hold_time_is_over
     row = query.begin(batch)
     query.write(row, ["a"])
     assert row.writers_until is not None
-    now = datetime.fromisoformat(row.writers_until)
+    assert row.submitted_at is not None
+    until, began = (datetime.fromisoformat(at) for at in (row.writers_until, row.submitted_at))
+    # one that is begun at the end of that has all of its hold time
+    now = until + (until - began)
     assert not is_abandoned(row, now - timedelta(seconds=1), timedelta(0))
     assert choose([row], [], now, DAY) == {batch.load: 1}
     clean(query.world.session, {batch.load: 1}, by="maintenance", quiet_s=0, deadline_s=30)
@@ -252,6 +357,22 @@ def test_an_authors_load_of_the_same_name_is_left_to_its_run(query: Query) -> No
     world.decide(manifest)
     world.commit()
     assert query.world.visible() == ["a", "authors"]
+
+
+def test_a_load_whose_key_looks_like_a_batchs_is_its_authors(query: Query) -> None:
+    load = LoadIdentity("test", query.name, f"{query.query_id}-7")
+    world = replace(query.world, load=load)
+    manifest = world.prepare(["authors"])
+    (row,) = world.session.ledger.attempts(load)
+    row = replace(row, writers_until="2026-01-01T00:00:00+00:00")
+    assert not is_abandoned(row, datetime.now().astimezone(), DAY), "however long ago its writers' deadline was"
+    query.load(query.batch(0), ["a"])
+    other = replace(query, query_id=str(UUID(int=next(_numbers) + 10**6)))
+    query.world.session.ledger.set_stream("test", query.name, forget_query=True)
+    other.load(other.batch(0), ["b"], run=SECOND)
+    world.decide(manifest)
+    world.commit()
+    assert query.world.visible() == ["a", "authors", "b"]
 
 
 def test_maintenance_behind_a_dead_driver_rolls_forward_what_is_decided(
@@ -300,6 +421,28 @@ def test_a_ledger_that_was_put_back_begins_no_batch_that_it_has_forgotten(own: Q
     with pytest.raises(InDoubtError, match="is not the next one"):
         before.begin(before.batch(3), SECOND)
     assert own.world.visible() == ["a", "b", "c"]
+
+
+def test_behind_a_new_id_a_person_says_which_batches_are_there(own: Query, tmp_path: Path) -> None:
+    own.load(own.batch(0), ["a"])
+    before = restored(own, tmp_path)
+    own.load(own.batch(1), ["b"])
+    with pytest.raises(InDoubtError, match="broker shows committed transactions") as refused:
+        before.begin(before.batch(1), SECOND)
+    assert "streams set" in refused.value.remedy
+    ledger = before.world.session.ledger
+    ledger.set_stream("test", own.name, decided=1)  # too early: what was put back is not known to be all
+    ledger.new_id(decided_by="test")
+    session = before.world.session
+    coordinator = Coordinator(session.partitions.wire, namespace="test", ledger_id=ledger.ledger_id)
+    before = replace(before, world=replace(before.world, session=replace(session, coordinator=coordinator)))
+    for number in (0, 1, 2):
+        with pytest.raises(InDoubtError, match="does not know which batches"):
+            before.begin(before.batch(number), SECOND)
+    ledger.set_stream("test", own.name, decided=1)
+    assert before.ask(before.batch(1), SECOND) is None
+    before.load(before.batch(2), ["c"], run=SECOND)
+    assert before.world.visible() == ["a", "b", "c"]
 
 
 def test_a_ledger_that_was_put_back_while_the_query_runs_decides_nothing_twice(own: Query, tmp_path: Path) -> None:

@@ -43,6 +43,42 @@ def test_a_batch_is_known_by_where_it_ends_whenever_it_was_planned(folder: Path)
     assert digests[0] == digests[1] != digests[2]
 
 
+def files(folder: Path, name: str, *entries: tuple[str, int]) -> None:
+    """A log of a source of files; of each its path and offset."""
+    lines = [json.dumps({"path": path, "timestamp": 1, "batchId": offset}) for path, offset in entries]
+    (folder / "sources" / "0").mkdir(parents=True, exist_ok=True)
+    (folder / "sources" / "0" / name).write_text("\n".join(["v1", *lines]))
+
+
+def test_a_source_of_files_is_known_by_its_files(folder: Path) -> None:
+    def digest() -> str:
+        return Checkpoint(str(folder)).planned("n", "q").offsets_sha256
+
+    plan(folder, 0, '{"logOffset":3}')
+    with pytest.raises(OtherCheckpointError, match="lacks the files up to offset 3 of its source 0"):
+        digest()
+    files(folder, "3", ("a", 3), ("b", 3))
+    first = digest()
+    files(folder, "3", ("b", 3), ("a", 3))
+    assert digest() == first
+    files(folder, "3", ("a", 3), ("c", 3))
+    assert digest() != first
+    # Spark puts several of its logs into one, and removes them later
+    (folder / "sources" / "0" / "3").unlink()
+    files(folder, "9.compact", ("older", 2), ("a", 3), ("b", 3), ("newer", 4))
+    files(folder, "19.compact")
+    files(folder, "2.compact", ("older", 2))
+    assert digest() == first
+    plan(folder, 0, '{"logOffset":-1}')  # no file has come yet
+    assert digest() != first
+
+
+def test_offsets_in_another_form_are_refused(folder: Path) -> None:
+    (folder / "offsets" / "0").write_text('v2\n{}\n{"0":"5"}')
+    with pytest.raises(ConfigurationError, match="a form that is not known here"):
+        Checkpoint(str(folder)).planned("n", "q")
+
+
 def test_what_is_no_checkpoint_of_a_query_at_work(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(OtherCheckpointError, match="no batch of it is planned"):
         Checkpoint(str(folder)).planned("n", "q")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.streams.foreach import exactly_once
 from airflow_kafka_eos.streams.source import KafkaEosStreams
@@ -111,14 +114,23 @@ class Query:
         for file in (self.folder / "checkpoint" / "commits").glob(f"*{batch}*"):
             file.unlink()
 
+    @property
+    def slots(self) -> list[int]:
+        """That were ever used."""
+        with Ledger.open(self.ledger_url) as ledger:
+            return [slot.number for slot in ledger.slots(NAMESPACE, self.name)]
+
+    def nothing_open(self) -> None:
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": self.kafka.bootstrap_servers})
+        with connect(settings, self.ledger_url, NAMESPACE) as session:
+            wait_until(lambda: session.coordinator.list_open(session.id_prefix) == [], "the end of what was open")
+
     def values(self) -> list[str]:
         return committed_values(self.kafka.bootstrap_servers, self.topic, 2)
 
     def is_all(self, batches: int) -> bool:
         """Each row of so many batches is there once, and nothing is open."""
-        settings = KafkaSettings.from_mapping({"bootstrap.servers": self.kafka.bootstrap_servers})
-        with connect(settings, self.ledger_url, NAMESPACE) as session:
-            wait_until(lambda: session.coordinator.list_open(session.id_prefix) == [], "the end of what was open")
+        self.nothing_open()
         return self.values() == [f"v{n:03}" for n in range(batches * ROWS)]
 
 
@@ -142,8 +154,17 @@ def test_batches_come_on_and_one_slot_is_used_again(query: Query) -> None:
     with Ledger.open(query.ledger_url) as ledger:
         row = ledger.stream(NAMESPACE, query.name)
         assert row is not None and (row.decided, row.newest_run) == (2, 1)
-        slots = ledger.slots(NAMESPACE, query.name)
-    assert [slot.number for slot in slots] == [0], "by these settings no task is run twice, so the slot is free at once"
+    assert query.slots == [0], "by these settings no task is run twice, so the slot is free at once"
+
+
+def test_a_slot_rests_where_spark_may_run_a_stage_again(query: Query) -> None:
+    SparkSession.builder.config("spark.stage.maxConsecutiveAttempts", "4").getOrCreate()
+    try:
+        query.run()
+    finally:
+        SparkSession.builder.config("spark.stage.maxConsecutiveAttempts", "1").getOrCreate()
+    assert query.is_all(2)
+    assert query.slots == [0, 1]
 
 
 def test_a_batch_that_comes_again_is_told_as_done(query: Query) -> None:
@@ -200,6 +221,54 @@ def test_a_task_that_fails_once_is_run_again_and_its_rows_are_there_once(query: 
     query.run(lambda rows: rows.select(fails_once("value").alias("value")))
     assert Path(mark).exists()
     assert query.is_all(2)
+    assert query.slots == [0, 1], "the first run of that task may still write"
+
+
+def test_what_a_batch_has_written_that_fails_is_ended_at_once(query: Query) -> None:
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def fails(value: str) -> str:
+        if value in ("v005", "v025"):
+            time.sleep(4)  # the other task has written by then
+            raise ValueError("for good")
+        return value
+
+    with pytest.raises(StreamingQueryException, match="for good"):
+        query.run(lambda rows: rows.repartition(2).select(fails("value").alias("value")))
+    query.nothing_open()
+    with Ledger.open(query.ledger_url) as ledger:
+        (load,) = [one.load for one in ledger.loads(NAMESPACE) if one.load.name == query.name]
+        (row,) = ledger.attempts(load)
+    assert row.verdict is Verdict.ABORT
+    query.run()
+    assert query.is_all(2)
+
+
+def test_a_checkpoint_that_was_put_back_is_found_out_where_its_source_is_files(query: Query) -> None:
+    """The offsets of such a source only count: with other files they are the same."""
+    query.run()
+    shutil.copytree(query.folder / "checkpoint", query.folder / "backup")
+    query.file(2)
+    query.run()
+    shutil.rmtree(query.folder / "checkpoint")
+    (query.folder / "backup").rename(query.folder / "checkpoint")
+    (query.folder / "source" / "2.txt").unlink()
+    query.file(3)
+    with pytest.raises(StreamingQueryException, match=r"batch 2 of .* was decided with other offsets"):
+        query.run()
+    assert not (query.folder / "checkpoint" / "commits" / "2").exists()
+    assert query.is_all(3)
+
+
+def test_a_batch_that_a_person_knows_of_is_passed_over(query: Query) -> None:
+    query.run()
+    query.file(2)
+    with Ledger.open(query.ledger_url) as ledger:
+        ledger.set_stream(NAMESPACE, query.name, decided=2)
+    query.run()
+    assert query.is_all(2)
+    assert (query.folder / "checkpoint" / "commits" / "2").exists()
 
 
 def test_foreach_batch(query: Query) -> None:
@@ -219,6 +288,81 @@ def test_foreach_batch(query: Query) -> None:
     assert query.is_all(3)
 
 
+def test_foreach_batch_takes_one_frame_under_a_name(query: Query) -> None:
+    writers = [exactly_once(queryName=query.name, **query.options) for _ in range(2)]
+
+    def each(batch_df: DataFrame, batch_id: int) -> None:
+        for write in writers:
+            write(batch_df, batch_id)
+
+    with pytest.raises(StreamingQueryException, match=r"a frame of batch 0 of query .* was handed over before"):
+        query.run(each=each)
+    assert not (query.folder / "checkpoint" / "commits" / "0").exists()
+    writers.pop()
+    query.run(each=each)
+    assert query.is_all(2)
+
+
+def test_foreach_batch_with_a_name_for_each_frame(query: Query) -> None:
+    others = [exactly_once(queryName=f"{query.name} {n}", **query.options) for n in range(2)]
+
+    def each(batch_df: DataFrame, batch_id: int) -> None:
+        batch_df.persist()
+        for n, write in enumerate(others):
+            write(batch_df.where(f"substring(value, 4, 1) % 2 = {n}"), batch_id)
+
+    query.run(each=each)
+    query.forget(1)
+    query.run(each=each)
+    assert query.is_all(2)
+
+
+def test_foreach_batch_that_leaves_out_a_batch_is_told(query: Query) -> None:
+    write = exactly_once(queryName=query.name, **query.options)
+
+    def each(batch_df: DataFrame, batch_id: int) -> None:
+        if batch_id:
+            write(batch_df, batch_id)
+
+    with pytest.raises(StreamingQueryException, match=r"batch 1 of query .* is not the next one") as refused:
+        query.run(each=each)
+    assert "Does the function of foreachBatch leave out a batch" in str(refused.value)
+    assert query.values() == []
+
+
+def test_foreach_batch_whose_commit_fails_ends_what_it_has_written(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = exactly_once(queryName=query.name, **query.options)
+
+    def fails(*given: Any, **more: Any) -> None:
+        assert [entry for entry in given[1].entries if entry.transaction is not None]
+        raise OSError("before the decision")
+
+    with monkeypatch.context() as patch, pytest.raises(StreamingQueryException, match="before the decision"):
+        patch.setattr(batches, "record_prepared", fails)
+        query.run(each=write)
+    query.nothing_open()
+    query.run(each=write)
+    assert query.is_all(2)
+
+
+def test_foreach_batch_with_the_name_of_a_query_at_work_leaves_that_alone(query: Query, tmp_path: Path) -> None:
+    query.run()
+    copied = exactly_once(queryName=query.name, **query.options)
+    other = replace(query, folder=tmp_path / "other")
+    other.folder.mkdir()
+    other.file(2)
+    with pytest.raises(StreamingQueryException, match="and Spark runs batch 0 of query"):
+        other.run(each=copied)
+    with Ledger.open(query.ledger_url) as ledger:
+        row = ledger.stream(NAMESPACE, query.name)
+    assert row is not None and row.newest_run == 1
+    query.file(2)
+    query.run()
+    assert query.is_all(3)
+
+
 def test_foreach_batch_with_another_querys_checkpoint_writes_nothing(query: Query, tmp_path: Path) -> None:
     query.run()
     others: dict[str, Any] = query.options
@@ -226,6 +370,6 @@ def test_foreach_batch_with_another_querys_checkpoint_writes_nothing(query: Quer
     query.folder = tmp_path / "other"
     query.folder.mkdir()
     query.file(2)
-    with pytest.raises(StreamingQueryException, match=r"is not the next one|was begun, and this task is of"):
+    with pytest.raises(StreamingQueryException, match="and Spark runs batch"):
         query.run(each=write)
     assert len(query.values()) == 2 * ROWS

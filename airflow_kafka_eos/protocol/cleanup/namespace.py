@@ -16,7 +16,7 @@ from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedErro
 from airflow_kafka_eos.kafka.admin.list_permissions import why_ledgers_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.micro_batch import batch_of
+from airflow_kafka_eos.micro_batch import is_of_a_query
 from airflow_kafka_eos.naming import parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP
@@ -147,11 +147,12 @@ def is_repaired(repairs: Iterable[RepairRow], now: datetime, abandoned_after: ti
 def is_abandoned(row: AttemptRow, now: datetime, abandoned_after: timedelta) -> bool:
     """Whether nobody goes on with an undecided attempt, as far as time tells. No I/O.
 
-    That of a streaming query's batch once its hold time is over: a driver that lives has decided it by then, or loses
-    the batch, and writes it anew.
+    That of a streaming query's batch once its writers' time has passed twice: a transaction that was begun at the end
+    of it has no hold time left then, for that is no longer (:mod:`airflow_kafka_eos.streams.options`).
     """
-    if row.writers_until is not None and batch_of(row.load) is not None:
-        return now >= datetime.fromisoformat(row.writers_until)
+    if row.writers_until and row.submitted_at and is_of_a_query(row.load, row.submitted_by):
+        until = datetime.fromisoformat(row.writers_until)
+        return now >= until + (until - datetime.fromisoformat(row.submitted_at))
     return now - last_sign(row) >= abandoned_after
 
 

@@ -19,7 +19,7 @@ from airflow_kafka_eos.ledger import streams
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of
+from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of, is_of_a_query
 from airflow_kafka_eos.protocol.cleanup.sweep import SweepReport, finish, sweep
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_known, check_not_restored
@@ -45,25 +45,31 @@ def begin_batch(
     deadline_ms: int,
     deadline_s: float,
     first: bool = True,
-) -> AttemptRow:
+) -> AttemptRow | None:
     """Open an attempt of a batch, behind the sweep of what is left of earlier ones; or roll a decided batch forward.
 
     :param deadline_ms: milliseconds since the epoch: no writer of it begins a transaction after that.
     :param deadline_s: seconds that rolling forward may take.
-    :param first: False: this run has begun a batch before, and was bound by that. What brokers may know, and the ledger
-        does not, is then asked where it counts, behind what was prepared.
-    :returns: undecided: it is to be written. Decided to be committed: it is, and nothing is written again.
+    :param first: False: this run has begun a batch before. What brokers may know, and the ledger does not, is then
+        asked where it counts, behind what was prepared.
+    :returns: undecided: it is to be written. Decided to be committed: it is, and nothing is written again. None: a
+        person has said that the topics have it.
     :raises OtherCheckpointError, SupersededError, InDoubtError: see :mod:`airflow_kafka_eos.ledger.streams`; nothing
         was written.
     :raises InDoubtError: brokers know more of it than the ledger; or what was decided needs a person.
     """
     load, by = batch.load, run.owner
-    if first:
-        session.ledger.bind_stream(batch, run)
+    # each time, before anything is ended: a driver that hung for an hour has a successor
+    session.ledger.bind_stream(batch, run)
     check_cluster(session, session.ledger.attempts(load))
     sweep_earlier(session, batch, by=by, deadline_s=deadline_s)
     if first:
         check_not_restored(session, load)
+    if session.ledger.pass_over_batch(batch, run):
+        log.warning("%s is passed over: a person has said that its topics have it", batch)
+        if known := session.ledger.attempts(load):
+            _swept(session, load, up_to=known[-1].number, by=by)
+        return None
     if naming is TransactionNaming.POOLING:
         sweep_free_slots(session, load, by)
     row = session.ledger.begin_batch(
@@ -81,16 +87,23 @@ def begin_batch(
 def sweep_earlier(session: Session, batch: MicroBatch, *, by: str, deadline_s: float) -> None:
     """End what attempts of other batches of the query's name have left open, and roll forward what is decided.
 
-    Only for the newest run: then nobody is at work on any of them (rule: newest-run-begins). There are none but behind
-    a run that died, or a batch that failed.
+    Only for a run that was the newest just now: then nobody is at work on any of them (rule: newest-run-begins). There
+    are none but behind a run that died, or a batch that failed. A successor that was bound since may be at work on a
+    later batch, so undecided ones of those are left alone: the batch's own begin has them in its turn.
     """
     every = session.ledger.unfinished(batch.namespace)
     # an author's loads may have the same name, and are their runs' own
-    rows = [row for row in every if row.load.name == batch.name and batch_of(row.load) is not None]
+    rows = [row for row in every if row.load.name == batch.name and is_of_a_query(row.load, row.submitted_by)]
     for load, found in groupby(rows, lambda row: row.load):
         left = list(found)
-        if load != batch.load or all(row.verdict is not None for row in left):
+        if all(row.verdict is not None for row in left) or _is_before(load, batch):
             _sweep_one(session, load, left, by, deadline_s)
+
+
+def _is_before(load: LoadIdentity, batch: MicroBatch) -> bool:
+    """Whether it is an earlier batch of the query, or one of another query that had the name."""
+    of = batch_of(load)
+    return of is None or of[0] != batch.query_id or of[1] < batch.number
 
 
 def _sweep_one(session: Session, load: LoadIdentity, left: list[AttemptRow], by: str, deadline_s: float) -> None:
@@ -169,9 +182,10 @@ def check_replayed(batch: MicroBatch, number: int, committed: int, rows: int) ->
         raise UndecidableError(
             f"the batch was committed with {committed} records, and now its sources give {rows} rows for the very "
             "same offsets",
-            remedy="Nothing is written. The source does not give the same rows again, or the query was changed under "
-            "its checkpoint. Readers have the batch as it was committed; to go on with that, start the query with "
-            "the option stream.replay=trust",
+            remedy="Nothing is written. Was an older checkpoint put back, and do the offsets of its source not say "
+            "which rows they are? Put back the last one. Else the source does not give the same rows again, or the "
+            "query was changed under its checkpoint: put that right. With the option stream.replay=trust the query "
+            "goes on, and what of these rows readers do not have is never written",
             load=str(batch.load),
             attempt=number,
         )
