@@ -30,6 +30,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, V
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from airflow_kafka_eos.protocol.cleanup.namespace import choose, clean, find, is_abandoned
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.protocol.stages.begin import reference
@@ -243,10 +244,10 @@ def test_a_run_that_hangs_behind_its_look_ends_nothing_of_its_successor(
 ) -> None:
     for number, value in enumerate("ab"):
         query.load(query.batch(number), [value])
-    look, manifests = batches.check_cluster, []
+    manifests: list[Manifest] = []
 
     def hangs(*given: Any) -> None:
-        monkeypatch.setattr(batches, "check_cluster", look)
+        monkeypatch.setattr(batches, "check_cluster", check_cluster)
         manifests.append(query.write(query.begin(query.batch(2), SECOND), ["c"]))
 
     monkeypatch.setattr(batches, "check_cluster", hangs)

@@ -45,6 +45,12 @@ class Place:
 
     def run(self, batches: int, *, kill: str = "", **given: Any) -> subprocess.CompletedProcess[str]:
         """A driver, until so many batches of the query are done, or it dies."""
+        process = self.start(batches, kill=kill, **given)
+        out, err = process.communicate(timeout=1200)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def start(self, batches: int, *, kill: str = "", **given: Any) -> subprocess.Popen[str]:
+        """The same, at work."""
         spec = {
             "checkpoint": str(self.checkpoint),
             "topic": self.topic,
@@ -52,14 +58,13 @@ class Place:
             "batches": batches,
         } | given
         killed = {"STREAMS_KILL": kill, "STREAMS_KILLED": str(self.folder / f"killed {kill.replace('/', ' ')}")}
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.streams.query", json.dumps(spec)],
             cwd=REPOSITORY,
             env=os.environ | spark_environment() | self.environ | (killed if kill else {}),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=1200,
-            check=False,
         )
 
     def values(self) -> list[str]:

@@ -5,8 +5,11 @@ The rows are those of Spark's own source, and the count is confluent-kafka's.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.postgresql import PostgreSQL
 from tests.streams.conftest import NAME, NAMESPACE, Place
 from tests.streams.killing import EVERY
 from tests.streams.query import ROWS
@@ -31,3 +34,35 @@ def test_killed_at_each_step_of_a_batch(place: Place) -> None:
         row = session.ledger.stream(NAMESPACE, NAME)
         assert row is not None
         assert (row.decided, row.newest_run) == (count - 1, len(EVERY) + 1)
+
+
+@pytest.mark.parametrize("two_phase", ["required", "off"])
+def test_killed_with_a_ledger_in_postgresql(place: Place, postgresql: PostgreSQL, two_phase: str) -> None:
+    postgresql.run(f"CREATE DATABASE streams_{two_phase} TEMPLATE template_ledger")
+    place = replace(place, ledger_url=postgresql.url(f"streams_{two_phase}"))
+    options = {"transaction.two.phase.commit": two_phase}
+    for batch, step in enumerate(("before the decision", "between two EndTxn"), 1):
+        died = place.run(batch + 2, kill=f"{step}/{batch}", options=options)
+        assert died.returncode == -9, f"{step}: {died.stdout} {died.stderr}"
+    went_on = place.run(4, options=options)
+    assert went_on.returncode == 0, went_on.stdout + went_on.stderr
+    place.check_exactly(4)
+
+
+def test_of_two_drivers_on_one_checkpoint_the_second_goes_on(place: Place) -> None:
+    first = place.start(1000)
+    assert first.stdout is not None
+    try:
+        for line in first.stdout:
+            if line.startswith("done 1 "):
+                break
+        second = place.run(6)
+        assert second.returncode == 0, second.stdout + second.stderr
+        out, err = first.communicate(timeout=300)
+        # by Spark's own look at the offsets log, or by ours
+        assert first.returncode == 1, out + err
+        assert "failed" in out
+    finally:
+        first.kill()
+        first.wait()
+    place.check_exactly(6)

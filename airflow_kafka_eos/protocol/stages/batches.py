@@ -60,12 +60,12 @@ def begin_batch(
     """
     load, by = batch.load, run.owner
     # each time, before anything is ended: a driver that hung for an hour has a successor
-    session.ledger.bind_stream(batch, run)
+    bound = session.ledger.bind_stream(batch, run)
     check_cluster(session, session.ledger.attempts(load))
     sweep_earlier(session, batch, by=by, deadline_s=deadline_s)
     if first:
         check_not_restored(session, load)
-    if session.ledger.pass_over_batch(batch, run):
+    if bound.decided == batch.number and session.ledger.pass_over_batch(batch, run):
         log.warning("%s is passed over: a person has said that its topics have it", batch)
         if known := session.ledger.attempts(load):
             _swept(session, load, up_to=known[-1].number, by=by)
