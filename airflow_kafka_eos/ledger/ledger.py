@@ -217,7 +217,7 @@ class Ledger:
     close_repairs = _writes(repairs_.close)
     note_slot_checked = _writes(slots_.note_checked)
     put_slot_in_doubt = _writes(slots_.put_in_doubt)
-    settle_slot = _writes(slots_.settle)
+    settle_slot = _writes(streams_.settle_slot)
     acquire_lease = _writes(leases.acquire)
     bind_stream = _writes(streams_.bind)
     pass_over_batch = _writes(streams_.pass_over)

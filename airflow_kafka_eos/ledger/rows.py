@@ -253,7 +253,7 @@ class StreamRow:
 
     :param query_id: Spark's; None: a person has set the name free, the next run binds it.
     :param decided: the last batch of that query that is decided to be committed; -1: none is. None: the ledger was put
-        back, and a person has to say.
+        back, or a slot was in doubt, and a person has to say.
     :param newest_run: how many runs were bound; the last of them alone begins batches.
     """
 

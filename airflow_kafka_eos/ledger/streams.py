@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, OtherCheckpointError, SupersededError
-from airflow_kafka_eos.ledger import attempts
+from airflow_kafka_eos.ledger import attempts, slots
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.queries import lock, now
@@ -186,6 +186,19 @@ def forget_decided(connection: Connection) -> None:
     connection.execute(delete(t.stream_batches))
 
 
+def settle_slot(connection: Connection, namespace: str, name: str, number: int) -> bool:
+    """See :func:`.slots.settle`.
+
+    What it showed may have been a batch that the ledger has forgotten, and from here on nobody looks there any more: a
+    person has to say which batch of the query was the last.
+    """
+    settled = slots.settle(connection, namespace, name, number)
+    if settled:
+        values = {"decided": None, "updated_at": now()}
+        connection.execute(update(t.streams).where(_C.namespace == namespace, _C.name == name).values(values))
+    return settled
+
+
 def stream_row(connection: Connection, namespace: str, name: str) -> StreamRow | None:
     found = connection.execute(select(t.streams).where(_C.namespace == namespace, _C.name == name)).one_or_none()
     return None if found is None else _row(found)
@@ -279,7 +292,8 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> 
     """Rules: batches-in-turn, same-range."""
     if stream.decided is None:
         raise InDoubtError(
-            f"the ledger got a new id, and does not know which batches of query {batch.name!r} the topics have",
+            f"the ledger got a new id, or a slot of query {batch.name!r} was in doubt: it does not know which batches "
+            "the topics have",
             remedy="Nothing is written. Look which batch is the last one that they have, and say so by "
             f"`airflow-kafka-eos streams set` with --decided: -1 for none; {batch.number} passes over the one that the "
             "query asks for now",

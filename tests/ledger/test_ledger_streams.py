@@ -125,6 +125,19 @@ def test_behind_a_new_id_a_person_says_which_batch_was_the_last(ledger: Ledger) 
     assert begin(ledger, batch(1)).verdict is None
 
 
+def test_behind_a_slot_in_doubt_a_person_says_which_batch_was_the_last(ledger: Ledger) -> None:
+    begin(ledger, batch(0))
+    decide(ledger, batch(0), 1)
+    ledger.put_slot_in_doubt("team", "clicks", 0, "committed, and not decided")
+    with pytest.raises(InDoubtError, match="doubt"):
+        begin(ledger, batch(1))
+    assert ledger.settle_slot("team", "clicks", 0)
+    with pytest.raises(InDoubtError, match="does not know which batches"):
+        begin(ledger, batch(1))
+    ledger.set_stream("team", "clicks", decided=1)
+    assert ledger.pass_over_batch(batch(1), FIRST)
+
+
 def test_a_ledger_of_revision_0008_gets_the_tables(url: str) -> None:
     for table in (tables.stream_batches, tables.stream_runs, tables.streams):
         sql(url, f"DROP TABLE {table.name}")

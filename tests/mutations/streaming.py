@@ -339,4 +339,13 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "    return socket.gethostname()[:120]\n",
         ("tests/streams/test_connections.py::test_a_driver_is_one_in_all_of_its_processes_and_no_other",),
     ),
+    Mutation(
+        "batches-in-turn",
+        "settled-without-a-word",
+        "behind a slot in doubt a person says which batch was the last",
+        _LEDGER,
+        "    if settled:\n",
+        "    if not settled:\n",
+        (f"{_LEDGER_TESTS}test_behind_a_slot_in_doubt_a_person_says_which_batch_was_the_last",),
+    ),
 )
