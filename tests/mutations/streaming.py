@@ -63,7 +63,7 @@ OF_STREAMS: tuple[Mutation, ...] = (
         _STAGE,
         "    if row.verdict is Verdict.COMMIT:\n        _roll_forward(session, load, deadline_s)\n",
         "    if row.verdict is Verdict.COMMIT:\n",
-        (f"{_TESTS}test_a_decided_batch_is_rolled_forward_and_never_written_again",),
+        (f"{_TESTS}test_a_batch_that_is_decided_behind_the_sweep_is_rolled_forward",),
     ),
     Mutation(
         "same-range",

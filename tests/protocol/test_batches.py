@@ -143,6 +143,25 @@ def test_a_decided_batch_is_rolled_forward_and_never_written_again(
     assert query.world.visible() == ["a", "b", "c"]
 
 
+def test_a_batch_that_is_decided_behind_the_sweep_is_rolled_forward(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same driver, whose query was stopped and started again while its commit was under way."""
+    batch, sweep_earlier = query.batch(0), batches.sweep_earlier
+    manifest = query.write(query.begin(batch), ["a"])
+
+    def decided_behind_it(*given: Any, **more: Any) -> None:
+        sweep_earlier(*given, **more)
+        with monkeypatch.context() as patch, pytest.raises(Died):
+            patch.setattr(batches, "commit", died)
+            query.decide(batch, manifest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "sweep_earlier", decided_behind_it)
+        assert query.begin(batch).verdict is Verdict.COMMIT
+    assert query.world.visible() == ["a"]
+
+
 def test_done_is_said_behind_the_decision_only(query: Query) -> None:
     batch = query.batch(0)
     query.decide(batch, query.write(query.begin(batch), ["a"]))
