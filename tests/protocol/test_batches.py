@@ -33,7 +33,7 @@ from airflow_kafka_eos.protocol.cleanup.namespace import choose, clean, find, is
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages import batches
-from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World
 
@@ -443,10 +443,17 @@ def test_a_ledger_that_was_put_back_begins_no_batch_that_it_has_forgotten(own: Q
     assert own.world.visible() == ["a", "b", "c"]
 
 
-def test_behind_a_new_id_a_person_says_which_batches_are_there(own: Query, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacks", ["the batch", "its decision"])
+def test_behind_a_new_id_a_person_says_which_batches_are_there(own: Query, tmp_path: Path, lacks: str) -> None:
     own.load(own.batch(0), ["a"])
-    before = restored(own, tmp_path)
-    own.load(own.batch(1), ["b"])
+    if lacks == "the batch":
+        before = restored(own, tmp_path)
+        own.load(own.batch(1), ["b"])
+    else:
+        manifest = own.write(own.begin(own.batch(1)), ["b"])
+        record_prepared(own.world.session, manifest, writers_left=True)
+        before = restored(own, tmp_path)
+        own.decide(own.batch(1), manifest)
     with pytest.raises(InDoubtError, match="broker shows committed transactions") as refused:
         before.begin(before.batch(1), SECOND)
     assert "streams set" in refused.value.remedy
