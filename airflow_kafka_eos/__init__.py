@@ -6,17 +6,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.argument_groups import Checks, Transactions
+    from airflow_kafka_eos.cursor import Cursor
     from airflow_kafka_eos.decorator import exactly_once_load
     from airflow_kafka_eos.operators.own_submitter import Submit
+    from airflow_kafka_eos.sources import DeltaVersions, KafkaOffsets, Watermark
     from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Checks", "ExactlyOnceLoad", "Submit", "Transactions", "__version__", "exactly_once_load"]
+__all__ = [
+    "Checks",
+    "Cursor",
+    "DeltaVersions",
+    "ExactlyOnceLoad",
+    "KafkaOffsets",
+    "Submit",
+    "Transactions",
+    "Watermark",
+    "__version__",
+    "exactly_once_load",
+]
 _MODULES = {
     "Checks": "argument_groups",
+    "Cursor": "cursor",
+    "DeltaVersions": "sources",
     "ExactlyOnceLoad": "task_group",
+    "KafkaOffsets": "sources",
     "Submit": "operators.own_submitter",
     "Transactions": "argument_groups",
+    "Watermark": "sources",
     "exactly_once_load": "decorator",
 }
 

@@ -49,11 +49,17 @@ class DecoratedLoad:
         :raises ConfigurationError: the function does not take them.
         """
         session = () if self._arguments.get("engine") == Engine.ARROW else (None,)
+        of_cursor = {} if self._arguments.get("cursor") is None else {"since": None, "until": None}
+        if taken := sorted(of_cursor.keys() & job_arguments.keys()):
+            raise ConfigurationError(
+                f"{self.function.__name__}() is given {taken[0]}, which comes of its cursor",
+                remedy=f"Leave it out; or give Cursor(since=…, until=…) for a range by name, not {taken[0]} here",
+            )
         try:
-            inspect.signature(self.function).bind(*session, **job_arguments)
+            inspect.signature(self.function).bind(*session, **job_arguments, **of_cursor)
         except TypeError as e:
             raise ConfigurationError(
-                f"{self.function.__name__}() is called with {sorted(job_arguments)}: {e}",
+                f"{self.function.__name__}() is called with {sorted([*job_arguments, *of_cursor])}: {e}",
                 remedy="Let its first parameter be the Spark session, which you do not pass, and name all others"
                 if session
                 else "Name all of its parameters; with engine='arrow' there is no Spark session",

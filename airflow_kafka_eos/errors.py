@@ -30,8 +30,9 @@
         │   └── LedgerNotReadyError  there is no ledger in it, or one that is not upgraded yet
         ├── StorageUnavailableError  the object store with the manifests did not answer
         ├── StreamError              the stream of rows that prepare reads (engine="arrow") ended in an error
-        ├── StoppedError             prepare (engine="arrow") was told to stop
-        └── NotFinishedError         the deadline passed while waiting for markers, readers or a sweep
+        ├── SourceUnavailableError   what says where a cursor's range ends did not answer
+        ├── StoppedError             prepare was told to stop, while it wrote here or waited for an application
+        └── NotFinishedError         the deadline passed while waiting for markers, readers, a sweep or an application
 
 Every error says what to do next, and carries the ids it knows as attributes, so that a log line at night
 names the load, the attempt and the transactional id.
@@ -66,6 +67,7 @@ __all__ = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "SourceUnavailableError",
     "StoppedError",
     "StorageUnavailableError",
     "StreamError",
@@ -268,12 +270,18 @@ class StreamError(TransientError):
     """The stream of rows that prepare reads in its own process ended in an error: nothing of it is visible."""
 
 
+class SourceUnavailableError(TransientError):
+    """What says where the range of a cursor ends did not answer; nothing was read."""
+
+
 class StoppedError(TransientError):
-    """prepare was told to stop while it wrote in its own process, and has ended what it had written."""
+    """prepare was told to stop: while it wrote in its own process, and has ended what it had written; or while it
+    waited for an application elsewhere, which goes on.
+    """
 
 
 class NotFinishedError(TransientError):
-    """A wait (for markers, for readers, for a quiet period) passed its deadline."""
+    """A wait (for markers, readers, a quiet period) passed its deadline, or cannot look at what it waits for."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:

@@ -15,6 +15,7 @@ EXTRAS = {
     "aws_msk_iam_sasl_signer": "msk",
     "confluent_kafka": "confluent",
     "cryptography": "keystores",
+    "deltalake": "delta",
     "fastavro": "formats",
     "google.auth": "google",
     "sqlalchemy": "ledger",

@@ -212,6 +212,15 @@ def dump_given_up(attempt: AttemptRef, reason: str) -> str:
     return _text(document)
 
 
+def is_given_up(text: str) -> bool:
+    """Whether that is what :func:`dump_given_up` writes; what is no JSON is not."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "given_up" in document
+
+
 def _attempt_document(attempt: AttemptRef) -> dict[str, Any]:
     own: dict[str, Any] = {"ledger_id": attempt.ledger_id, "number": attempt.attempt, "slot": attempt.slot}
     if attempt.repairs:

@@ -46,6 +46,11 @@ class MappedLoads:
                 f"partial() was given item={arguments['item']!r}: all loads would have that name",
                 remedy="Map it: expand_kwargs([{'item': …, …}])",
             )
+        if arguments.get("cursor") is not None:
+            raise ConfigurationError(
+                "partial() was given a cursor: all loads would share it, and each range would go to one of them",
+                remedy="Write an ExactlyOnceLoad for each, in a loop: each load name has a cursor of its own",
+            )
         self.group_id = group_id
         self._shared = dict(arguments)
         self._make = make

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import TaskGroup, XComArg
 
     from airflow_kafka_eos.argument_groups import Checks, Transactions
+    from airflow_kafka_eos.cursor import Cursor
     from airflow_kafka_eos.operators.own_submitter import Submit
 
 
@@ -69,6 +70,7 @@ class SharedArguments(GroupArguments, total=False):
     asset_events: bool
     asset_server: str | None
     spark_args: Mapping[str, Any] | None
+    cursor: Cursor | None
     engine: EngineText
     max_batch_bytes: int
     submit: Submit | None

@@ -110,6 +110,8 @@ class ExactlyOnceLoad(TaskGroup):
         has written to (docs/assets.md). False: ``outlets`` alone.
     :param asset_server: one ``host:port`` or a name of the cluster; None: the connection's first bootstrap server.
     :param spark_args: further keyword arguments of SparkSubmitOperator, such as ``conf`` or ``driver_memory``.
+    :param cursor: the load reads on from where the last one of its name ended:
+        :class:`~airflow_kafka_eos.cursor.Cursor`. The job gets ``since`` and ``until``.
     :param engine: ``spark``, the default: prepare is a spark-submit. ``arrow``: the job runs in the worker, is called
         as ``function(**job_args)``, and returns what has the Arrow C stream protocol (docs/arrow-engine.md).
     :param max_batch_bytes: engine ``arrow``: a batch of that stream above it fails prepare; default 256 MiB.
@@ -129,6 +131,11 @@ class ExactlyOnceLoad(TaskGroup):
             check_spark_args(spark_args)
         check_no_spark(given)
         check_mapping("default_args", given.get("default_args", {}))
+        if given.get("item") is not None and given.get("cursor") is not None:
+            raise ConfigurationError(
+                "item=… with a cursor: all map indexes would share the cursor, and each range would go to one of them",
+                remedy="Write an ExactlyOnceLoad for each, in a loop: each load name has a cursor of its own",
+            )
         outlets = given.get("outlets", ())
         check_assets("outlets", outlets)
         spark_conn_id = given.get("spark_conn_id", SparkSubmitHook.default_conn_name)

@@ -1,7 +1,8 @@
 """What runs in the triggerer.
 
-The triggers of cleanup and loaded: each repeats a poll of the protocol, in a thread of its own. And a callback for
-Airflow's DeadlineAlert: which loads are not done yet, and what became of them.
+The triggers of cleanup and loaded: each repeats a poll of the protocol, in a thread of its own. That of prepare, which
+looks whether an application that runs elsewhere is over. And a callback for Airflow's DeadlineAlert: which loads are
+not done yet, and what became of them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
+    ConfigurationError,
     InDoubtError,
     OtherLedgerError,
     TerminalError,
@@ -25,6 +28,13 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import UNENDED, LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.operators.application_watch import (
+    MOST_FAILED,
+    ApplicationWatch,
+    status_by_spark_submit,
+)
+from airflow_kafka_eos.operators.submitting import manifest_store
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
@@ -37,6 +47,8 @@ log = logging.getLogger(__name__)
 _TOLD = 20
 #: The event's status where the triggerer has another ledger than the sensor.
 OTHER_LEDGER = "other ledger"
+#: The event's status where an application is over; any other one hands the waiting back.
+OVER = "over"
 
 
 class PollingTrigger(BaseTrigger):
@@ -181,6 +193,86 @@ class LoadedTrigger(PollingTrigger):
         from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll
 
         return VisiblePoll(self.load_identity)
+
+
+class ApplicationTrigger(BaseTrigger):
+    """Waits until an application that runs elsewhere is over (:mod:`.operators.application_watch`).
+
+    Carries names, connection ids and ids only. It judges nothing: the worker takes over what was left. Where it cannot
+    look (the triggerer does not see that folder, has not that library, the platform has never answered it), it hands
+    the waiting back, and the worker waits. A triggerer that is restarted begins to look anew.
+
+    :param manifest_dir: as the author gave it, rendered.
+    :param application: its id on the platform.
+    :param platform: arguments of a SparkSubmitOperator that can ask the platform.
+    :param poll_s: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        load_name: str,
+        load_key: str,
+        ledger_id: str,
+        attempt: int,
+        manifest_dir: str | None,
+        application: str,
+        platform: dict[str, Any],
+        poll_s: float,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ref = AttemptRef(LoadIdentity(namespace, load_name, load_key), ledger_id, attempt)
+        self.manifest_dir = manifest_dir
+        self.application = application
+        self.platform = platform
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        load = self.ref.load
+        own = {name: getattr(self, name) for name in ("manifest_dir", "application", "platform", "poll_s")}
+        of_load = {"namespace": load.namespace, "load_name": load.name, "load_key": load.key}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            **of_load,
+            "ledger_id": self.ref.ledger_id,
+            "attempt": self.ref.attempt,
+            **own,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        # a thread for each look: stores and platforms block, and the connections are asked for from there
+        told = ""
+        try:
+            watch = await sync_to_async(self._watch, thread_sensitive=False)()
+            look = sync_to_async(watch.look, thread_sensitive=False)
+            while (waits := await look()) is not None:
+                if waits != told:  # once: it may stay so for hours
+                    self.log.info("waits: %s", waits)
+                    told = waits
+                if watch.never_answered >= MOST_FAILED:  # it may answer the worker
+                    yield TriggerEvent({"status": "cannot look", "error": waits})  # type: ignore[no-untyped-call]
+                    return
+                await asyncio.sleep(self.poll_s)
+        except Exception as e:  # whatever a library raises here that a worker may have no trouble with
+            yield TriggerEvent({"status": "cannot look", "error": f"{type(e).__name__}: {e}"})  # type: ignore[no-untyped-call]
+            return
+        yield TriggerEvent({"status": OVER, "lost": watch.lost})  # type: ignore[no-untyped-call]
+
+    def _watch(self) -> ApplicationWatch:
+        """
+        :raises ConfigurationError: what prepare has noted is not here: it is another folder.
+        """
+        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+        store = manifest_store(self.manifest_dir)
+        if store.submitted(self.ref) is None:
+            raise ConfigurationError(
+                f"the triggerer does not see what prepare has noted in {self.manifest_dir!r}",
+                remedy="Mount that folder on the triggerer's hosts too, or use an object store",
+                **self.ref.ids,
+            )
+        asks = SparkSubmitOperator(task_id="status", durable=False, **self.platform)
+        return ApplicationWatch(store, self.ref, self.application, status_by_spark_submit(asks))
 
 
 async def report_unfinished_loads(

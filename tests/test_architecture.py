@@ -28,7 +28,7 @@ ALLOWED = {
     "airflow": {
         *("operators", "sensors", "triggers", "hooks", "task_group", "lineage", "mapped", "decorator", "config"),
         *("plugin", "sandbox", "cli", "misplaced", "signatures", "dag_bundle", "bundled_dags", "kafka_connection"),
-        "stats",
+        *("stats", "sources"),
         "airflow_kafka_eos.spark.airflow_here",  # once somebody else has imported it
     },
     "kafka": {"kafka", "sandbox"},
@@ -36,10 +36,10 @@ ALLOWED = {
     "confluent_kafka": {"kafka", "spark", "sandbox", "testing"},
     # the hook makes a URL out of a connection, which quotes the password
     # the last two ask Airflow's own database
-    "sqlalchemy": {"ledger", "hooks", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
+    "sqlalchemy": {"ledger", "hooks", "sources", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
     "alembic": {"ledger"},
     "pyspark": {"spark", "streams", "airflow_kafka_eos.testing.rows"},
-    "pyarrow": {"kafka", "spark", "arrow", "streams", "airflow_kafka_eos.testing.rows"},
+    "pyarrow": {"kafka", "spark", "sources", "arrow", "streams", "airflow_kafka_eos.testing.rows"},
     "numpy": {"arrow", "kafka", "spark"},
     "pandas": {"sandbox"},
 }
@@ -48,7 +48,7 @@ ALLOWED = {
 HEAVY = {"alembic", "confluent_kafka", "kafka", "numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 PARSED = (
     *("airflow_kafka_eos", "get_provider_info", "task_group", "mapped", "decorator", "config", "generation"),
-    *("arguments", "argument_groups", "misplaced", "signatures"),
+    *("arguments", "argument_groups", "misplaced", "signatures", "cursor", "sources"),
     *("operators", "sensors", "triggers", "hooks", "lineage", "stats"),
 )
 

@@ -33,6 +33,7 @@ PINNED = [
     "RegistryUnavailableError",
     "SandboxError",
     "SchemaRefusedError",
+    "SourceUnavailableError",
     "StoppedError",
     "StorageUnavailableError",
     "StreamError",

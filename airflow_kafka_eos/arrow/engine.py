@@ -20,6 +20,7 @@ from airflow_kafka_eos.arrow.stream import Bounds, batches, pieces, reader_of
 from airflow_kafka_eos.arrow.values import shape
 from airflow_kafka_eos.errors import StoppedError
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, Part, PartReport, check_claim, identities
+from airflow_kafka_eos.spark.chosen_range import without_until
 from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
 from airflow_kafka_eos.spark.pace import Pace
 from airflow_kafka_eos.spark.preflight import check_cluster
@@ -52,7 +53,7 @@ def prepare(
     spec: ApplicationSpec,
     settings: KafkaSettings,
     store: ManifestStore,
-    job: Callable[[], Any],
+    job: Callable[..., Any],
     *,
     bounds: Bounds,
     stop: threading.Event,
@@ -63,7 +64,7 @@ def prepare(
 
     :param spec: what to write, as which attempt.
     :param store: of claims and manifests.
-    :param job: the author's function, bound to its arguments.
+    :param job: the author's function, bound to its arguments; of a load with a cursor it gets since and until here.
     :param stop: set by whoever wants this to end; it is looked at between two batches.
     :param say: prints a line.
     :param registry: of schemas, for the formats ``confluent-*``.
@@ -104,7 +105,7 @@ def _write(
     spec: ApplicationSpec,
     settings: KafkaSettings,
     store: ManifestStore,
-    job: Callable[[], Any],
+    job: Callable[..., Any],
     bounds: Bounds,
     check_stop: Callable[[], None],
     read: _Read,
@@ -113,7 +114,7 @@ def _write(
 ) -> None:
     options, name = replace(spec.options, tasks=1), spec.job or ""
     checked = check_cluster(settings, options)
-    reader = reader_of(job(), name)
+    reader = reader_of(without_until(job(**(spec.range or {})), spec, store), name)
     columns = shape(
         reader.schema,
         spec.value_format,

@@ -71,6 +71,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     from airflow_kafka_eos import __version__
     from airflow_kafka_eos.cli import (
         cleanup,
+        cursors,
         doctor,
         examples,
         ids,
@@ -82,14 +83,25 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     from airflow_kafka_eos.cli.terminal import EXPLAINED
 
-    every = argparse.ArgumentParser(
+    every = _Parser(
         prog=prog, description="Spark to Kafka, exactly once, from Airflow.", epilog=EXPLAINED
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, transactions, streams, cleanup, ids, ledger, doctor, examples, local):
+    for group in (loads, cursors, transactions, streams, cleanup, ids, ledger, doctor, examples, local):
         group.add_to(commands)
     return every
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes a name that begins with one dash for the name that it is: Kafka allows it in topics, transactional and
+    cluster ids, and who copies one from a table knows nothing of ``--``. No option of ours begins so but ``-h``.
+    """
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        if arg_string.startswith("-") and not arg_string.startswith(("--", "-h")):
+            return None  # no option
+        return super()._parse_optional(arg_string)
 
 
 def _check_encoding(argv: list[str]) -> None:

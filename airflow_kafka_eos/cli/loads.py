@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos import position
 from airflow_kafka_eos.cli.durations import text_of, whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
 from airflow_kafka_eos.cli.target import add_cluster, add_namespace, known_load, load_of, open_session
@@ -27,7 +28,7 @@ from airflow_kafka_eos.load import LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow
+    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RangeRow, RepairRow, TransactionRow
     from airflow_kafka_eos.protocol.session import Session
 
 #: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
@@ -112,11 +113,12 @@ def _show(arguments: argparse.Namespace) -> int:
             "attempts": [_attempt(a) for a in attempts],
             "transactions": [_transaction(a.number, t) for a in attempts for t in ledger.transactions(load, a.number)],
             "repairs": [_repair(r) for r in ledger.repairs(load)],
+            "ranges": [_range(r) for r in ledger.ranges(load)],
         }
         _say_which(ledger)
     _warn([shown["load"]])
     if show(arguments, shown, _for_people(shown["load"])):
-        for title in ("attempts", "transactions", "repairs"):
+        for title in ("attempts", "transactions", "repairs", "ranges"):
             if shown[title]:
                 print(f"\n{title}\n{as_table(shown[title])}")
         if pruned := [str(a.number) for a in attempts if a.pruned_at is not None]:
@@ -228,6 +230,16 @@ def _transaction(attempt: int, row: TransactionRow) -> dict[str, Any]:
         "topic_partitions": len(row.writes),
         "records": row.records,
         "outcome": row.outcome,
+    }
+
+
+def _range(row: RangeRow) -> dict[str, Any]:
+    return {
+        "attempt": row.attempt,
+        "since": position.dump(row.since),
+        "until": None if row.until is None else position.dump(row.until),
+        "named": row.is_named,
+        "taken_at": row.taken_at,
     }
 
 

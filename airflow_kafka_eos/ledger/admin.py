@@ -10,9 +10,9 @@ import secrets
 from sqlalchemy import Connection, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.ledger import decisions, streams
+from airflow_kafka_eos.ledger import cursors, decisions, streams
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.queries import ledger_id, with_undecided
+from airflow_kafka_eos.ledger.queries import ledger_id, now, with_undecided
 from airflow_kafka_eos.ledger.rows import RepairState
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.transaction import FINAL, Outcome
@@ -26,8 +26,10 @@ _SHOWN = 5
 def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     """Give the ledger another id; the old one and the new one.
 
-    Every undecided attempt is aborted with it: its transactions carry the old id, and are nobody's from here on. And no
-    streaming query begins a batch until a person has said which one was its last.
+    Every undecided attempt is aborted with it: its transactions carry the old id, and are nobody's from here on. Every
+    cursor is in doubt from here on, and so is one that the ledger does not have: behind a backup, loads have moved or
+    made it that this ledger does not know (rule: cursor-in-doubt-stops). And no streaming query begins a batch until a
+    person has said which one was its last.
 
     :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
         one that was given up may have transactions open, which nobody could end.
@@ -48,7 +50,9 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
         )
     streams.forget_decided(connection)
     old, new = ledger_id(connection), secrets.token_hex(5)
-    connection.execute(update(t.ledger).values(ledger_id=new))
+    why = "if it was restored from a backup, loads that it does not know have read on since"
+    cursors.doubt_all(connection, f"the ledger's id was changed by {decided_by}: {why}")
+    connection.execute(update(t.ledger).values(ledger_id=new, id_changed_at=now()))
     return old, new
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.ledger import cursors
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.decisions import abort_undecided, why_undecidable
@@ -191,6 +192,9 @@ def record_swept(connection: Connection, load: LoadIdentity, number: int) -> Att
     # an application that never said how it ended may have writers anywhere, and ids that nobody knows
     quarantine = given_up or not attempt.is_prepared or attempt.writers_left is not False
     release(connection, locked.attempt_id(number), quarantine=quarantine)
+    if attempt.verdict is Verdict.COMMIT:
+        # who has looked while it was open, and would set the cursor, has to look again (rule: cursor-in-doubt-stops)
+        cursors.note_over(connection, locked)
     return _set(connection, locked, attempt, closed_at=now())
 
 

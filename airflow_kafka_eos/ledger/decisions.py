@@ -18,6 +18,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.ledger import cursors
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now, slices
 from airflow_kafka_eos.ledger.repairs import end_open
@@ -53,6 +54,7 @@ def decide_commit(
     :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
         attempt is decided.
     :raises NotFinishedError: the lock came after ``not_after``; decide anew.
+    :raises UndecidableError: and where its range is not what the cursor says by now: :func:`.cursors.advance`.
     """
     locked = must_lock(connection, ref.load)
     attempt = locked.attempt(ref.attempt)
@@ -78,6 +80,8 @@ def decide_commit(
         raise _undecidable(
             ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
         )
+    # rule: cursor-moves-with-the-decision
+    cursors.advance(connection, locked, attempt, decided_by)
     move(connection, locked, LoadState.COMMITTING, reason="")
     if dual_write is not None:
         dual_write(connection)
@@ -287,6 +291,7 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     if locked.row.state is LoadState.COMMITTED:
         return attempt
     move(connection, locked, LoadState.COMMITTED, reason="")
+    cursors.note_over(connection, locked)
     moment = now()
     connection.execute(update(t.attempts).where(t.attempts.c.id == attempt_id).values(closed_at=moment))
     _empty_mapping(connection, attempt_id)
@@ -364,6 +369,7 @@ def record_given_up(connection: Connection, load: LoadIdentity, *, by: str, reas
     # whoever completes what stands in KIP-939's table must not complete this
     _empty_mapping(connection, attempt_id)
     end_open(connection, attempt_id, "the load is given up")
+    cursors.give_up(connection, locked, by)
 
 
 def _committing(connection: Connection, load: LoadIdentity, number: int) -> tuple[Locked, int, AttemptRow]:

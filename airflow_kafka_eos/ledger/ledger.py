@@ -21,6 +21,9 @@ from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, OtherLedgerError
 from airflow_kafka_eos.ledger import admin, decisions, leases, pruning, queries
 from airflow_kafka_eos.ledger import attempts as attempts_
+from airflow_kafka_eos.ledger import cursors as cursors_
+from airflow_kafka_eos.ledger import named_ranges as named_ranges_
+from airflow_kafka_eos.ledger import ranges as ranges_
 from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
 from airflow_kafka_eos.ledger import streams as streams_
@@ -219,6 +222,9 @@ class Ledger:
     put_slot_in_doubt = _writes(slots_.put_in_doubt)
     settle_slot = _writes(streams_.settle_slot)
     acquire_lease = _writes(leases.acquire)
+    take_range = _writes(ranges_.take)
+    pin_range = _writes(ranges_.pin)
+    set_cursor = _writes(cursors_.set_position)
     bind_stream = _writes(streams_.bind)
     pass_over_batch = _writes(streams_.pass_over)
     begin_batch = _writes(streams_.begin_batch)
@@ -254,6 +260,14 @@ class Ledger:
     decided_states = _reads(slots_.decided_states)
     submitted_times = _reads(slots_.submitted_times)
     clock = _reads(slots_.clock)
+    check_cursor = _reads(cursors_.check)
+    check_named_range = _reads(named_ranges_.check_named)
+    cursor = _reads(cursors_.cursor_row)
+    cursors = _reads(cursors_.cursor_rows)
+    range = _reads(cursors_.range_row)
+    ranges = _reads(cursors_.ranges_of)
+    why_not_advance = _reads(cursors_.why_not_advance)
+    decided_keys = _reads(cursors_.decided_keys)
     stream = _reads(streams_.stream_row)
     streams = _reads(streams_.stream_rows)
 

@@ -20,6 +20,10 @@ def read_row(kind: type[T], row: Any, **given: Any) -> T:
     return kind(**given, **{name: getattr(row, name) for name in names})
 
 
+#: How the reason of an abort begins that the author's checks have asked for.
+REFUSED = "check: "
+
+
 @dataclass(frozen=True)
 class AttemptRow:
     """An attempt with its decision.
@@ -79,6 +83,11 @@ class AttemptRow:
     def is_prepared(self) -> bool:
         """True once its manifest was accepted."""
         return self.prepared_at is not None
+
+    @property
+    def is_refused(self) -> bool:
+        """True once the author's checks have refused it."""
+        return self.verdict is Verdict.ABORT and self.reason.startswith(REFUSED)
 
     @property
     def how(self) -> str:
@@ -245,6 +254,60 @@ class RepairRow:
     ended_at: str | None = None
     reason: str = ""
     closed_at: str | None = None
+
+
+@dataclass(frozen=True)
+class CursorRow:
+    """Where the next range of a load name begins.
+
+    :param position: None: where the source begins.
+    :param moves: counts whatever changes what a range rests on: a decision, its being verified or given up, a new id of
+        the ledger, and what a person sets.
+    :param holder: the load that took a range last; None: nobody has since a person has set it.
+    :param holder_state: that load's.
+    :param data_interval_start: of the load that moved it last, where that load has one.
+    :param doubt: why a person has to set it first; None where nothing is wrong.
+    """
+
+    namespace: str
+    load_name: str
+    position: Any
+    moves: int
+    holder: LoadIdentity | None
+    holder_state: LoadState | None
+    data_interval_start: str | None
+    doubt: str | None
+    created_at: str
+    moved_at: str | None
+    moved_by: str | None
+    reason: str
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a load that has a range of it may still be decided, or is decided and not verified."""
+        state = self.holder_state
+        return state is not None and (not state.is_ended and state is not LoadState.ABORTING)
+
+
+@dataclass(frozen=True)
+class RangeRow:
+    """What an attempt reads.
+
+    :param since: None: from where the source begins.
+    :param until: None: not chosen yet.
+    :param moves: the cursor's count when it was taken; None: somebody has named the range, and no cursor moves.
+    """
+
+    load: LoadIdentity
+    attempt: int
+    since: Any
+    until: Any
+    moves: int | None
+    taken_at: str
+
+    @property
+    def is_named(self) -> bool:
+        return self.moves is None
 
 
 @dataclass(frozen=True)

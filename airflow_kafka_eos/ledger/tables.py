@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the revisions is called
-REVISION = "0009"
+REVISION = "0010"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -68,6 +68,8 @@ ledger = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("ledger_id", _varchar(10), nullable=False),
     Column("created_at", _TIME, nullable=False),
+    # when it got another id last: it was restored, and cursors that it does not have may have been there
+    Column("id_changed_at", _TIME),
     CheckConstraint("id = 1", name="ck_kafka_eos_ledger_one_row"),
 )
 loads = Table(
@@ -308,6 +310,44 @@ stream_batches = Table(
     Column("offsets_sha256", _varchar(64), nullable=False),
     Column("decided_at", _TIME, nullable=False),
     PrimaryKeyConstraint("stream_id", "query_id", "number", name="pk_kafka_eos_stream_batches"),
+)
+#: Where the next range of a load name begins (docs/adr/0036). ``moves`` counts whatever changes what a range rests on;
+#: ``load_id`` is of the load that took a range last: no other one takes one before that is through.
+cursors = Table(
+    "kafka_eos_cursors",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("namespace", _NAME, nullable=False),
+    Column("load_name", _NAME, nullable=False),
+    # JSON; null: where the source begins
+    Column("position", _text(), nullable=False),
+    Column("moves", Integer, nullable=False),
+    Column("load_id", _ID, ForeignKey(loads.c.id, name="fk_kafka_eos_cursors_load")),
+    # of the load that moved it last
+    Column("data_interval_start", _TIME),
+    Column("doubt", _text()),
+    Column("created_at", _TIME, nullable=False),
+    Column("moved_at", _TIME),
+    Column("moved_by", _PEOPLE),
+    Column("reason", _text(), nullable=False),
+    UniqueConstraint("namespace", "load_name", name="uq_kafka_eos_cursors_name"),
+)
+#: What an attempt reads (rule: range-is-pinned). ``until_position`` is known once it is chosen; ``moves`` is the
+#: cursor's count when the range was taken, NULL where somebody has named it.
+ranges = Table(
+    "kafka_eos_ranges",
+    metadata,
+    Column(
+        "attempt_id",
+        _ID,
+        ForeignKey(attempts.c.id, name="fk_kafka_eos_ranges_attempt"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("since_position", _text(), nullable=False),
+    Column("until_position", _text()),
+    Column("moves", Integer),
+    Column("taken_at", _TIME, nullable=False),
 )
 
 

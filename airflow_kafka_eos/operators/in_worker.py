@@ -66,7 +66,7 @@ def runner(
     return run
 
 
-def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[[], Any]:
+def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[..., Any]:
     if job != JOB:
         from airflow_kafka_eos.spark.find_job import find_job
 

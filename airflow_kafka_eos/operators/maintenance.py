@@ -24,6 +24,7 @@ from airflow_kafka_eos.operators.base import (
     dag_and_run_of,
     group_of,
     group_of_task,
+    index_of,
     no_retry_of_terminal_errors,
 )
 from airflow_kafka_eos.stats import count, send_gauges
@@ -51,6 +52,8 @@ _COUNTED = {
 }
 #: A worker has the task, or is about to have it. Deferred is none of them: it waits for the scheduler.
 _AT_WORK = frozenset({"running", "queued", "restarting"})
+#: the tasks of a group that may wait for a driver in the triggerer
+_PREPARE = ("prepare", "submit")
 
 
 class SweepLeftoversOperator(BaseOperator):
@@ -286,7 +289,8 @@ class PausedDags:
 
     Rule: decide-at-once.
 
-    A paused DAG schedules no further task of a running run, and resumes no deferred one; a task that runs, runs on.
+    A paused DAG schedules no further task of a running run, and resumes no deferred one; a task that runs, runs on, and
+    so does an application that a deferred prepare waits for, until its trigger has fired.
     Airflow is asked by a task's own way (the execution API), for tasks cannot read its database; once per sweep.
 
     :param ti: the sweep's own task instance.
@@ -310,7 +314,7 @@ class PausedDags:
         if datetime.now().astimezone() - last_sign(attempt) < self._paused_after:
             return False
         dag_id, run_id = named
-        return self._paused(dag_id) and not self._is_at_work(dag_id, run_id, group_of(attempt.responsible))
+        return self._paused(dag_id) and not self._is_at_work(dag_id, run_id, attempt)
 
     def _paused(self, dag_id: str) -> bool:
         if dag_id not in self._is_paused:
@@ -321,12 +325,19 @@ class PausedDags:
                 self._is_paused[dag_id] = False
         return self._is_paused[dag_id]
 
-    def _is_at_work(self, dag_id: str, run_id: str, group: str) -> bool:
+    def _is_at_work(self, dag_id: str, run_id: str, attempt: AttemptRow) -> bool:
         if (dag_id, run_id) not in self._states:
             found = self._ti.get_task_states(dag_id=dag_id, run_ids=[run_id])
             self._states[dag_id, run_id] = found.get(run_id, {})
-        states = self._states[dag_id, run_id]
-        return any(state in _AT_WORK for task, state in states.items() if group_of_task(task) == group)
+        group = group_of(attempt.responsible)
+        index = index_of(attempt.responsible)
+        # others that have deferred, siblings of a mapped group too, may wait for this very attempt's end
+        waits = set() if attempt.is_prepared else {step if index is None else f"{step}_{index}" for step in _PREPARE}
+        return any(
+            state in _AT_WORK or (state == "deferred" and task.rpartition(".")[2] in waits)
+            for task, state in self._states[dag_id, run_id].items()
+            if group_of_task(task) == group
+        )
 
 
 def said_of(found: Mapping[str, Any]) -> str:

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_kafka_eos.arguments import Duration, check_mapping, check_whole_number, is_filled_in_later
+from airflow_kafka_eos.arguments import (
+    Duration,
+    check_bool,
+    check_mapping,
+    check_whole_number,
+    is_filled_in_later,
+)
+from airflow_kafka_eos.cursor import Cursor
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import Engine, EngineText, NamingText, ScopeText, TwoPhaseCommitText, WriterText
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
+from airflow_kafka_eos.operators.application_watch import Status, status_by_spark_submit
 from airflow_kafka_eos.operators.base import Step, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.in_worker import BATCH_BYTES, check_engine, runner
-from airflow_kafka_eos.operators.preparing import PreparingOperator
+from airflow_kafka_eos.operators.reattaching import ReattachingOperator, Waited, this_go
 from airflow_kafka_eos.operators.submitting import (
     Deployment,
     environment,
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
 DEFAULT_SPARK_NAME = "arrow-spark"
 
 
-class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
+class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
     """Run the author's job in Spark and leave its DataFrame in prepared transactions.
 
     ::
@@ -55,18 +63,26 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
         PrepareLoadOperator(task_id="prepare", load_name="orders", job="jobs/orders.py", topics=["orders"],
                             load_key=DAY, job_args={"day": DAY}, conn_id="spark_default", driver_memory="2g")
 
-    Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to an
+    Takes everything that SparkSubmitOperator takes, but for ``application_args`` and ``durable``: reconnecting to any
     application of an earlier try would hand this attempt another one's result (rule: one-application-per-attempt).
+    Where the driver runs elsewhere and its platform can be asked for it (``yarn_track_via_rm_api``,
+    ``track_driver_via_k8s_api``), a retry goes on with the very attempt that the try before has submitted
+    (rule: reattach-to-its-own); with ``wait_in_triggerer=True`` it is waited for in the triggerer (docs/spark.md).
 
     With ``engine="arrow"`` the job runs in this process (:mod:`.in_worker`), and reading stops behind ``max_records``;
     with Spark, decide alone counts them.
+
+    :param wait_in_triggerer: a driver that is tracked is waited for in the triggerer, without a worker's slot. A paused
+        DAG does not take up what such a driver has prepared.
     """
 
     step_name = "prepare"
     #: engine="arrow": ends the reading of the stream
     _stop: threading.Event | None = None
+    #: while spark-submit runs: what is done with the id that it prints
+    _note: Callable[[str], None] | None = None
     template_fields: Sequence[str] = tuple(
-        dict.fromkeys((*PreparingOperator.template_fields, *SparkSubmitOperator.template_fields))
+        dict.fromkeys((*ReattachingOperator.template_fields, *SparkSubmitOperator.template_fields))
     )
 
     def __init__(
@@ -88,11 +104,14 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
         value_format: FormatText | ValueFormatArguments = "raw",
         registry_conn_id: str | None = None,
         decide_at_once: bool = True,
+        cursor: Cursor | None = None,
         engine: EngineText = "spark",
         max_batch_bytes: int = BATCH_BYTES,
         max_records: int | None = None,
+        wait_in_triggerer: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_bool("wait_in_triggerer", wait_in_triggerer)
         for taken in ("application", "application_args", "durable"):
             if taken in kwargs:
                 raise ConfigurationError(
@@ -123,12 +142,19 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
             value_format=value_format,
             registry_conn_id=registry_conn_id,
             decide_at_once=decide_at_once,
+            cursor=cursor,
             **kwargs,
         )
         self.max_batch_bytes, self.max_records = max_batch_bytes, max_records
+        self.wait_in_triggerer = wait_in_triggerer
+        self._names_its_folder = not is_filled_in_later(self.manifest_dir)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Take an attempt, run Spark, and tell the ledger that it is prepared; see :meth:`.PreparingOperator.take`."""
+        return self.from_the_start(context)
+
+    def from_the_start(self, context: Any) -> dict[str, Any]:
+        """See :class:`.ReattachingOperator`."""
         with self.as_step(context) as step:
             return self._execute(context, step)
 
@@ -138,15 +164,99 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
             registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
             run = self._runner(resolved, registry, store, context)
+            go = this_go(context, self) if self._is_tracked() else None
+            waited = None if go is None else self.reattached(context, step, resolved, store, go)
+            if waited is not None:
+                return self.waited_for(context, step, resolved, store, waited, may_defer=True)
             taken = self.take(context, step, resolved, store)
             if taken.is_done:
                 return self.was_decided(step, taken)
             where = "submitting to Spark" if self.engine == Engine.SPARK else "preparing in this process"
             self.log.info("load %s: %s", taken.ref, where)
+            submitted: list[Waited] = []
+            if go is not None and taken.again is None:  # a repair is waited for by whoever gives it up if it fails
+                self._note = lambda application: submitted.append(
+                    self.handed_over(context, store, taken, application, go)
+                )
             with self.giving_up(resolved, taken):
                 run(taken.spec, taken.ref)
-                manifest = store.read(taken.ref)
-            return self.record(context, step, resolved, store, taken, manifest)
+                self._note = None
+                if not submitted:
+                    manifest = store.read(taken.ref)
+                    return self.record(context, step, resolved, store, taken, manifest)
+            return self.waited_for(context, step, resolved, store, submitted[0], may_defer=True)
+
+    def _is_tracked(self) -> bool:
+        """Whether spark-submit leaves the driver to its platform, which is asked for it afterwards.
+
+        What is to run on this host when the driver is over, a retry on another one would not find.
+
+        :raises ConfigurationError: that was asked for, and cannot be.
+        """
+        if self.engine != Engine.SPARK:
+            return False
+        hook = self._get_hook()
+        try:
+            if self._yarn_track_via_rm_api:
+                hook._validate_yarn_track_via_rm_api_config()
+            if self._track_driver_via_k8s_api:
+                hook._validate_track_driver_via_k8s_api_config()
+        except ValueError as e:
+            raise ConfigurationError(
+                f"the driver cannot be waited for: {e}", remedy="Correct that, or leave the argument out"
+            ) from e
+        tracked = hook._should_track_yarn_application_via_rm_api() or hook._should_track_driver_via_k8s_api()
+        missing = ""
+        if not tracked:
+            missing = "deploy mode cluster, and yarn_track_via_rm_api or track_driver_via_k8s_api"
+        elif self.post_submit_commands:
+            missing = "no post_submit_commands"
+        elif not self._names_its_folder:  # cleanup could not tell a driver that it leaves to itself to stop
+            missing = "a manifest_dir that is no template"
+        if missing and self.wait_in_triggerer:
+            raise ConfigurationError(
+                "wait_in_triggerer=True, and the driver cannot be left to itself",
+                remedy=f"It needs {missing} (docs/spark.md)",
+            )
+        return not missing
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """SparkSubmitOperator's own; where a retry may go on with it, its id is noted, and it is waited for later."""
+        if self._note is None:
+            super().poll_until_complete(external_id, context)
+        else:
+            self._note(str(external_id))
+
+    def status_of(self) -> Callable[[str], Status]:
+        """See :class:`.ReattachingOperator`."""
+        return status_by_spark_submit(self)
+
+    def platform(self) -> dict[str, Any] | None:
+        """See :class:`.ReattachingOperator`; an object that logs in cannot travel."""
+        if self._yarn_rm_auth is not None:
+            return None
+        return {
+            "conn_id": self._conn_id,
+            "deploy_mode": self._deploy_mode,
+            "yarn_track_via_rm_api": self._yarn_track_via_rm_api,
+            "track_driver_via_k8s_api": self._track_driver_via_k8s_api,
+        }
+
+    def is_over(self, application: str) -> None:
+        """As SparkSubmitOperator does: a driver's pod that has succeeded is deleted, as well as that can be had."""
+        hook = self._get_hook()
+        if not hook._should_track_driver_via_k8s_api():
+            return
+        _, hook._kubernetes_driver_pod = self._parse_k8s_external_id(application)
+        try:
+            hook._delete_driver_pod()
+        except Exception as e:  # whatever Kubernetes' client raises
+            self.log.warning("the driver's pod %s is left on Kubernetes: %s", application, e)
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two looks."""
+        return max(float(self._status_poll_interval), self.shortest_poll_s)
 
     def _asked_beside(self) -> Any:
         return [self.conf, self.env_vars]
@@ -179,8 +289,14 @@ class PrepareLoadOperator(PreparingOperator, SparkSubmitOperator):
         return run_spark
 
     def on_kill(self) -> None:
-        """Airflow's own: end what runs, here or in Spark."""
-        if self.engine == Engine.SPARK:
+        """Airflow's own: end what runs, here or in Spark.
+
+        Not an application whose id is noted: a worker that is restarted must not end it. Behind a click, the next
+        attempt or cleanup makes its attempt undecidable, and tells its driver to stop.
+        """
+        if self._stop_waiting is not None:
+            self._stop_waiting.set()
+        elif self.engine == Engine.SPARK:
             super().on_kill()
         elif self._stop is not None:
             self._stop.set()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow.providers.common.compat.sdk import TaskDeferred, redact
 
+from airflow_kafka_eos import position
 from airflow_kafka_eos.arguments import (
     Duration,
     check_bool,
@@ -24,8 +25,10 @@ from airflow_kafka_eos.arguments import (
     check_topics,
     check_whole_number,
     duration,
+    shown,
 )
 from airflow_kafka_eos.config import optional, setting
+from airflow_kafka_eos.cursor import Cursor, named, range_of_conf
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.load import (
     NamingText,
@@ -45,7 +48,14 @@ from airflow_kafka_eos.operators.asked_for import (
     digest_of,
     follow_from_run,
 )
-from airflow_kafka_eos.operators.base import LoadOperator, Step, check_no_sibling, overridden, owner_of
+from airflow_kafka_eos.operators.base import (
+    LoadOperator,
+    Step,
+    check_no_sibling,
+    overridden,
+    owner_index,
+    owner_of,
+)
 from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_at_once
 from airflow_kafka_eos.operators.submitting import tell_superseded
 from airflow_kafka_eos.reasons import reason_of
@@ -56,10 +66,11 @@ if TYPE_CHECKING:
     from airflow.sdk import XComArg
 
     from airflow_kafka_eos.hooks import Resolved
-    from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.ledger.rows import AttemptRow, RangeRow
     from airflow_kafka_eos.manifest import AttemptRef, Manifest
     from airflow_kafka_eos.protocol.repair.reprepare import Repreparation
     from airflow_kafka_eos.protocol.session import Session
+    from airflow_kafka_eos.protocol.stages.take_range import Wanted
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 #: What a coordinator shows for "none"; see ApplicationSpec.
@@ -97,7 +108,7 @@ class PreparingOperator(LoadOperator):
 
     template_fields: Sequence[str] = (
         *LoadOperator.template_fields,
-        *("job", "sql", "job_args", "topics", "manifest_dir"),
+        *("job", "sql", "job_args", "topics", "manifest_dir", "since", "until"),
     )
 
     def __init__(
@@ -119,6 +130,7 @@ class PreparingOperator(LoadOperator):
         value_format: FormatText | ValueFormatArguments = "raw",
         registry_conn_id: str | None = None,
         decide_at_once: bool = True,
+        cursor: Cursor | None = None,
         **kwargs: Any,
     ) -> None:
         # and again when rendered: they may come from another task
@@ -139,16 +151,20 @@ class PreparingOperator(LoadOperator):
             TransactionNaming.read("transaction_naming", setting("transaction_naming", transaction_naming)),
         )
         check_writer(*choices[:3])
+        check_cursor(cursor, sql=sql is not None, naming=choices[3])
         made = ValueFormat.of(value_format)
         super().__init__(**kwargs)
         self.value_format = made.to_mapping()
         self.registry_conn_id = registry_conn_id
         self.decide_at_once = decide_at_once
+        self.cursor = cursor
         # rendered when they are read
         self.topics: Any = topics
         self.job: Any = job
         self.sql: Any = sql
         self.job_args: Any = job_args
+        self.since: Any = None if cursor is None else cursor.since
+        self.until: Any = None if cursor is None else cursor.until
         self._follow_from_run = follow_from_run(job, sql, job_args)
         self.hold_time, self.writer_deadline = held, deadline
         self.manifest_dir = optional("manifest_dir", manifest_dir)
@@ -170,17 +186,23 @@ class PreparingOperator(LoadOperator):
         :raises KafkaEosError: what is asked for cannot be written, and no attempt is taken; or see
             :func:`~airflow_kafka_eos.protocol.stages.begin.submit`.
         """
+        from airflow_kafka_eos.ledger.rows import RangeRow
         from airflow_kafka_eos.manifest import AttemptRef
         from airflow_kafka_eos.protocol.guards.id_caps import Caps
         from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
         from airflow_kafka_eos.protocol.stages.begin import reference, submit
+        from airflow_kafka_eos.protocol.stages.take_range import check_range, check_same, take_range
 
         deadline_ms = time.time_ns() // 10**6 + int(self.writer_deadline.total_seconds() * 1000)
         spec = self._spec(store, deadline_ms)
+        wanted = self._wanted(context)
+        any_range = None if wanted is None else RangeRow(self.load_identity, 1, None, None, None, "")
         # tried before an attempt is taken: a typing error needs none
-        spec(AttemptRef(self.load_identity, "0" * 10, 1))
+        spec(AttemptRef(self.load_identity, "0" * 10, 1), reads=any_range)
         owner = owner_of(context)
         with resolved.session(self.namespace) as session:
+            if wanted is not None:
+                check_range(session, self.load_identity, wanted)
             row = submit(
                 session,
                 self.load_identity,
@@ -195,8 +217,18 @@ class PreparingOperator(LoadOperator):
             tell_superseded(session, store, row)
             taken = Taken(row, reference(session, row), warned=self.warned(session, row, owner))
             if row.verdict is not Verdict.COMMIT:
-                return replace(taken, spec=spec(taken.ref))
+                if wanted is None:
+                    return replace(taken, spec=spec(taken.ref))
+                ref = replace(taken.ref, slot=None)
+                found = take_range(
+                    session, row, wanted, chosen=lambda number: store.until(replace(ref, attempt=number))
+                )
+                self.log.info("load %s: reads %s", taken.ref, shown_range(found))
+                return replace(taken, spec=spec(taken.ref, reads=found))
+            if wanted is not None:
+                check_same(session, row, wanted.named)
             again = open_repreparation(session, row, by=owner, hold_time_ms=self._hold_time_ms)
+            reads = None if again is None else session.ledger.range(row.load, row.number)
         if again is None:
             return taken
         wrote = again.attempt.writer  # it places rows without a key
@@ -206,6 +238,7 @@ class PreparingOperator(LoadOperator):
             transaction_timeout_ms=again.timeout_ms,
             two_phase_commit=TwoPhaseCommit.OFF.value,
             writer=wrote if wrote in known else self.writer,
+            reads=reads,
         )
         self.log.warning("%s: preparing Spark partitions %s again", again.ref, partitions_of(again))
         return replace(taken, ref=again.ref, again=again, spec=text)
@@ -250,6 +283,7 @@ class PreparingOperator(LoadOperator):
         """
         from airflow_kafka_eos.protocol.repair.reprepare import adopt_all
         from airflow_kafka_eos.protocol.stages.begin import record_prepared
+        from airflow_kafka_eos.protocol.stages.take_range import record_chosen
 
         ref, warned = taken.ref, taken.warned
         if taken.again is not None:
@@ -280,6 +314,8 @@ class PreparingOperator(LoadOperator):
             **warned,
         }
         with resolved.session(self.namespace) as session:
+            if self.cursor is not None:
+                record_chosen(session, ref.load, ref.attempt, lambda: store.until(ref))
             record_prepared(session, manifest, writers_left=store.writers_left(manifest))
             verdict = self._decide_at_once(context, session, manifest, result)
         made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"
@@ -309,15 +345,44 @@ class PreparingOperator(LoadOperator):
         self.log.warning("load %s: %s", row.load, warning)
         return {"warning": warning}
 
-    def _arguments_sha256(self) -> str | None:
-        if not self._follow_from_run:
+    def _wanted(self, context: Any) -> Wanted | None:
+        """The range that is asked for; None for a load without a cursor.
+
+        :raises ConfigurationError: a named range was not filled in, is empty, or is no range.
+        """
+        from airflow_kafka_eos.protocol.stages.take_range import Wanted
+
+        if self.cursor is None:
             return None
+        if owner_index(context) is not None:
+            raise ConfigurationError(
+                f"load {self.load_identity} is mapped, and has a cursor: all map indexes would share it, and each "
+                "range would go to one of them",
+                remedy="Write an ExactlyOnceLoad for each, in a loop: each load name has a cursor of its own",
+                load=str(self.load_identity),
+            )
+        found = range_of_conf(getattr(context.get("dag_run"), "conf", None))
+        if found is not None and self.has_dag():  # type: ignore[no-untyped-call]
+            check_only_cursor(self)
+        if found is None and self.cursor.is_named:
+            found = named(self.since, self.until)
+        return Wanted(self.cursor, found, sql=self.sql is not None)
+
+    def _arguments_sha256(self) -> str | None:
+        # what a load with a cursor reads, its arguments do not say
+        if not self._follow_from_run or self.cursor is not None:
+            return None
+        return self.asked_sha256()
+
+    def asked_sha256(self) -> str:
+        """What the job is asked for, as rendered; of a load with a cursor also the range that its author names."""
+        beside = self._asked_beside()
         return digest_of(
             job=self.job,
             sql=self.sql,
             job_args=self.job_args or {},
             topics=self.topics,
-            spark=self._asked_beside(),
+            spark=beside if self.cursor is None else [beside, self.since, self.until],
         )
 
     def _asked_beside(self) -> Any:
@@ -336,7 +401,7 @@ class PreparingOperator(LoadOperator):
         check_job_or_sql(self.job, self.sql)
         check_json(self.job_args)
 
-        def of(ref: Any, **changes: Any) -> str:
+        def of(ref: Any, reads: RangeRow | None = None, **changes: Any) -> str:
             options = WriteOptions(
                 attempt=ref,
                 manifest_dir=store.base,
@@ -354,9 +419,56 @@ class PreparingOperator(LoadOperator):
                 sql=self.sql,
                 job_args=dict(self.job_args or {}),
                 value_format=ValueFormat.of(self.value_format),
+                range=None if reads is None else {"since": reads.since, "until": reads.until},
             ).to_json()
 
         return of
+
+
+def check_cursor(cursor: Any, *, sql: bool, naming: TransactionNaming) -> None:
+    """
+    :raises ConfigurationError: it is none, or asks for what cannot be.
+    """
+    if cursor is None:
+        return
+    if not isinstance(cursor, Cursor):
+        raise ConfigurationError(
+            f"cursor={shown(cursor)} is of type {type(cursor).__name__}, not Cursor",
+            remedy="Write cursor=Cursor(…), after `from airflow_kafka_eos import Cursor`",
+        )
+    if naming is TransactionNaming.POOLING:
+        raise ConfigurationError(
+            "transaction_naming='pooling' with a cursor: behind a ledger that was restored, pooled ids do not show "
+            "which loads have read on since",
+            remedy="Leave transaction_naming out; where [kafka_eos] says so for all, write "
+            "Transactions(transaction_naming='incrementing') here",
+        )
+    cursor.check(sql=sql)
+
+
+def check_only_cursor(task: PreparingOperator) -> None:
+    """
+    :raises ConfigurationError: the run's conf names one range, and its DAG has several cursors.
+    """
+    more = sorted(
+        one.task_id
+        for one in task.dag.tasks
+        if isinstance(one, PreparingOperator) and one.cursor is not None and one is not task
+        and one.task_id != task.task_id
+    )  # fmt: skip
+    if more:
+        raise ConfigurationError(
+            f"the run's conf names a range, and the DAG has several loads with a cursor: {task.task_id} and "
+            f"{', '.join(more)}",
+            remedy="Name it with Cursor(since=…, until=…) at the load that it is of, in a DAG for backfills",
+        )
+
+
+def shown_range(found: RangeRow) -> str:
+    """A range, for a line of the log."""
+    since, until = position.dump(found.since), position.dump(found.until)
+    text = f"from {shown(since)} to {shown(until) if found.until is not None else 'where its job says'}"
+    return f"{text}, as was named" if found.is_named else text
 
 
 def partitions_of(again: Repreparation) -> list[int]:

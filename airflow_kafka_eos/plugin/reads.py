@@ -266,6 +266,8 @@ def show(
         transactions = [(a, t) for a in visible for t in ledger.transactions(load, a.number)]
         numbers = {a.number for a in visible}
         repairs = [r for r in ledger.repairs(load) if r.attempt in numbers]
+        ranges = ledger.ranges(load)
+        cursor = ledger.cursor(load.namespace, load.name) if ranges else None
     return views.load_in_full(
         row,
         visible,
@@ -276,6 +278,8 @@ def show(
         paused=paused,
         runs=runs,
         note=found.note,
+        ranges=ranges,
+        cursor=cursor,
     )
 
 

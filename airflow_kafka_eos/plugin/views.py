@@ -5,13 +5,22 @@ JSON values: times are UTC ISO texts, ages are milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, assert_never
 
+from airflow_kafka_eos import position
 from airflow_kafka_eos.generation import first_key
-from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RepairRow, TransactionRow, reason_of_load
+from airflow_kafka_eos.ledger.rows import (
+    AttemptRow,
+    CursorRow,
+    LoadRow,
+    RangeRow,
+    RepairRow,
+    TransactionRow,
+    reason_of_load,
+)
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
 from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds
@@ -21,6 +30,8 @@ from airflow_kafka_eos.transaction import TopicPartition, TransactionDescription
 #: Rows in one answer.
 MOST_LOADS = 200
 MOST_TRANSACTIONS = 1000
+#: Characters of a position: offsets of a thousand partitions are nothing that anybody reads.
+MOST_OF_POSITION = 200
 #: A worker has the task, or is about to have it, or the triggerer waits for it.
 _AT_WORK = ("running", "restarting", "queued", "deferred", "up_for_reschedule")
 _FAILED = ("failed", "upstream_failed")
@@ -222,18 +233,23 @@ def load_in_full(
     paused: Container[str] = (),
     runs: Runs | None = None,
     note: str = "",
+    ranges: Sequence[RangeRow] = (),
+    cursor: CursorRow | None = None,
 ) -> dict[str, Any]:
     """One load with all that the ledger knows.
 
     :param attempts: those that the user may see.
     :param hidden: how many others there are.
+    :param ranges: what its attempts read; none for a load without a cursor.
+    :param cursor: of its name.
     :param note: see :func:`note`.
     """
     newest = attempts[-1] if attempts else None
     allowed = actions(row, attempts, outlook_of(row, newest, runs)) if may_act else []
     return {
         "load": load(row, newest, note, paused=paused, runs=runs),
-        "attempts": [_attempt(a, row.state) for a in attempts],
+        "attempts": [_attempt(a, row.state, reads) for a, reads in _with_ranges(attempts, ranges)],
+        "cursor": None if cursor is None else _cursor(cursor),
         "hidden_attempts": hidden,
         "transactions": [_transaction(a, t) for a, t in transactions[:MOST_TRANSACTIONS]],
         "transactions_left_off": max(0, len(transactions) - MOST_TRANSACTIONS),
@@ -243,7 +259,37 @@ def load_in_full(
     }
 
 
-def _attempt(row: AttemptRow, state: LoadState) -> dict[str, Any]:
+def _with_ranges(
+    attempts: Sequence[AttemptRow], ranges: Sequence[RangeRow]
+) -> Iterator[tuple[AttemptRow, RangeRow | None]]:
+    by_number = {one.attempt: one for one in ranges}
+    return ((attempt, by_number.get(attempt.number)) for attempt in attempts)
+
+
+def _reads(row: RangeRow) -> str:
+    until = "where its job says" if row.until is None else _position(row.until)
+    return f"reads from {_position(row.since)} to {until}{', as was named' if row.is_named else ''}"
+
+
+def _cursor(row: CursorRow) -> dict[str, Any]:
+    """Texts: a browser would round what is large."""
+    return {
+        "position": _position(row.position),
+        "moves": row.moves,
+        "doubt": row.doubt,
+        "held_by": str(row.holder) if row.is_held else None,
+        "moved_at": row.moved_at,
+        "moved_by": row.moved_by,
+        "reason": row.reason,
+    }
+
+
+def _position(found: Any) -> str:
+    text = position.dump(found)
+    return text if len(text) <= MOST_OF_POSITION else f"{text[: MOST_OF_POSITION - 1]}…"
+
+
+def _attempt(row: AttemptRow, state: LoadState, reads: RangeRow | None) -> dict[str, Any]:
     moments = (
         ("begun", row.opened_at),
         ("submitted", row.submitted_at),
@@ -261,6 +307,7 @@ def _attempt(row: AttemptRow, state: LoadState) -> dict[str, Any]:
         "bytes": row.bytes,
         "how": row.how,
         "pruned_at": row.pruned_at,
+        "reads": None if reads is None else _reads(reads),
         "timeline": [{"what": what, "at": at} for what, at in moments if at is not None],
     }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import base64
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -313,10 +314,14 @@ def _nodes(root: Path, brokers: int, port: int | None) -> dict[int, Node]:
 
 
 def _cluster_id(root: Path) -> str:
-    """A Kafka cluster id (22 characters of base64), the same for one data folder."""
+    """A Kafka cluster id (22 characters of base64), the same for one data folder.
+
+    As Kafka's own ``Uuid.randomUuid`` it begins with no dash: commands would take it for an option.
+    """
     file = root / "cluster-id"
     if not file.exists():
-        file.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        # an "A" instead loses 1/64 of the ids, and no loop is needed
+        file.write_text(re.sub("^-", "A", base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")))
     return file.read_text()
 
 

@@ -143,7 +143,7 @@ def _write(spec: ApplicationSpec, store: ManifestStore, watch: StopWhenSupersede
         written = counter(context)
         with Progress(context, written, str(ref), _say) as progress:
             frame = shape(
-                run_job(spec, spark),
+                run_job(spec, spark, store),
                 spec.value_format,
                 topics=options.topics,
                 default_topic=options.default_topic,

@@ -46,15 +46,22 @@ def function_here(dag_id: str, group_id: str) -> Callable[..., Any] | None:
 
 
 def load(
-    spark: Any, file: str, dag_id: str, group_id: str, arguments: Mapping[str, Any], path: Sequence[str]
+    spark: Any,
+    file: str,
+    dag_id: str,
+    group_id: str,
+    arguments: Mapping[str, Any],
+    path: Sequence[str],
+    **of_cursor: Any,
 ) -> Any:
     """Run the DAG file, and call the function of one load as ``function(spark, **arguments)``.
 
+    :param of_cursor: ``since`` and ``until`` of a load with a cursor; the function gets them too.
     :param path: folders of the worker's ``sys.path`` that the file is in: a DAG bundle's root, the DAGs folder.
     :returns: what the function returns; a DataFrame if it is right.
     :raises ConfigurationError: there is no such file here, no Airflow, or no such load in the file.
     """
-    return _find(file, dag_id, group_id, path)(spark, **arguments)
+    return _find(file, dag_id, group_id, path)(spark, **arguments, **of_cursor)
 
 
 def _find(file: str, dag_id: str, group_id: str, path: Sequence[str]) -> Callable[..., Any]:

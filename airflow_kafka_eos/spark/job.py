@@ -9,20 +9,25 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.spark.airflow_here import questions_refused
+from airflow_kafka_eos.spark.chosen_range import without_until
 from airflow_kafka_eos.spark.find_job import find_job
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 
-def run_job(spec: ApplicationSpec, spark: SparkSession) -> DataFrame:
+def run_job(spec: ApplicationSpec, spark: SparkSession, store: ManifestStore) -> DataFrame:
     """Run the job or the SQL text. What the author's code raises passes through.
 
-    :raises ConfigurationError: the job is not found, asks Airflow for something, or did not return a DataFrame.
+    :param store: is told where the range ends that the job has chosen.
+    :raises ConfigurationError: the job is not found, asks Airflow for something, did not return a DataFrame, or does
+        not keep to its range.
     """
     if spec.sql is not None:
-        return spark.sql(spec.sql, args=dict(spec.job_args)) if spec.job_args else spark.sql(spec.sql)
+        return spark.sql(spec.sql, args=spec.arguments) if spec.arguments else spark.sql(spec.sql)
     job = spec.job or ""
     with questions_refused(f"the job {job}"):
-        found = find_job(job, loaded=by_value)(spark, **spec.job_args)
+        found = find_job(job, loaded=by_value)(spark, **spec.arguments)
+    found = without_until(found, spec, store)
     if not isinstance(found, DataFrame):
         raise ConfigurationError(
             f"the job {job} returned {'nothing' if found is None else type(found).__name__}, not a Spark DataFrame",

@@ -5,7 +5,9 @@ all there, and nothing is ever replaced (rules: one-application-per-attempt, wri
 names encoded as in transactional ids:
 
     <base>/<ledger id>/<namespace>/<load name>/<load key>/<attempt>.spec           what its application is to do
+                                                          <attempt>.submitted      its application's id, and whose
                                                           <attempt>.claim          who claimed the attempt
+                                                          <attempt>.until          where its job's range ends
                                                           <attempt>.initialising   InitProducerId was tried, and
                                                           <attempt>.identity       its answer (scope load only)
                                                           <attempt>.writing        writing the manifest was tried
@@ -21,6 +23,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -34,6 +37,22 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _COMPONENT_MAX = 255
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """An attempt's application, where it was handed to a platform.
+
+    :param application: its id there.
+    :param task: that submitted it, in its run.
+    :param go: what that task's tries have in common between two clears (rule: reattach-to-its-own).
+    :param try_number: the try that submitted it.
+    """
+
+    application: str
+    task: str
+    go: str
+    try_number: int
 
 
 class ManifestStore:
@@ -72,6 +91,31 @@ class ManifestStore:
     def spec(self, ref: AttemptRef) -> str | None:
         """What :meth:`note_spec` has left; None where it has not."""
         return self._read(ref, "spec")
+
+    def note_until(self, ref: AttemptRef, position: str) -> None:
+        """Note where the range ends that an attempt's job has chosen, before it writes.
+
+        :raises UndecidableError: it was noted before: the job was called twice.
+        """
+        if not self._create(ref, "until", position):
+            raise UndecidableError(
+                "where the attempt's range ends was noted before",
+                remedy="Clear prepare: it opens a new attempt",
+                **ref.ids,
+            )
+
+    def until(self, ref: AttemptRef) -> str | None:
+        """What :meth:`note_until` has noted; None where it has not."""
+        return self._read(ref, "until")
+
+    def note_submitted(self, ref: AttemptRef, submitted: Submitted) -> None:
+        """Leave word that an attempt's application was handed to a platform, for who waits for it later."""
+        self._create(ref, "submitted", json.dumps(asdict(submitted)))
+
+    def submitted(self, ref: AttemptRef) -> Submitted | None:
+        """What :meth:`note_submitted` was told; None where it was not."""
+        text = self._read(ref, "submitted")
+        return None if text is None else Submitted(**json.loads(text))
 
     def claim(self, ref: AttemptRef, claimant: str) -> None:
         """Claim an attempt for one submitted application, once (rule: one-application-per-attempt).
@@ -136,6 +180,11 @@ class ManifestStore:
         if self._exists(ref, "writing"):
             return False
         return self._create(ref, "json", manifest.dump_given_up(ref, reason))
+
+    def is_given_up(self, ref: AttemptRef) -> bool:
+        """Whether :meth:`give_up` has left its tombstone: its application is about to fail."""
+        text = self._read(ref, "json")
+        return text is not None and manifest.is_given_up(text)
 
     def note_ran_once(self, ref: AttemptRef) -> None:
         """The application's word, when its write is over: Spark has run no stage again, and no task twice at once."""

@@ -24,6 +24,7 @@ class ApplicationSpec:
         and returns a DataFrame. Exactly one of ``job`` and ``sql`` is set.
     :param sql: a SQL text; ``job_args`` are its named parameters (``:name``).
     :param value_format: how values are made of the DataFrame's columns.
+    :param range: of a load with a cursor, ``since`` and ``until``; where ``until`` is None, the job chooses it.
     """
 
     options: WriteOptions
@@ -31,6 +32,12 @@ class ApplicationSpec:
     sql: str | None = None
     job_args: Mapping[str, Any] = field(default_factory=dict)
     value_format: ValueFormat = field(default_factory=ValueFormat)
+    range: Mapping[str, Any] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All that the job is called with: its own arguments, and the range that it is to read."""
+        return {**self.job_args, **(self.range or {})}
 
     def __post_init__(self) -> None:
         if (self.job is None) == (self.sql is None):
@@ -40,6 +47,10 @@ class ApplicationSpec:
                 raise _wrong(name, f"is {value!r}", "Set it to a text")
         if not isinstance(self.job_args, Mapping) or not all(isinstance(k, str) for k in self.job_args):
             raise _wrong("job_args", "has a name that is not a text", "Use a dict of keyword arguments")
+        if self.range is not None and (not isinstance(self.range, Mapping) or set(self.range) != {"since", "until"}):
+            raise _wrong("range", f"is {self.range!r}", "Use a dict with since and until")
+        if taken := sorted(set(self.job_args) & set(self.range or ())):
+            raise _wrong("job_args", f"has {taken[0]}, which comes of the cursor", "Give the argument another name")
 
     def to_json(self) -> str:
         """As :meth:`from_json` reads it.
@@ -54,6 +65,8 @@ class ApplicationSpec:
             "job_args": dict(self.job_args),
             "value_format": self.value_format.to_mapping(),
         }
+        if self.range is not None:
+            document["range"] = dict(self.range)
         try:
             return json.dumps(document, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as e:

@@ -8,6 +8,7 @@ only when all of it is on the disk. In an object store one conditional request c
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import uuid
@@ -112,6 +113,13 @@ def read_text(location: str) -> str:
     return found
 
 
+#: of a shared folder whose server is away for now, or has come back
+_PASSING = {
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN, errno.ECONNRESET,
+    errno.ECONNREFUSED, errno.ENETUNREACH, errno.EAGAIN,
+}  # fmt: skip
+
+
 class LocalPlace:
     """A :class:`Place` in a folder.
 
@@ -161,6 +169,11 @@ class LocalPlace:
         except FileNotFoundError:
             return None
         except OSError as e:
+            if e.errno in _PASSING:
+                raise StorageUnavailableError(
+                    f"{path} cannot be read now ({e.strerror or e})",
+                    remedy="Look whether the file server of manifest_dir runs, and try again",
+                ) from e
             raise ConfigurationError(
                 f"{path} cannot be read ({e.strerror or e})",
                 remedy="Give Airflow's user the right to read manifest_dir",

@@ -285,7 +285,7 @@ STEPS = (
 #: and the operator in prepare's place
 OF_THE_LOAD = {"spark_conn_id", "spark_args", "outlets", "submit"}
 #: of a step, and no load's: a task's, for default_args or spark_args
-OF_A_STEP = {"writer_deadline", "commit_timeout", "poke_interval", "timeout", "kwargs"}
+OF_A_STEP = {"writer_deadline", "commit_timeout", "poke_interval", "timeout", "wait_in_triggerer", "kwargs"}
 FORMS = (signatures.LoadArguments, signatures.PartialArguments, signatures.DecoratorArguments)
 
 

@@ -81,6 +81,26 @@ def test_prepare_refuses_before_it_takes_an_attempt(monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("host", "given", "says"),
+    [
+        ("yarn", {"yarn_track_via_rm_api": True}, "cannot be waited for.*yarn_resourcemanager_webapp_address"),
+        ("yarn", {"track_driver_via_k8s_api": True}, "cannot be waited for.*requires Spark master to be Kubernetes"),
+        ("yarn", {"wait_in_triggerer": True}, "cannot be left to itself.*yarn_track_via_rm_api"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused_before_an_attempt_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, given: dict[str, Any], says: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
+    task = prepare(monkeypatch, host, "cluster", manifest_dir=str(tmp_path), **given)
+    with pytest.raises(AirflowFailException, match=says):
+        task.execute({})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_on_yarn_the_settings_travel_as_files_that_this_user_alone_may_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the command line nor this process's environment has them; the names alone are shown."""
     settings = KafkaSettings.from_mapping({"bootstrap.servers": "h:9", "sasl.password": SECRET})

@@ -36,9 +36,14 @@ class Airflow:
         return {run_id: {task.replace("__", "."): state for task, state in self.states.items()}}
 
 
-def attempt(owner: str = OWNER, age_s: float = 60, submitted: bool = True) -> AttemptRow:
+def attempt(
+    owner: str = OWNER, age_s: float = 60, submitted: bool = True, prepared: bool = True
+) -> AttemptRow:
     then = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat(timespec="microseconds")
-    return AttemptRow(LoadIdentity("n", "l", "k"), 1, owner, then, submitted_at=then if submitted else None)
+    at = then if submitted else None
+    return AttemptRow(
+        LoadIdentity("n", "l", "k"), 1, owner, then, submitted_at=at, prepared_at=at if prepared else None
+    )
 
 
 def held_up(airflow: Airflow, row: AttemptRow) -> bool:
@@ -61,6 +66,20 @@ def held_up(airflow: Airflow, row: AttemptRow) -> bool:
 )
 def test_a_task_of_the_group_that_is_at_work_is_waited_for(states: dict[str, str | None], held: bool) -> None:
     assert held_up(Airflow(**states), attempt()) is held
+
+
+def test_a_driver_that_a_deferred_prepare_waits_for_is_at_work() -> None:
+    """Its trigger has not fired. When it has, the paused DAG resumes nothing."""
+    assert held_up(Airflow(load__prepare="deferred"), attempt(prepared=False)) is False
+    assert held_up(Airflow(load__submit="deferred"), attempt(prepared=False)) is False
+    assert held_up(Airflow(load__prepare="scheduled"), attempt(prepared=False)) is True
+
+
+def test_another_that_has_deferred_may_wait_for_this_very_attempts_end() -> None:
+    mapped = attempt(OWNER + "#map_index=0", prepared=False)
+    assert held_up(Airflow(load__prepare_0="deferred"), mapped) is False
+    for waiting in ("load__loaded_1", "load__prepare_1", "load__loaded_0"):
+        assert held_up(Airflow(load__prepare_0="up_for_retry", **{waiting: "deferred"}), mapped) is True
 
 
 @pytest.mark.parametrize(

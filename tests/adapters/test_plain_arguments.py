@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset
 
-from airflow_kafka_eos import ExactlyOnceLoad, Submit
+from airflow_kafka_eos import Cursor, ExactlyOnceLoad, Submit
 from airflow_kafka_eos.argument_groups import GROUPS
 from airflow_kafka_eos.signatures import _KNOWN, GroupArguments
 
@@ -36,6 +36,7 @@ TAKEN: dict[str, tuple[Any, dict[str, Any]]] = {
     "ledger_conn_id": ("lc", {f"{step}.ledger_conn_id": "lc" for step in EVERY}),
     "spark_conn_id": ("sc", {"prepare._conn_id": "sc"}),
     "spark_args": ({"driver_memory": "1g"}, {"prepare._driver_memory": "1g"}),
+    "cursor": (Cursor(first_since=0), {"prepare.cursor": Cursor(first_since=0)}),
     "engine": ("arrow", {"prepare.engine": "arrow"}),
     "max_batch_bytes": (1000, {"prepare.max_batch_bytes": 1000}),
     "dual_write_sql": ("INSERT", {"decide.dual_write_sql": "INSERT"}),
@@ -56,7 +57,7 @@ OTHER: dict[str, Any] = {
     "on_committed": "reload", "namespace": "other", "kafka_conn_id": "other", "ledger_conn_id": "other",
     "dual_write_sql": "UPDATE", "decide_at_once": True, "value_format": "string", "registry_conn_id": "other",
     "manifest_dir": "/other", "deferrable": True, "outlets": [Asset("z")], "asset_server": "z:1",
-    "engine": "spark", "max_batch_bytes": 7,
+    "engine": "spark", "max_batch_bytes": 7, "cursor": Cursor(first_since=9),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.processes import end_session
 from tests.airflow.steps import connection
+from tests.airflow.yarn import Yarn, yarn
 from tests.postgresql import PostgreSQL
 
 SECRET = "hunter2-correct-horse"
@@ -38,6 +39,10 @@ EAGER = {
 }
 
 
+#: of an Airflow; tests add what its tasks find besides
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
 @dataclass(frozen=True)
 class Place:
     """The running Airflow, and where its parts are."""
@@ -47,6 +52,7 @@ class Place:
     switches: Path
     bootstrap: str
     kafka: LocalKafka
+    yarn: Yarn
     #: what a test has started again
     again: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -73,17 +79,18 @@ def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.Te
     settings |= {"TEST_TODAY": str(datetime.now(UTC).date())}
     settings |= postgresql.for_airflow("airflow")
     with (
+        yarn(tmp_path_factory.mktemp("yarn")) as elsewhere,
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True) as ledger,
         LocalAirflow(
             # tests kill parts of it, look at what follows, and start them themselves
             home,
             Path(__file__).parent / "dags",
-            connections=connections,
-            settings=settings,
+            connections=connections | {"yarn_default": elsewhere.connection},
+            settings=settings | elsewhere.environment | {"PATH": f"{PATH}{os.pathsep}{elsewhere.bin}"},
             start_again=False,
         ) as airflow,
     ):
-        there = Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka)
+        there = Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka, elsewhere)
         yield there
     for leader in there.again:
         end_session(leader)

@@ -83,7 +83,7 @@ class Held(Run):
 
     def process(self, moment: str) -> psutil.Process:
         """The task's own process, which its supervisor has forked."""
-        if moment != "writing" or self.dag == "arrow":
+        if moment != "writing" or self.dag in ("arrow", "far", "far_here"):
             return psutil.Process(self._pid(moment))
         submitted = self.jvm()
         if self.dag == "own_clicks":  # a BashOperator's command leads a session

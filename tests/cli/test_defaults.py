@@ -42,7 +42,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]] | None] = {
 }
 AT = ("--bootstrap-server", "h:1")
 #: in which it narrows what is shown, and says nothing by default
-FILTERS = {("loads list", "namespace"), ("ledger prune", "namespace")}
+FILTERS = {("loads list", "namespace"), ("cursors list", "namespace"), ("ledger prune", "namespace")}
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_eos.cli import parser
+
 SECRET = "hunter2-never-shown"
 
 
@@ -60,3 +62,26 @@ def test_an_unknown_command_shows_the_usage(tmp_path: Path) -> None:
     done = call(tmp_path, "ledgr")
     assert done.returncode == 2
     assert "usage: airflow-kafka-eos" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("transactions describe -mine-7", {"transactional_id": "-mine-7"}),
+        ("transactions describe --transactional-id -mine-7", {"id_by_option": "-mine-7"}),
+        ("transactions abort --topic -t --partition 0 --start-offset 5 --yes", {"topic": "-t", "partition": 0}),
+        ("loads show -orders -1", {"name": "-orders", "key": "-1"}),
+        ("loads show -- --orders k", {"name": "--orders", "key": "k"}),
+        ("ledger forget-cluster -qtMF0xLSQ-Gvsr5KOZbEg --yes", {"cluster_id": "-qtMF0xLSQ-Gvsr5KOZbEg", "yes": True}),
+    ],
+)
+def test_a_name_may_begin_with_a_dash(words: str, named: dict[str, object]) -> None:
+    given = vars(parser().parse_args(words.split()))
+    assert {field: given[field] for field in named} == named
+
+
+def test_help_and_options_that_are_none_are_still_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, code, said in (("loads show -h", 0, "usage:"), ("loads list --naem x", 2, "unrecognized arguments:")):
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args(words.split())
+        assert (ended.value.code, said in "".join(capsys.readouterr())) == (code, True)

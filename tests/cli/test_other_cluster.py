@@ -95,7 +95,8 @@ def test_a_cluster_that_is_gone_for_good_is_forgotten_and_its_loads_go_on(
     # nobody has agreed to it
     assert command("ledger", "forget-cluster", old).code == 2
     assert command("cleanup", *LOAD, "--yes", *at).code == 2
-    none = command("ledger", "forget-cluster", "another", "--yes")
+    # clusters of before Kafka 2.8 may have an id like this
+    none = command("ledger", "forget-cluster", "-another", "--yes")
     assert (none.code, ": 0 attempts" in none.out) == (1, True), none
     forgotten = command("ledger", "forget-cluster", old, "--yes")
     assert (forgotten.code, ": 2 attempts" in forgotten.out) == (0, True), forgotten

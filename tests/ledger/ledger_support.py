@@ -96,7 +96,7 @@ NEXT = """\
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0010", "0009", None, None
+revision, down_revision, branch_labels, depends_on = "0011", "0010", None, None
 
 
 def upgrade() -> None:

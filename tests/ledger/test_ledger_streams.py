@@ -138,10 +138,10 @@ def test_behind_a_slot_in_doubt_a_person_says_which_batch_was_the_last(ledger: L
     assert ledger.pass_over_batch(batch(1), FIRST)
 
 
-def test_a_ledger_of_revision_0008_gets_the_tables(url: str) -> None:
+def test_a_ledger_of_revision_0009_gets_the_tables(url: str) -> None:
     for table in (tables.stream_batches, tables.stream_runs, tables.streams):
         sql(url, f"DROP TABLE {table.name}")
-    sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0008'")
+    sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0009'")
     tables.streams.create(Database(url).engine)  # where MySQL was cut off
     migrate.upgrade(url)
     assert migrate.current(url) == tables.REVISION

@@ -16,7 +16,8 @@ DIALECTS = tuple(kind.dialect() for kind in (sqlite, postgresql, mysql))
 #: Of the tables at each revision. That of a released version stands for good.
 TABLES = {
     "0008": "dd7ea76bfffe10affb993a763cd401b09f464dc16b0f5949cfd6376a242d2ce1",
-    "0009": "16e929ea7835d8bba695aea312f6ae9db03ecae1b3a20f4420863f5f23f38269",
+    "0009": "84400508b4a718023ea46d7e6c71ab15a739973bfa5aa2cadc0acda278219703",
+    "0010": "bca77325e0918950466ab093fd1d8bfedc75dec93cac15856e221bfcc9e263cc",
 }
 
 

@@ -17,6 +17,8 @@ from tests.mutations.leases import OF_LEASES
 from tests.mutations.mutation import Mutation
 from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
+from tests.mutations.reading_on import OF_READING_ON
+from tests.mutations.reattaching import OF_REATTACHING
 from tests.mutations.repairs import OF_REPAIRS
 from tests.mutations.standing_still import OF_STANDING_STILL
 from tests.mutations.streaming import OF_STREAMS
@@ -37,5 +39,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_KEYS,
     *OF_LEASES,
     *OF_CONNECTING,
+    *OF_READING_ON,
+    *OF_REATTACHING,
     *OF_STREAMS,
 )

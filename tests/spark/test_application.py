@@ -187,13 +187,13 @@ class TestJob:
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(ConfigurationError, match="returned nothing, not a Spark DataFrame"):
-            run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None)  # type: ignore[arg-type]
+            run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None, None)  # type: ignore[arg-type]
 
     def test_what_the_authors_code_raises_passes_through(self, spec: ApplicationSpec, bad_jobs: str) -> None:
         from airflow_kafka_eos.spark.job import run_job
 
         with pytest.raises(LookupError, match="own mistake"):
-            run_job(replace(spec, job=f"{bad_jobs}:broken", job_args={}), None)  # type: ignore[arg-type]
+            run_job(replace(spec, job=f"{bad_jobs}:broken", job_args={}), None, None)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "job",

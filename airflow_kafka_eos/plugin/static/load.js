@@ -15,6 +15,7 @@ export function loadSection(full, open, act) {
     element("h2", {}, `${load.name} `, element("small", {}, load.key), " ", state(load)),
     facts(load, full),
     buttons(full, mine, act),
+    ...cursorBlock(full.cursor),
     element("h3", {}, "Attempts"),
     ...full.attempts.map((attempt) => attemptBlock(attempt, span(full.attempts))),
     full.hidden_attempts > 0
@@ -55,6 +56,16 @@ function buttons(full, mine, act) {
   return element("p", { class: "buttons" }, ...made);
 }
 
+function cursorBlock(cursor) {
+  if (!cursor) return [];
+  const parts = [
+    `Cursor at ${cursor.position}`,
+    cursor.held_by && `held by ${cursor.held_by}`,
+    cursor.doubt && `IN DOUBT: ${cursor.doubt}`,
+  ];
+  return [element("p", { class: "quiet" }, parts.filter(Boolean).join(" · "))];
+}
+
 function span(attempts) {
   const times = attempts.flatMap((a) => a.timeline.map((event) => Date.parse(event.at)));
   return { from: Math.min(...times), to: Math.max(...times) };
@@ -82,7 +93,7 @@ function attemptBlock(attempt, { from, to }) {
     element("h4", {}, `Attempt ${attempt.number} `, badge(attempt.decision) ?? badge("undecided")),
     element("div", { class: "timeline", "aria-hidden": "true" }, bar, ...dots),
     element("ol", { class: "steps" }, ...steps),
-    element("p", { class: "quiet" }, [attempt.by, attempt.how, attempt.reason].filter(Boolean).join(" · ")),
+    element("p", { class: "quiet" }, [attempt.by, attempt.how, attempt.reads, attempt.reason].filter(Boolean).join(" · ")),
   );
 }
 

@@ -19,9 +19,10 @@ from airflow_kafka_eos.kafka.admin.partitions import ProducerState
 from airflow_kafka_eos.kafka.admin.preflight import RETENTION, fits_retention
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, warning
 from airflow_kafka_eos.ledger.dual_write import decide_beside
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import REFUSED, AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, TopicInfo, TransactionWrites
+from airflow_kafka_eos.protocol.guards.known_commits import check_name_known
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
@@ -32,8 +33,6 @@ from airflow_kafka_eos.transaction import (
 )
 
 log = logging.getLogger(__name__)
-#: how the reason of an abort begins that the author's checks have asked for
-_REFUSED = "check: "
 #: how the refusal of an empty load begins
 _NO_RECORDS = "0 records, fewer than min_records="
 
@@ -92,8 +91,8 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
             load=str(load),
             attempt=newest.number if newest else None,
         )
-    if newest.verdict is not None and newest.reason.startswith(_REFUSED):
-        raise _refused(load, newest.number, newest.reason.removeprefix(_REFUSED))
+    if newest.is_refused:
+        raise _refused(load, newest.number, newest.reason.removeprefix(REFUSED))
     if newest.verdict is not None:
         raise UndecidableError(
             f"the load's newest attempt is aborted ({newest.reason})",
@@ -136,8 +135,11 @@ def decide(
     check_cluster(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
     refusal = checks.refusal(manifest)
     if refusal:
-        _abort(session, ref, owner, f"{_REFUSED}{refusal}")
+        _abort(session, ref, owner, f"{REFUSED}{refusal}")
         raise _refused(ref.load, ref.attempt, refusal)
+    reads = session.ledger.range(ref.load, ref.attempt)
+    if reads is not None and not reads.is_named:
+        check_name_known(session, ref.load)  # behind what was prepared: a ledger may have been restored since
     # asked last, so that a check that takes long does not eat the margin
     asked_s = time.time()
     try:
@@ -146,6 +148,9 @@ def decide(
         found = [e.message]
     else:
         found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+    if reads is not None and (problem := session.ledger.why_not_advance(ref.load, ref.attempt)):
+        # the decision asks again, with the cursor locked; here what is refused is aborted, and can be ended
+        found = [*found, problem]
     if found:
         _abort(session, ref, owner, found[0])
         raise UndecidableError(
@@ -256,6 +261,15 @@ def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
         else frozenset(session.coordinator.list_open(ref.id_prefix, longer_than_ms=spent_ms)),
         retention=session.partitions.topic_config(topics, sorted({*RETENTION, *COMPACTION})),
     )
+
+
+def can_be_decided(session: Session, manifest: Manifest, margin_s: float) -> list[str]:
+    """What :func:`decide` would refuse by now, whatever the author's checks say; empty where it would not."""
+    try:
+        seen = observe(session, manifest, margin_s)
+    except TopicError as e:
+        return [e.message]
+    return problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
 
 
 def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int) -> list[str]:

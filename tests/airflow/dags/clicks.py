@@ -98,6 +98,10 @@ own_clicks = load_dag(
         append_env=True,
     ),
 )
+# a driver that outlives its task (tests/airflow/yarn.py); the triggerer waits for it, or a worker
+elsewhere = {"spark_conn_id": "yarn_default", "manifest_dir": f"{SWITCHES}/manifests"}
+far = load_dag("far", spark_args={"yarn_track_via_rm_api": True, "wait_in_triggerer": True}, **elsewhere)
+far_here = load_dag("far_here", spark_args={"yarn_track_via_rm_api": True}, **elsewhere)
 days = load_dag("days", topic="days", prefix="{{ ds }}", schedule="@daily", hooks=False)
 again = {"on_committed": "reload", "topic": "days_again"}
 days_again = load_dag("days_again", prefix="{{ ds }}", schedule="@daily", hooks=False, **again)

@@ -6,8 +6,8 @@ from alembic import op
 
 from airflow_kafka_eos.ledger.tables import stream_batches, stream_runs, streams
 
-revision = "0009"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
