@@ -25,7 +25,8 @@ and a run that does not fit is refused before it writes anything. This says what
                   never written;
   --forget-query  the name is free: the next run binds its query, whose batches begin at 0. Its
                   startingOffsets must go on where the topics end, or rows are there twice or missing.
-Stop the query before."""
+                  When the old query comes back, what is known of it is so again.
+Stop the query's Spark DRIVER before: one that is at work goes by what it has read."""
 
 
 def add_to(commands: Any) -> None:
@@ -81,7 +82,7 @@ def _set(arguments: argparse.Namespace) -> int:
         confirm(
             arguments,
             f"Query {row.name} is {row.query_id or 'free'}, its checkpoint {row.checkpoint}, its last batch "
-            f"{_decided(row)}. Is it stopped, and shall that change?",
+            f"{_decided(row)}. Is its driver stopped, and shall that change?",
         )
         ledger.set_stream(
             arguments.namespace, arguments.name,

@@ -34,6 +34,8 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
         one that was given up may have transactions open, which nobody could end.
     """
+    # first: who decides a batch now, under the old id, has its query's row locked, and its load is seen below
+    streams.forget_decided(connection)
     query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNVERIFIED))
     unfinished = [".".join(row) for row in connection.execute(query)]
     if unfinished:
@@ -48,7 +50,6 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
         decisions.make_undecidable(
             connection, row.load, up_to=row.newest_attempt, decided_by=decided_by, reason="the ledger got a new id"
         )
-    streams.forget_decided(connection)
     old, new = ledger_id(connection), secrets.token_hex(5)
     why = "if it was restored from a backup, loads that it does not know have read on since"
     cursors.doubt_all(connection, f"the ledger's id was changed by {decided_by}: {why}")

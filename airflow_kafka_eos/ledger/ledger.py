@@ -49,6 +49,16 @@ def _writes(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatena
     return method
 
 
+def _writes_as_opened(work: Callable[Concatenate[Connection, str, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    """The same, of work that is told which id the ledger was opened with."""
+
+    @wraps(work)
+    def method(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.write(lambda c: work(c, self.ledger_id, *args, **kwargs))
+
+    return method
+
+
 def _reads(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Ledger, P], T]:
     """The method that does this work in a read transaction."""
 
@@ -225,11 +235,13 @@ class Ledger:
     take_range = _writes(ranges_.take)
     pin_range = _writes(ranges_.pin)
     set_cursor = _writes(cursors_.set_position)
-    bind_stream = _writes(streams_.bind)
-    pass_over_batch = _writes(streams_.pass_over)
-    begin_batch = _writes(streams_.begin_batch)
+    bind_stream = _writes_as_opened(streams_.bind)
+    pass_over_batch = _writes_as_opened(streams_.pass_over)
+    begin_batch = _writes_as_opened(streams_.begin_batch)
     set_stream = _writes(streams_.set_stream)
 
+    #: that it has now: :attr:`ledger_id` is the one that it was opened with
+    id_now = _reads(queries.ledger_id)
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)
     names = _reads(queries.names)

@@ -3,19 +3,29 @@
 Rules: one-name-one-query, newest-run-begins, batches-in-turn, same-range.
 
 Each function is one database transaction's work. Where a load's row is locked too, it is locked first.
+
+Those of a run are told the ledger's id as the run knows it (``own_id``): a driver keeps its ledger open from batch to
+batch, and the ledger may have got another one since (rule: only-our-ids). It is compared behind the lock of the query's
+row, which :func:`.admin.new_id` takes before it looks at anything.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, OtherCheckpointError, SupersededError
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    InDoubtError,
+    OtherCheckpointError,
+    OtherLedgerError,
+    SupersededError,
+)
 from airflow_kafka_eos.ledger import attempts, slots
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.queries import lock, now
+from airflow_kafka_eos.ledger.queries import ledger_id, lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow, StreamRow, read_row
 from airflow_kafka_eos.load import TransactionNaming, Verdict
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
@@ -25,13 +35,14 @@ _C = t.streams.c
 _SAID = ""
 
 
-def bind(connection: Connection, batch: MicroBatch, run: StreamRun) -> StreamRow:
+def bind(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun) -> StreamRow:
     """Bind the batch's query to its name, and the run as its newest; nothing happens where both are so.
 
     Attempts of earlier runs can be neither begun nor decided from here on.
 
     :raises OtherCheckpointError: the name is another query's, or the checkpoint is a copy.
     :raises SupersededError: a newer run was bound since.
+    :raises OtherLedgerError: the ledger got another id since the run has opened it.
     """
     moment = now()
     row = _locked(connection, batch.namespace, batch.name)
@@ -44,20 +55,21 @@ def bind(connection: Connection, batch: MicroBatch, run: StreamRun) -> StreamRow
             ),
         )  # fmt: skip
         row = _must_lock(connection, batch)
+    _check_id(connection, own_id, batch)
     if row.query_id is None:
-        b = t.stream_batches.c
-        of_query = select(func.max(b.number)).where(b.stream_id == row.id, b.query_id == batch.query_id)
-        decided = connection.execute(of_query).scalar_one()
+        q = t.stream_queries.c
+        before = select(q.decided).where(q.stream_id == row.id, q.query_id == batch.query_id)
+        known = connection.execute(before).one_or_none()
         values = {
-            "query_id": batch.query_id, "checkpoint": run.checkpoint, "decided": -1 if decided is None else decided,
+            "query_id": batch.query_id, "checkpoint": run.checkpoint, "decided": -1 if known is None else known.decided,
             "bound_at": moment, "updated_at": moment,
         }  # fmt: skip
         connection.execute(update(t.streams).where(_C.id == row.id).values(values))
         row = _must_lock(connection, batch)
     _check_bound(row, batch, run)
     r = t.stream_runs.c
-    known = select(r.number).where(r.stream_id == row.id, r.identity == run.identity)
-    number = connection.execute(known).scalar_one_or_none()
+    bound = select(r.number).where(r.stream_id == row.id, r.identity == run.identity)
+    number = connection.execute(bound).scalar_one_or_none()
     if number is None:
         number = row.newest_run + 1
         connection.execute(
@@ -69,16 +81,17 @@ def bind(connection: Connection, batch: MicroBatch, run: StreamRun) -> StreamRow
     return _row(row)
 
 
-def pass_over(connection: Connection, batch: MicroBatch, run: StreamRun) -> bool:
+def pass_over(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun) -> bool:
     """Whether a person has said that the batch is the last one that the topics have: then nobody writes it.
 
     From here on it is believed with the offsets of this run only.
 
     :raises SupersededError: a newer run has the query.
     :raises OtherCheckpointError: a run before has passed it over with other offsets.
+    :raises OtherLedgerError: the ledger got another id since the run has opened it.
     """
     load = lock(connection, batch.load)
-    stream = _must_be_newest(connection, batch, run)
+    stream = _must_be_newest(connection, own_id, batch, run)
     if stream.decided != batch.number or (load is not None and load.committed is not None):
         return False
     _check_turn(connection, stream, batch)
@@ -90,6 +103,7 @@ def pass_over(connection: Connection, batch: MicroBatch, run: StreamRun) -> bool
 
 def begin_batch(
     connection: Connection,
+    own_id: str,
     batch: MicroBatch,
     run: StreamRun,
     *,
@@ -104,9 +118,10 @@ def begin_batch(
     :raises SupersededError: a newer run has the query.
     :raises OtherCheckpointError: the batch, or the one before, was decided with other offsets.
     :raises InDoubtError: the ledger lacks the batch before.
+    :raises OtherLedgerError: the ledger got another id since the run has opened it.
     """
     row = attempts.begin(connection, batch.load, run.owner, None)
-    stream = _must_be_newest(connection, batch, run)
+    stream = _must_be_newest(connection, own_id, batch, run)
     _check_turn(connection, stream, batch)
     if row.verdict is Verdict.COMMIT:
         return row
@@ -123,13 +138,14 @@ def begin_batch(
     )
 
 
-def note_decided(connection: Connection, batch: MicroBatch, run: StreamRun) -> None:
+def note_decided(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun) -> None:
     """Count the batch as decided, in the database transaction that decides its load.
 
     :raises SupersededError: a newer run has the query.
     :raises InDoubtError: its turn is not now.
+    :raises OtherLedgerError: the ledger got another id since the run has opened it.
     """
-    stream = _must_be_newest(connection, batch, run)
+    stream = _must_be_newest(connection, own_id, batch, run)
     if stream.decided != batch.number - 1:
         raise _not_its_turn(stream, batch)
     moment = now()
@@ -159,7 +175,8 @@ def set_stream(
     :param checkpoint: where it was moved to.
     :param decided: the last batch of it that its topics have; -1: none. Where the ledger does not have it as decided,
         it is passed over when it is asked for.
-    :param forget_query: the name is free: the next run binds its query. What was decided stays with the old one's id.
+    :param forget_query: the name is free: the next run binds its query. What was decided of the old one, and that a
+        person has to say, stays with its id: it is so again when that is the next one.
     :raises ConfigurationError: ``decided``, and the name is free.
     """
     stream = _locked(connection, namespace, name)
@@ -171,7 +188,15 @@ def set_stream(
     if decided is not None:
         _note_said(connection, stream, decided)
         values["decided"] = decided
-    if forget_query:
+    if forget_query and stream.query_id is not None:
+        q = t.stream_queries.c
+        connection.execute(
+            delete(t.stream_queries).where(q.stream_id == stream.id, q.query_id == stream.query_id)
+        )
+        known = stream.decided if decided is None else decided
+        connection.execute(
+            insert(t.stream_queries).values(stream_id=stream.id, query_id=stream.query_id, decided=known)
+        )
         values["query_id"] = None
     connection.execute(update(t.streams).where(_C.id == stream.id).values(values))
     return stream_row(connection, namespace, name)
@@ -183,6 +208,7 @@ def forget_decided(connection: Connection) -> None:
     What brokers have of batches since is not found under the new id, so a person has to say.
     """
     connection.execute(update(t.streams).values(decided=None, updated_at=now()))
+    connection.execute(update(t.stream_queries).values(decided=None))
     connection.execute(delete(t.stream_batches))
 
 
@@ -194,8 +220,13 @@ def settle_slot(connection: Connection, namespace: str, name: str, number: int) 
     """
     settled = slots.settle(connection, namespace, name, number)
     if settled:
-        values = {"decided": None, "updated_at": now()}
-        connection.execute(update(t.streams).where(_C.namespace == namespace, _C.name == name).values(values))
+        stream = _locked(connection, namespace, name)
+        if stream is not None:
+            # of which query the batch was, the slot does not say
+            before = t.stream_queries.c.stream_id == stream.id
+            connection.execute(update(t.stream_queries).where(before).values(decided=None))
+            values = {"decided": None, "updated_at": now()}
+            connection.execute(update(t.streams).where(_C.id == stream.id).values(values))
     return settled
 
 
@@ -247,14 +278,27 @@ def _must_lock(connection: Connection, batch: MicroBatch) -> Row[Any]:
     return found
 
 
-def _must_be_newest(connection: Connection, batch: MicroBatch, run: StreamRun) -> Row[Any]:
-    """The locked row of the batch's query, whose newest run this is."""
+def _must_be_newest(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun) -> Row[Any]:
+    """The locked row of the batch's query, whose newest run this is, in the ledger that it has opened."""
     stream = _must_lock(connection, batch)
+    _check_id(connection, own_id, batch)
     _check_bound(stream, batch, run)
     r = t.stream_runs.c
     known = select(r.number).where(r.stream_id == stream.id, r.identity == run.identity)
     _check_newest(stream, connection.execute(known).scalar_one_or_none(), batch)
     return stream
+
+
+def _check_id(connection: Connection, own_id: str, batch: MicroBatch) -> None:
+    """Rule: only-our-ids. With the query's row locked: no new id comes between this and what is written here."""
+    if (found := ledger_id(connection)) != own_id:
+        raise OtherLedgerError(
+            f"the ledger's id is {found} since `airflow-kafka-eos ledger new-id`, and this run has opened it as "
+            f"{own_id}: what it writes would be nobody's",
+            remedy="Nothing of the batch is committed. Stop the driver, say by `airflow-kafka-eos streams set` with "
+            "--decided which batch is the last one that the topics have, and start the query again",
+            load=str(batch.load),
+        )
 
 
 def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
@@ -321,9 +365,22 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> 
 def _not_its_turn(stream: Row[Any], batch: MicroBatch) -> InDoubtError:
     return InDoubtError(
         f"{batch} is not the next one: the ledger has those up to {stream.decided} as decided",
-        remedy="Nothing is written. Does the function of foreachBatch leave out a batch, an empty one for instance? "
-        "It must write each. Was the query another sink's before? Was the ledger restored from a backup? Then restore "
-        "a newer one. Or look which batch is the last one that the topics have, and say so by `airflow-kafka-eos "
-        "streams set` with --decided",
+        remedy="Nothing is written. Was the ledger restored from a backup? Then restore a newer one. Else: does the "
+        "function of foreachBatch leave out a batch, an empty one for instance, or go on behind an error of the write? "
+        f"It must write each, and pass errors on.{_again(stream)} Was the query another sink's before? Look which "
+        "batch is the last one that the topics have, and say so by `airflow-kafka-eos streams set` with --decided: "
+        "what they lack of those up to there is never written",
         load=str(batch.load),
+    )
+
+
+def _again(stream: Row[Any]) -> str:
+    """How a batch that Spark has noted as done, and nobody has written, is asked for again."""
+    if stream.decided is None:
+        return ""
+    left_out = stream.decided + 1
+    return (
+        f" With its driver stopped, remove commits/{left_out} and offsets/{left_out + 1} from the checkpoint, what is "
+        "behind them in those two folders, and the hidden .crc file of each: the query then asks for batch "
+        f"{left_out} again, and nothing is lost."
     )

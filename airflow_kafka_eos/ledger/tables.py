@@ -284,6 +284,18 @@ streams = Table(
     Column("updated_at", _TIME, nullable=False),
     UniqueConstraint("namespace", "name", name="uq_kafka_eos_streams_name"),
 )
+#: Queries that a name was set free of, and what ``decided`` was then, null included: it may be bound to one of them
+#: again.
+stream_queries = Table(
+    "kafka_eos_stream_queries",
+    metadata,
+    Column(
+        "stream_id", _ID, ForeignKey(streams.c.id, name="fk_kafka_eos_stream_queries_stream"), autoincrement=False
+    ),
+    Column("query_id", _varchar(64)),
+    Column("decided", BigInteger),
+    PrimaryKeyConstraint("stream_id", "query_id", name="pk_kafka_eos_stream_queries"),
+)
 #: Runs of a query, in the order in which they were bound. ``identity`` is of the driver.
 stream_runs = Table(
     "kafka_eos_stream_runs",

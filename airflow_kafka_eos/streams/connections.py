@@ -41,10 +41,14 @@ def ledger_url(environ: Mapping[str, str]) -> str:
 def session(settings: KafkaSettings, namespace: str) -> Iterator[Session]:
     """The session of this process and thread; one that an error came out of is not used again.
 
+    Nor is one whose ledger got another id since: its coordinator looks for the transactions of the old one.
+
     :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.session.connect`.
     """
     url = ledger_url(os.environ)
     key = (os.getpid(), threading.get_ident(), settings.to_json(), url, namespace)
+    if key in _open and _open[key][0].ledger.id_now() != _open[key][0].ledger.ledger_id:
+        _open.pop(key)[1].close()
     if key not in _open:
         stack = ExitStack()
         _open[key] = stack.enter_context(connect(settings, url, namespace)), stack

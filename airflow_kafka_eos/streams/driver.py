@@ -33,7 +33,8 @@ _PASSES, _PAUSE_S = 3, 0.3
 _SEEN_S = 30.0
 #: runs that have begun a batch in this process
 _begun: set[tuple[str, str, str, StreamRun]] = set()
-_seen: dict[tuple[StreamOptions, str], tuple[float, Checked]] = {}
+#: by query: when it was looked, with which settings, and what was found
+_seen: dict[StreamOptions, tuple[float, str, Checked]] = {}
 
 
 def begin(
@@ -84,11 +85,11 @@ def _checked(options: StreamOptions, settings: KafkaSettings, write: WriteOption
 
     What has changed since, a topic that was made anew or has more partitions, the tasks see for themselves.
     """
-    now, key = time.monotonic(), (options, settings.to_json())
-    if key not in _seen or now - _seen[key][0] > _SEEN_S:
-        _seen.clear()
-        _seen[key] = now, check_cluster(settings, write)
-    return _seen[key][1]
+    now, given = time.monotonic(), settings.to_json()
+    found = _seen.get(options)  # once: queries of foreachBatch are threads of one process
+    if found is None or found[1] != given or now - found[0] > _SEEN_S:
+        found = _seen[options] = now, given, check_cluster(settings, write)
+    return found[2]
 
 
 def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:

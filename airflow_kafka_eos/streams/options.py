@@ -101,8 +101,9 @@ class StreamOptions:
             TransactionNaming.read("the option transaction.naming", own.get("transaction.naming", "pooling")),
             Replay.read("the option stream.replay", own.get("stream.replay", "check")),
         )
-        nobody = "00000000-0000-0000-0000-000000000000"
-        written = found.write(AttemptRef(MicroBatch(found.namespace, found.name, nobody, 0, "").load, "0" * 10, 1), 1)
+        # by the longest of its keys: a name that only the first ten batches have room for ends the query for good
+        last = MicroBatch(found.namespace, found.name, "00000000-0000-0000-0000-000000000000", 2**63 - 1, "")
+        written = found.write(AttemptRef(last.load, "0" * 10, 1), 1)
         if written.scope is not TransactionScope.TASK:
             raise _wrong("transaction.scope", "is 'load'", "Leave it out: a query's batches are written in scope task")
         return found

@@ -19,6 +19,8 @@ from airflow_kafka_eos.errors import (
     InDoubtError,
     OtherCheckpointError,
     OtherClusterError,
+    OtherLedgerError,
+    RecordsGoneError,
     SupersededError,
     UndecidableError,
 )
@@ -31,10 +33,13 @@ from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from airflow_kafka_eos.protocol.cleanup.namespace import choose, clean, find, is_abandoned
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
+from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from tests.kafka.open_transactions import wait_until
+from tests.protocol.lost import delete_records, lose
 from tests.protocol.world import World
 
 pytestmark = pytest.mark.broker
@@ -141,6 +146,31 @@ def test_a_decided_batch_is_rolled_forward_and_never_written_again(
     assert query.begin(batch, SECOND).verdict is Verdict.COMMIT
     query.load(query.batch(1), ["c"], run=SECOND)
     assert query.world.visible() == ["a", "b", "c"]
+
+
+def test_a_decided_batch_whose_records_are_gone_is_given_up_and_the_query_goes_on(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = query.batch(0)
+    manifest = query.write(query.begin(batch), ["a"], ["b"])
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(batches, "commit", died)
+        query.decide(batch, manifest)
+    lose(query.world, manifest.transactions[1])
+    wait_until(lambda: commit_pass(query.world.session, batch.load, 1).open == [], "the markers of the rest")
+    (written,) = manifest.entries[1].writes
+    (other,) = manifest.entries[0].writes
+    delete_records(query.world, written.partition, written.last_offset + 1)
+    with pytest.raises(RecordsGoneError) as refused:
+        query.begin(batch, SECOND)
+    row = query.world.session.ledger.load(batch.load)
+    assert row is not None and row.state is LoadState.REPAIRING
+    for said in (refused.value.remedy, row.reason):
+        assert "loads give-up" in said and "prepare" not in said
+    give_up(query.world.session, batch.load, by="ada", reason="written by hand")
+    assert query.begin(batch, SECOND).verdict is Verdict.COMMIT
+    query.load(query.batch(1), ["c"], run=SECOND)
+    assert query.world.visible() == (["a", "c"] if other.partition != written.partition else ["c"])
 
 
 def test_a_batch_that_is_decided_behind_the_sweep_is_rolled_forward(
@@ -441,6 +471,17 @@ def test_a_ledger_that_was_put_back_begins_no_batch_that_it_has_forgotten(own: Q
     with pytest.raises(InDoubtError, match="is not the next one"):
         before.begin(before.batch(3), SECOND)
     assert own.world.visible() == ["a", "b", "c"]
+
+
+def test_behind_a_new_id_a_driver_that_goes_on_begins_nothing(own: Query, tmp_path: Path) -> None:
+    own.load(own.batch(0), ["a"])
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.db") as another:
+        another.new_id(decided_by="test")
+        another.set_stream("test", own.name, decided=0)
+        with pytest.raises(OtherLedgerError, match="new-id"):
+            own.ask(own.batch(1), first=False)
+        assert another.load(own.batch(1).load) is None
+    assert own.world.visible() == ["a"]
 
 
 @pytest.mark.parametrize("lacks", ["the batch", "its decision"])

@@ -153,7 +153,7 @@ def decide_batch(
     check_batches_known(session, batch)
     decide(
         session, manifest, Conditions(), owner=run.owner, margin_s=margin_s,
-        beside=lambda connection: streams.note_decided(connection, batch, run),
+        beside=lambda connection: streams.note_decided(connection, session.ledger.ledger_id, batch, run),
     )  # fmt: skip
     commit(session, batch.load, deadline_s=deadline_s, by=run.owner)
 
