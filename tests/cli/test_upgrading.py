@@ -35,8 +35,8 @@ def test_a_ledger_of_before_is_refused_until_it_is_upgraded_and_then_by_the_vers
         assert command(*check).out == f"ledger {url}: revision 0011, up to date; its id is {ledger.ledger_id}\n"
     for line in (check, upgrade):
         refused = command(*line)
-        assert refused.code == 2 and "is at revision 0010, which this version" in refused.err
-    assert migrate.current(url) == "0010"
+        assert refused.code == 2 and "is at revision 0011, which this version" in refused.err
+    assert migrate.current(url) == "0011"
 
 
 def test_the_embedded_one_is_upgraded_by_the_first_that_opens_it_as_tasks_do(
