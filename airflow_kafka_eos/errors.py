@@ -8,6 +8,7 @@
     │   │   ├── TopicError           a topic or partition is missing or does not fit
     │   │   ├── SchemaRefusedError       the registry refuses the values' schema, or the columns do not fit it
     │   │   ├── OtherClusterError    the attempt was written to another Kafka cluster than the connection leads to
+    │   │   ├── OtherCheckpointError     a query's checkpoint is not the one that the ledger has bound to its name
     │   │   ├── OtherLedgerError     this process opens another ledger than the one that the load is noted in
     │   │   └── ToolMissingError     a program on the machine is missing or too old
     │   ├── AccessError              the broker refuses the credentials or the operation
@@ -58,6 +59,7 @@ __all__ = [
     "LedgerUnavailableError",
     "ManifestError",
     "NotFinishedError",
+    "OtherCheckpointError",
     "OtherClusterError",
     "OtherLedgerError",
     "ProducerFencedError",
@@ -168,6 +170,10 @@ class OtherClusterError(ConfigurationError):
         super().__init__(message, **ids)
         self.written_to = written_to
         self.leads_to = leads_to
+
+
+class OtherCheckpointError(ConfigurationError):
+    """A streaming query's checkpoint is not the one that the ledger has bound to its name: older, a copy, another's."""
 
 
 class OtherLedgerError(ConfigurationError):

@@ -63,5 +63,6 @@ LONG = (
     "tests/spark/test_superseded.py",
     "tests/spark/test_token_load.py",
     "tests/spark/test_ui.py",
+    "tests/streams",
     "tests/testing",
 )

@@ -38,10 +38,10 @@ ALLOWED = {
     # the last two ask Airflow's own database
     "sqlalchemy": {"ledger", "hooks", "sources", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
     "alembic": {"ledger"},
-    "pyspark": {"spark", "connect", "airflow_kafka_eos.testing.rows"},
+    "pyspark": {"spark", "connect", "streams", "airflow_kafka_eos.testing.rows"},
     "grpc": {"airflow_kafka_eos.connect.remote"},
     "pyarrow": {
-        *("kafka", "spark", "sources", "arrow"),
+        *("kafka", "spark", "sources", "arrow", "streams"),
         *("airflow_kafka_eos.connect.task", "airflow_kafka_eos.testing.rows"),
     },
     "numpy": {"arrow", "kafka", "spark"},
@@ -126,7 +126,8 @@ def test_the_probe_sees_what_it_is_there_to_see() -> None:
 
 def test_the_data_source_is_light_to_import() -> None:
     """Spark imports it in a new process for each of writer(), write(), commit() and abort()."""
-    seen = _probe(["airflow_kafka_eos.spark.datasource"])
+    streams = ["airflow_kafka_eos.streams.source", "airflow_kafka_eos.streams.foreach"]
+    seen = _probe(["airflow_kafka_eos.spark.datasource", *streams])
     assert "imports pyspark" in seen
     assert [line for line in seen.splitlines() if "pyspark" not in line] == []
 

@@ -24,6 +24,7 @@ PINNED = [
     "LedgerUnavailableError",
     "ManifestError",
     "NotFinishedError",
+    "OtherCheckpointError",
     "OtherClusterError",
     "OtherLedgerError",
     "ProducerFencedError",

@@ -78,6 +78,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
         ledger,
         loads,
         local,
+        streams,
         transactions,
     )
     from airflow_kafka_eos.cli.terminal import EXPLAINED
@@ -87,7 +88,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, cursors, transactions, cleanup, ids, ledger, doctor, examples, local):
+    for group in (loads, cursors, transactions, streams, cleanup, ids, ledger, doctor, examples, local):
         group.add_to(commands)
     return every
 

@@ -30,7 +30,8 @@ def add_to(commands: Any) -> None:
         description="A slot is in doubt when the broker showed something under its ids that the ledger does not know. "
         "No load of that name is submitted until a person has found out what it was, has ended what is open, and says "
         "so by this command. It changes the ledger only: the slot is retired, its ids are never used, looked at or "
-        "ended again, and the next load takes another slot.",
+        "ended again, and the next load takes another slot. A streaming query of that name begins no batch until "
+        "`streams set NAME --decided BATCH` has said which is the last one that its topics have.",
     )
     settle.add_argument("name", help="the load name")
     settle.add_argument("slot", type=whole(0, 2**31 - 1), help="its number, as the error and `ids report` say")

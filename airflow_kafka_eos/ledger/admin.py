@@ -10,7 +10,7 @@ import secrets
 from sqlalchemy import Connection, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.ledger import cursors, decisions
+from airflow_kafka_eos.ledger import cursors, decisions, streams
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import ledger_id, now, with_undecided
 from airflow_kafka_eos.ledger.rows import RepairState
@@ -28,11 +28,14 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
 
     Every undecided attempt is aborted with it: its transactions carry the old id, and are nobody's from here on. Every
     cursor is in doubt from here on, and so is one that the ledger does not have: behind a backup, loads have moved or
-    made it that this ledger does not know (rule: cursor-in-doubt-stops).
+    made it that this ledger does not know (rule: cursor-in-doubt-stops). And no streaming query begins a batch until a
+    person has said which one was its last.
 
     :raises ConfigurationError: a decided load is not finished, under another id it could never be rolled forward; or
         one that was given up may have transactions open, which nobody could end.
     """
+    # first: who decides a batch now, under the old id, has its query's row locked, and its load is seen below
+    streams.forget_decided(connection)
     query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNVERIFIED))
     unfinished = [".".join(row) for row in connection.execute(query)]
     if unfinished:

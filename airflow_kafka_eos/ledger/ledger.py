@@ -26,6 +26,7 @@ from airflow_kafka_eos.ledger import named_ranges as named_ranges_
 from airflow_kafka_eos.ledger import ranges as ranges_
 from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
+from airflow_kafka_eos.ledger import streams as streams_
 from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.ledger.location import default_url, redacted
 from airflow_kafka_eos.ledger.migrate import current, is_current, read_checked
@@ -44,6 +45,16 @@ def _writes(work: Callable[Concatenate[Connection, P], T]) -> Callable[Concatena
     @wraps(work)
     def method(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.database.write(lambda c: work(c, *args, **kwargs))
+
+    return method
+
+
+def _writes_as_opened(work: Callable[Concatenate[Connection, str, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    """The same, of work that is told which id the ledger was opened with."""
+
+    @wraps(work)
+    def method(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.write(lambda c: work(c, self.ledger_id, *args, **kwargs))
 
     return method
 
@@ -219,12 +230,18 @@ class Ledger:
     close_repairs = _writes(repairs_.close)
     note_slot_checked = _writes(slots_.note_checked)
     put_slot_in_doubt = _writes(slots_.put_in_doubt)
-    settle_slot = _writes(slots_.settle)
+    settle_slot = _writes(streams_.settle_slot)
     acquire_lease = _writes(leases.acquire)
     take_range = _writes(ranges_.take)
     pin_range = _writes(ranges_.pin)
     set_cursor = _writes(cursors_.set_position)
+    bind_stream = _writes_as_opened(streams_.bind)
+    pass_over_batch = _writes_as_opened(streams_.pass_over)
+    begin_batch = _writes_as_opened(streams_.begin_batch)
+    set_stream = _writes(streams_.set_stream)
 
+    #: that it has now: :attr:`ledger_id` is the one that it was opened with
+    id_now = _reads(queries.ledger_id)
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)
     names = _reads(queries.names)
@@ -263,6 +280,8 @@ class Ledger:
     ranges = _reads(cursors_.ranges_of)
     why_not_advance = _reads(cursors_.why_not_advance)
     decided_keys = _reads(cursors_.decided_keys)
+    stream = _reads(streams_.stream_row)
+    streams = _reads(streams_.stream_rows)
 
 
 def _ago(time: timedelta) -> str:

@@ -308,3 +308,23 @@ class RangeRow:
     @property
     def is_named(self) -> bool:
         return self.moves is None
+
+
+@dataclass(frozen=True)
+class StreamRow:
+    """A streaming query's name, and what it is bound to.
+
+    :param query_id: Spark's; None: a person has set the name free, the next run binds it.
+    :param decided: the last batch of that query that is decided to be committed; -1: none is. None: the ledger was put
+        back, or a slot was in doubt, and a person has to say.
+    :param newest_run: how many runs were bound; the last of them alone begins batches.
+    """
+
+    namespace: str
+    name: str
+    query_id: str | None
+    checkpoint: str
+    decided: int | None
+    newest_run: int
+    bound_at: str
+    updated_at: str

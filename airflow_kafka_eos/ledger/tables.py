@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the revisions is called
-REVISION = "0009"
+REVISION = "0010"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -267,8 +267,62 @@ leases = Table(
     Column("taken_by", _PEOPLE, nullable=False),
     Column("taken_at", _TIME, nullable=False),
 )
-
-
+#: Streaming queries whose micro-batches are loads. A name is bound to one query id, and to the checkpoint that has it,
+#: until a person sets it free; ``decided``: the last batch of that query that is decided to be committed, -1 for none,
+#: null where only a person can say.
+streams = Table(
+    "kafka_eos_streams",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("namespace", _NAME, nullable=False),
+    Column("name", _NAME, nullable=False),
+    Column("query_id", _varchar(64)),
+    Column("checkpoint", _text(), nullable=False),
+    Column("decided", BigInteger),
+    Column("newest_run", Integer, nullable=False),
+    Column("bound_at", _TIME, nullable=False),
+    Column("updated_at", _TIME, nullable=False),
+    UniqueConstraint("namespace", "name", name="uq_kafka_eos_streams_name"),
+)
+#: Queries that a name was set free of, and what ``decided`` was then, null included: it may be bound to one of them
+#: again.
+stream_queries = Table(
+    "kafka_eos_stream_queries",
+    metadata,
+    Column(
+        "stream_id", _ID, ForeignKey(streams.c.id, name="fk_kafka_eos_stream_queries_stream"), autoincrement=False
+    ),
+    Column("query_id", _varchar(64)),
+    Column("decided", BigInteger),
+    PrimaryKeyConstraint("stream_id", "query_id", name="pk_kafka_eos_stream_queries"),
+)
+#: Runs of a query, in the order in which they were bound. ``identity`` is of the driver.
+stream_runs = Table(
+    "kafka_eos_stream_runs",
+    metadata,
+    Column(
+        "stream_id", _ID, ForeignKey(streams.c.id, name="fk_kafka_eos_stream_runs_stream"), autoincrement=False
+    ),
+    Column("number", Integer, autoincrement=False),
+    Column("identity", _TXN, nullable=False),
+    Column("bound_at", _TIME, nullable=False),
+    PrimaryKeyConstraint("stream_id", "number", name="pk_kafka_eos_stream_runs"),
+    UniqueConstraint("stream_id", "identity", name="uq_kafka_eos_stream_runs_identity"),
+)
+#: With which offsets of its sources a batch was decided (rule: same-range). Empty: a person has said that the topics
+#: have it, and no run has asked for it since.
+stream_batches = Table(
+    "kafka_eos_stream_batches",
+    metadata,
+    Column(
+        "stream_id", _ID, ForeignKey(streams.c.id, name="fk_kafka_eos_stream_batches_stream"), autoincrement=False
+    ),
+    Column("query_id", _varchar(64)),
+    Column("number", BigInteger, autoincrement=False),
+    Column("offsets_sha256", _varchar(64), nullable=False),
+    Column("decided_at", _TIME, nullable=False),
+    PrimaryKeyConstraint("stream_id", "query_id", "number", name="pk_kafka_eos_stream_batches"),
+)
 #: Where the next range of a load name begins (docs/adr/0036). ``moves`` counts whatever changes what a range rests on;
 #: ``load_id`` is of the load that took a range last: no other one takes one before that is through.
 cursors = Table(

@@ -226,7 +226,15 @@ class AttemptWriter:
     def commit(self, messages: Sequence[Any]) -> None:
         """Write the manifest. Of every part one report was accepted.
 
-        :raises ManifestError: a partition has not reported, or a manifest or a tombstone is there already.
+        :raises ManifestError: a manifest or a tombstone is there already; and see :meth:`manifest_of`, for other errors
+            too.
+        """
+        self.store.write(self.options.attempt, manifest.dump(self.manifest_of(messages)))
+
+    def manifest_of(self, messages: Sequence[Any]) -> Manifest:
+        """What all parts have written together. Of every part one report was accepted. No I/O.
+
+        :raises ManifestError: a partition has not reported.
         :raises UndecidableError: scope ``load``, and a task has been run a second time (rule: scope-load-writes-once).
         """
         ref = self.options.attempt
@@ -241,22 +249,19 @@ class AttemptWriter:
                 **ref.ids,
             )
         reported = [m for m in messages if isinstance(m, PartReport)]
-        text = manifest.dump(
-            Manifest(
-                attempt=ref,
-                created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                writer=self.checked.writer.value,
-                scope=self.options.scope,
-                two_phase_commit=self.checked.two_phase_commit,
-                transaction_timeout_ms=self.checked.timeout_ms,
-                digest_algorithm=ALGORITHM,
-                topics=self.checked.topics,
-                entries=tuple(entries),
-                ran_again=any(m.attempt_number > 0 or m.skipped_ids for m in reported),
-            )
+        made = Manifest(
+            attempt=ref,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            writer=self.checked.writer.value,
+            scope=self.options.scope,
+            two_phase_commit=self.checked.two_phase_commit,
+            transaction_timeout_ms=self.checked.timeout_ms,
+            digest_algorithm=ALGORITHM,
+            topics=self.checked.topics,
+            entries=tuple(entries),
+            ran_again=any(m.attempt_number > 0 or m.skipped_ids for m in reported),
         )
-        manifest.load(text, ref)  # what decide would refuse must not be reported as prepared
-        self.store.write(ref, text)
+        return manifest.load(manifest.dump(made), ref)  # what decide would refuse must not be reported as prepared
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Give the attempt up: first so that no manifest can follow, then end what was reported.

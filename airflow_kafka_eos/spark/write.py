@@ -17,6 +17,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError
 from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
+from airflow_kafka_eos.spark.attempt_writer import PartReport
 from airflow_kafka_eos.spark.datasource import (
     KafkaEosDataSource,
     KafkaEosWriter,
@@ -188,7 +189,7 @@ def _map(frame: DataFrame, writer: KafkaEosWriter) -> None:
 
 
 def check_complete(
-    reported: Collection[PreparedPartition], taken: Collection[PreparedPartition], ref: AttemptRef
+    reported: Collection[PartReport], taken: Collection[PartReport], ref: AttemptRef
 ) -> None:
     """Spark's two ways of handing over what its tasks say must agree: no manifest may lack a partition. No I/O.
 

@@ -35,7 +35,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def words(command: argparse.ArgumentParser) -> list[str]:
     """What it cannot do without."""
-    found = []
+    groups = [group for group in command._mutually_exclusive_groups if group.required]
+    found = [word for group in groups for word in (group._group_actions[0].option_strings[0], "1")]
     for action in command._actions:
         if action.required or (not action.option_strings and action.dest in ("transactional_id", "name", "key")):
             found += [*action.option_strings[:1], "1"]

@@ -17,6 +17,7 @@ DIALECTS = tuple(kind.dialect() for kind in (sqlite, postgresql, mysql))
 TABLES = {
     "0008": "dd7ea76bfffe10affb993a763cd401b09f464dc16b0f5949cfd6376a242d2ce1",
     "0009": "84400508b4a718023ea46d7e6c71ab15a739973bfa5aa2cadc0acda278219703",
+    "0010": "23c16437085b97d30b3e11da82677b7ca96a2e7ead93bf6bfb2ba780752d988e",
 }
 
 

@@ -92,6 +92,12 @@ def cell(
     }
     folder = FOLDER / session.name
     session.run("airflow-kafka-eos", "demo", "--folder", str(folder / "demo"), "--kafka-version", kafka, env=in_spark)
+    # a streaming query: its driver opens the ledger itself
+    session.run_install(
+        "uv", "pip", "install", "--quiet", until, "--python", str(python),
+        f"airflow-kafka-eos[ledger] @ {wheel.as_uri()}", external=True,
+    )  # fmt: skip
+    session.run("python", str(HERE / "streamed.py"), str(folder / "streamed"), str(python), kafka, env=in_spark)
     # a load without a key of its own, by `airflow dags test`; the examples that this Airflow is new enough for: read,
     # and run in one cell of each Airflow
     again = folder / "smoke"

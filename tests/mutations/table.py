@@ -22,6 +22,7 @@ from tests.mutations.reading_on import OF_READING_ON
 from tests.mutations.reattaching import OF_REATTACHING
 from tests.mutations.repairs import OF_REPAIRS
 from tests.mutations.standing_still import OF_STANDING_STILL
+from tests.mutations.streaming import OF_STREAMS
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -42,4 +43,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_READING_ON,
     *OF_REATTACHING,
     *OF_CONNECT,
+    *OF_STREAMS,
 )

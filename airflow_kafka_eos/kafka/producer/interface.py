@@ -180,7 +180,8 @@ def left_ms(deadline_ms: int, now_ms: int, transactional_id: str) -> int:
     if left <= 0:
         raise UndecidableError(
             f"the deadline for opening transactions passed {-left} ms ago",
-            remedy="Clear prepare: it opens a new attempt. If this comes often, give the load a longer deadline",
+            remedy="Clear prepare: it opens a new attempt. If this comes often, give the load a longer deadline; "
+            "a streaming query the option batch.timeout.ms",
             transactional_id=transactional_id,
         )
     return left

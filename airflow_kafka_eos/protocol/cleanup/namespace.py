@@ -16,6 +16,7 @@ from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedErro
 from airflow_kafka_eos.kafka.admin.list_permissions import why_ledgers_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.micro_batch import is_of_a_query
 from airflow_kafka_eos.naming import parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP
@@ -71,7 +72,8 @@ def find(
 ) -> Leftovers:
     """Loads of the session's namespace with something to sweep or to roll forward in the session's Kafka cluster.
 
-    Attempts of another cluster are left alone, with everything of their load from there on.
+    Attempts of another cluster are left alone, with everything of their load from there on. So is what a run, or a
+    streaming query's driver, may be at work on (rule: sweep-asks-the-ledger).
 
     :param abandoned_after: an undecided attempt that has shown no life for so long is abandoned. A younger one
         and everything of its load from there on is left alone: its run may be at work. So is a load with an open repair
@@ -86,7 +88,7 @@ def find(
     unfinished = session.ledger.unfinished(session.namespace)
     now = datetime.now().astimezone()
     other_cluster = [row for row in unfinished if is_of_other_cluster(session, row)]
-    young = [row for row in unfinished if row.is_undecided and now - last_sign(row) < abandoned_after]
+    young = [row for row in unfinished if row.is_undecided and not is_abandoned(row, now, abandoned_after)]
     stopped = tuple(row for row in young if row not in other_cluster and is_stopped(row))
     loads = choose(unfinished, holders.values(), now, abandoned_after, other_cluster, stopped)
     rows = session.ledger.loads(session.namespace, states=[LoadState.REPAIRING]) if loads else []
@@ -125,7 +127,7 @@ def choose(
     for row in (*holders, *unfinished):  # the later look counts
         every[row.load, row.number] = row
     for row in every.values():
-        is_young = now - last_sign(row) < abandoned_after and (row.load, row.number) not in without_work
+        is_young = not is_abandoned(row, now, abandoned_after) and (row.load, row.number) not in without_work
         is_at_work = row.is_undecided and is_young
         if is_at_work or (row.load, row.number) in not_here:
             limits[row.load] = min(row.number - 1, limits.get(row.load, row.number))
@@ -140,6 +142,18 @@ def is_repaired(repairs: Iterable[RepairRow], now: datetime, abandoned_after: ti
     """Whether somebody may be at work on one of a load's repairs. No I/O."""
     opened = [datetime.fromisoformat(r.opened_at) for r in repairs if r.state is RepairState.OPEN]
     return any(now - at < abandoned_after for at in opened)
+
+
+def is_abandoned(row: AttemptRow, now: datetime, abandoned_after: timedelta) -> bool:
+    """Whether nobody goes on with an undecided attempt, as far as time tells. No I/O.
+
+    That of a streaming query's batch once its writers' time has passed twice: a transaction that was begun at the end
+    of it has no hold time left then, for that is no longer (:mod:`airflow_kafka_eos.streams.options`).
+    """
+    if row.writers_until and row.submitted_at and is_of_a_query(row.load, row.submitted_by):
+        until = datetime.fromisoformat(row.writers_until)
+        return now >= until + (until - datetime.fromisoformat(row.submitted_at))
+    return now - last_sign(row) >= abandoned_after
 
 
 def last_sign(row: AttemptRow) -> datetime:

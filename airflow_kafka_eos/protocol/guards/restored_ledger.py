@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.naming import PooledId, prefix, slot_prefix
+from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
+from airflow_kafka_eos.naming import PooledId, TransactionalId, name_prefix, prefix, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
@@ -27,8 +28,9 @@ _REMEDY_DECIDED = (
 )
 _REMEDY = (
     "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or compare the topics "
-    "with the source, note which loads are there, and run `airflow-kafka-eos ledger new-id`: it says what follows; "
-    "then `airflow-kafka-eos ids settle NAME SLOT` for each slot in doubt, which retires it"
+    "with the source, note which loads are there, and of each streaming query the last batch, and run "
+    "`airflow-kafka-eos ledger new-id`: it says what follows; then `airflow-kafka-eos ids settle NAME SLOT` for each "
+    "slot in doubt, which retires it, and `airflow-kafka-eos streams set` with --decided for each query"
 )
 
 
@@ -64,6 +66,35 @@ def check_not_restored(session: Session, load: LoadIdentity) -> None:
     committed = [name for name in listed if number_of(session, load, name) is not None]
     if committed and not _is_decided(session, load):
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
+    check_commits_known(session, load)
+
+
+def check_batches_known(session: Session, batch: MicroBatch) -> None:
+    """Refuse to decide a batch where brokers show an attempt or a commit of its query that the ledger does not know.
+
+    Rule: unknown-commit-stops.
+
+    Asked behind what was prepared: a ledger that is put back while its query runs lacks what was decided since, and it
+    may be this very batch.
+
+    Of batches before this one nothing is asked: each was decided when it was the last one.
+
+    :raises InDoubtError: there is such a transaction.
+    """
+    load = batch.load
+    own = name_prefix(load.namespace, session.ledger.ledger_id, load.name)
+    by_load: dict[LoadIdentity, list[str]] = {}
+    committed = session.coordinator.list_committed(own)
+    for name in {*session.coordinator.list_open(own), *committed}:
+        found = TransactionalId.parse(name)
+        of = None if found is None else batch_of(found.load)
+        if found is not None and of is not None and of[0] == batch.query_id and of[1] >= batch.number:
+            by_load.setdefault(found.load, []).append(name)
+    for other, names in sorted(by_load.items(), key=lambda item: str(item[0])):
+        check_attempts_known(session, other, names)
+        shown = sorted(set(names) & set(committed))
+        if shown and not _is_decided(session, other):
+            raise _doubt(other, "knows no decision to commit, and the broker shows committed transactions", shown)
     check_commits_known(session, load)
 
 

@@ -28,6 +28,7 @@ from airflow_kafka_eos.kafka.producer.copier import RAISE_TIMEOUT, Copier, cost_
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.micro_batch import is_of_a_query
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
@@ -50,6 +51,12 @@ PREPARE_AGAIN = (
     "Clear prepare of the load's run, with what is downstream (with on_committed='reload' only while the load is "
     "REPAIRING or IN_DOUBT): it runs the job again, writes only the Spark partitions that are lost, and lets them in "
     "if their digests are equal"
+)
+#: A query asks for its batch again, and nothing of a decided one is ever written again.
+OF_A_BATCH = (
+    "Give the batch up, by `airflow-kafka-eos loads give-up`, so that nothing of it is committed any more, and start "
+    "the query again: it goes on behind the batch. Then write what is missing from the source by hand; "
+    "`airflow-kafka-eos loads show` names it"
 )
 GIVE_UP = (
     "Or give the load up first, by `airflow-kafka-eos loads give-up`, so that nothing of it is committed any more, and "
@@ -175,6 +182,8 @@ def _too_large(
     what = f"transaction {name} was aborted although the decision was commit, and {error.message}"
     # in scope load nothing is prepared again
     again = "" if lost.spark_partition is None else f". Or let Spark write it by many tasks at once. {PREPARE_AGAIN}"
+    if _is_a_batch(session, load, number):
+        again = f"; a query does so when it is started again. Else: {OF_A_BATCH}"
     remedy = f"{RAISE_TIMEOUT}: the copy may then stay open for longer{again}"
     if not session.ledger.record_repairing(load, number, f"{what}. {remedy}", newer=True):
         return False
@@ -190,11 +199,17 @@ def _gone(
         f"Spark partition {lost.spark_partition} ({name}) was aborted although the decision was commit, and its "
         f"records are gone from the log: {error.message}"
     )
-    if not session.ledger.record_repairing(load, number, f"{what}. {PREPARE_AGAIN}", newer=True):
+    is_a_batch = _is_a_batch(session, load, number)
+    noted = OF_A_BATCH if is_a_batch else PREPARE_AGAIN
+    if not session.ledger.record_repairing(load, number, f"{what}. {noted}", newer=True):
         return None
-    return RecordsGoneError(
-        what, remedy=f"{PREPARE_AGAIN}. {GIVE_UP}", load=str(load), attempt=number, transactional_id=name
-    )
+    remedy = OF_A_BATCH if is_a_batch else f"{PREPARE_AGAIN}. {GIVE_UP}"
+    return RecordsGoneError(what, remedy=remedy, load=str(load), attempt=number, transactional_id=name)
+
+
+def _is_a_batch(session: Session, load: LoadIdentity, number: int) -> bool:
+    row = session.ledger.attempt(load, number)
+    return row is not None and is_of_a_query(load, row.submitted_by)
 
 
 def _in_doubt(

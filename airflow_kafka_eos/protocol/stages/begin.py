@@ -111,7 +111,7 @@ def submit(
         if caps is not None:
             check_caps(session, load, naming, caps)
         if naming is TransactionNaming.POOLING:
-            _sweep_free_slots(session, load, owner)
+            sweep_free_slots(session, load, owner)
     row = session.ledger.submit(
         load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id,
         arguments_sha256=arguments_sha256,
@@ -156,7 +156,7 @@ def _sweep_older(session: Session, row: AttemptRow) -> None:
         sweep(session, row.load, up_to=row.number - 1, by=row.owner)
 
 
-def _sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
+def sweep_free_slots(session: Session, load: LoadIdentity, by: str) -> None:
     """End what zombies of aborted attempts have begun behind their cleanup, under slots that nobody has leased since.
 
     Found by the lease's look, it would put the whole name in doubt.

@@ -118,12 +118,14 @@ def decide(
     owner: str,
     margin_s: float,
     dual_write: DualWrite | None = None,
+    beside: Callable[[Any], None] | None = None,
 ) -> AttemptRow:
     """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
 
     :param margin_s: seconds, above 0, that each transaction must have left before the broker may time it out.
     :param dual_write: runs in the database transaction that records the decision (KIP-939): its rows and the records
         become true together, or neither. It runs no second time once the load is decided.
+    :param beside: the ledger's own work in that transaction, given its connection; only without ``dual_write``.
     :raises DualWriteError: ``dual_write`` failed; nothing is decided, and decide may run again.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
@@ -164,7 +166,7 @@ def decide(
     not_after = asked_s + margin_s / 2
     if dual_write is None:
         row = session.ledger.decide_commit(
-            manifest, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets
+            manifest, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets, dual_write=beside
         )
     else:
         _warn_of_timeouts(manifest)

@@ -1,0 +1,60 @@
+"""``streams``: which queries there are, and what only a person may say of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.ledger.rows import StreamRow
+from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
+from tests.cli.conftest import Command
+
+FIRST, SECOND = (f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2))
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    monkeypatch.setenv("AIRFLOW_KAFKA_EOS_LEDGER", url)
+    with Ledger.open(url, upgrade=True) as ledger:
+        ledger.bind_stream(MicroBatch("airflow", "orders", FIRST, 0, "o"), StreamRun("/old", "driver"))
+    return url
+
+
+def row(url: str) -> StreamRow:
+    with Ledger.open(url) as ledger:
+        found = ledger.stream("airflow", "orders")
+    assert found is not None
+    return found
+
+
+def test_queries_are_listed(url: str, command: Command) -> None:
+    (one,) = json.loads(command("streams", "list", "--output", "json").out)
+    assert (one["name"], one["query_id"], one["checkpoint"], one["decided"]) == ("orders", FIRST, "/old", -1)
+    assert "orders" in command("streams", "list").out
+    assert command("streams", "list", "--namespace", "other").out == "no streaming queries\n"
+
+
+def test_what_a_person_says_of_one(url: str, command: Command) -> None:
+    assert command("streams", "set", "none", "--decided", "3", "--yes").code == 2
+    assert command("streams", "set", "orders", "--decided", "3").code == 2  # nobody has answered
+    with pytest.raises(SystemExit):
+        command("streams", "set", "orders", "--decided", "-2", "--yes")
+    assert row(url).decided == -1
+    assert command("streams", "set", "orders", "--decided", "3", "--yes").code == 0
+    assert command("streams", "set", "orders", "--decided", "-1", "--yes").code == 0
+    assert row(url).decided == -1
+    assert command("streams", "set", "orders", "--decided", "3", "--yes").code == 0
+    assert command("streams", "set", "orders", "--checkpoint", "file:///new/", "--yes").code == 0
+    assert (row(url).decided, row(url).checkpoint, row(url).query_id) == (3, "/new", FIRST)
+    assert "free" in command("streams", "set", "orders", "--forget-query", "--yes").out
+    assert command("streams", "set", "orders", "--decided", "3", "--yes").code == 2
+    with Ledger.open(url) as ledger:
+        bound = ledger.bind_stream(MicroBatch("airflow", "orders", SECOND, 0, "o"), StreamRun("/third", "driver"))
+    assert (bound.query_id, bound.checkpoint, bound.decided) == (SECOND, "/third", -1)
+    assert command("ledger", "new-id", "--yes").code == 0
+    assert row(url).decided is None
+    assert "last batch 7" in command("streams", "set", "orders", "--decided", "7", "--yes").out

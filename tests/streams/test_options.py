@@ -1,0 +1,41 @@
+"""What a query's options refuse before it has run."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_eos.errors import InvalidNameError
+from airflow_kafka_eos.micro_batch import MicroBatch
+from airflow_kafka_eos.naming import check_length
+from airflow_kafka_eos.streams.options import StreamOptions
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+def fits(name: str, number: int) -> bool:
+    try:
+        check_length(MicroBatch("airflow", name, NOBODY, number, "").load, "0" * 10)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def is_taken(name: str) -> bool:
+    try:
+        StreamOptions.parse({"queryName": name, "checkpointLocation": "/c", "topic": "t"})
+    except InvalidNameError:
+        return False
+    return True
+
+
+def test_a_name_has_room_for_every_batch_to_come() -> None:
+    """Else the query would end for good behind batch 9, 99, …"""
+    longest = max(length for length in range(1, 200) if is_taken("n" * length))
+    assert fits("n" * longest, 2**63 - 1)
+    assert not fits("n" * (longest + 1), 2**63 - 1)
+    assert fits("n" * (longest + 1), 0)
+
+
+def test_one_that_is_too_long_says_so() -> None:
+    with pytest.raises(InvalidNameError, match="characters long"):
+        StreamOptions.parse({"queryName": "n" * 200, "checkpointLocation": "/c", "topic": "t"})
