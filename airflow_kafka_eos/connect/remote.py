@@ -257,7 +257,7 @@ def _status(error: Exception) -> str:
         return ""
     asked = getattr(error, "code", None) or getattr(error, "getGrpcStatusCode", None)
     if asked is not None:
-        return str(asked().name)
+        return str(getattr(asked(), "name", ""))
     found = _STATUS.search(str(error))
     return "" if found is None else found[1]
 
