@@ -193,8 +193,9 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
 
         :raises ConfigurationError: that was asked for, and cannot be.
         """
-        if self.engine != Engine.SPARK:
-            return False
+        asked = self._yarn_track_via_rm_api or self._track_driver_via_k8s_api or self.wait_in_triggerer
+        if self.engine != Engine.SPARK or not asked:
+            return False  # most loads: no connection is looked up for it
         hook = self._get_hook()
         try:
             if self._yarn_track_via_rm_api:

@@ -118,13 +118,13 @@ class ReattachingOperator(PreparingOperator):
 
         Some time may have gone by since: brokers may have ended it.
         """
-        from airflow_kafka_eos.protocol.stages.decide import can_be_decided
+        from airflow_kafka_eos.protocol.stages.decide import problems_by_now
 
         if not is_good(store, ref):
             return ["it has left no manifest"]
         margin_s = duration("margin", setting("margin")).total_seconds()
         with resolved.session(self.namespace) as session:
-            return can_be_decided(session, store.read(ref), margin_s)
+            return problems_by_now(session, store.read(ref), margin_s)
 
     def _newest(self, session: Session) -> AttemptRow | None:
         rows = session.ledger.attempts(self.load_identity)

@@ -263,7 +263,7 @@ def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
     )
 
 
-def can_be_decided(session: Session, manifest: Manifest, margin_s: float) -> list[str]:
+def problems_by_now(session: Session, manifest: Manifest, margin_s: float) -> list[str]:
     """What :func:`decide` would refuse by now, whatever the author's checks say; empty where it would not."""
     try:
         seen = observe(session, manifest, margin_s)
