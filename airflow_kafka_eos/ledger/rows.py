@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.micro_batch import is_driver
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition
 
 T = TypeVar("T")
@@ -76,8 +77,13 @@ class AttemptRow:
 
     @property
     def responsible(self) -> str:
-        """Who answers for it: whoever submitted its application, else whoever opened it."""
-        return self.submitted_by or self.owner
+        """Who answers for it: whoever submitted its application, else whoever opened it.
+
+        Of a streaming query's batch, where a run of Airflow's has started the driver, that run.
+        """
+        if self.submitted_by is None or is_driver(self.submitted_by):
+            return self.owner
+        return self.submitted_by
 
     @property
     def is_prepared(self) -> bool:

@@ -120,7 +120,7 @@ def begin_batch(
     :raises InDoubtError: the ledger lacks the batch before.
     :raises OtherLedgerError: the ledger got another id since the run has opened it.
     """
-    row = attempts.begin(connection, batch.load, run.owner, None)
+    row = attempts.begin(connection, batch.load, run.opened_by or run.owner, None)
     stream = _must_be_newest(connection, own_id, batch, run)
     _check_turn(connection, stream, batch)
     if row.verdict is Verdict.COMMIT:
@@ -134,8 +134,9 @@ def begin_batch(
             load=str(batch.load),
         )
     return attempts.submit(
-        connection, batch.load, owner=run.owner, naming=naming, deadline_ms=deadline_ms, cluster_id=cluster_id
-    )
+        connection, batch.load, owner=run.owner, opened_by=run.opened_by or run.owner, naming=naming,
+        deadline_ms=deadline_ms, cluster_id=cluster_id,
+    )  # fmt: skip
 
 
 def note_decided(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun) -> None:
