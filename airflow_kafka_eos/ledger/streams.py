@@ -233,7 +233,7 @@ def settle_slot(connection: Connection, namespace: str, name: str, number: int) 
 
 def stream_row(connection: Connection, namespace: str, name: str) -> StreamRow | None:
     found = connection.execute(select(t.streams).where(_C.namespace == namespace, _C.name == name)).one_or_none()
-    return None if found is None else _row(found)
+    return None if found is None else _row(found, _decided_at(connection, found))
 
 
 def stream_rows(connection: Connection, namespace: str | None = None) -> list[StreamRow]:
@@ -241,11 +241,18 @@ def stream_rows(connection: Connection, namespace: str | None = None) -> list[St
     query = select(t.streams).order_by(_C.namespace, _C.name)
     if namespace is not None:
         query = query.where(_C.namespace == namespace)
-    return [_row(found) for found in connection.execute(query)]
+    return [_row(found, _decided_at(connection, found)) for found in connection.execute(query).all()]
 
 
-def _row(found: Any) -> StreamRow:
-    return read_row(StreamRow, found)
+def _row(found: Any, decided_at: str | None = None) -> StreamRow:
+    return read_row(StreamRow, found, decided_at=decided_at)
+
+
+def _decided_at(connection: Connection, stream: Row[Any]) -> str | None:
+    """When the last batch of the query was decided."""
+    b = t.stream_batches.c
+    it = (b.stream_id == stream.id, b.query_id == stream.query_id, b.number == stream.decided)
+    return connection.execute(select(b.decided_at).where(*it, b.offsets_sha256 != _SAID)).scalar_one_or_none()
 
 
 def _locked(connection: Connection, namespace: str, name: str) -> Row[Any] | None:

@@ -1,20 +1,36 @@
-"""A streaming query of dags/streams.py: its files, its runs, and what an independent reader sees."""
+"""A streaming query of stream_dags/streams.py: its files, its runs, and what an independent reader sees."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
+from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
-from tests.airflow.conftest import Place
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.airflow.counting import PARTITIONS, Count, count, held_back
 from tests.airflow.rest import Run, wait_for
+
+
+@dataclass(frozen=True)
+class Place:
+    """The running Airflow, which has the DAGs of stream_dags/ alone, and where its parts are."""
+
+    airflow: LocalAirflow
+    ledger: Ledger
+    switches: Path
+    bootstrap: str
+    kafka: LocalKafka
+
 
 #: of each file, and so of each batch
 LINES = 200
@@ -122,9 +138,6 @@ def drivers(airflow: LocalAirflow, part: str) -> list[psutil.Process]:
 
 def command(place: Place, *arguments: str) -> tuple[int, str, str]:
     """A command of ours, as a person types it on Airflow's host."""
-    import subprocess
-    import sys
-
     code = "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], env=place.airflow.env, cwd=Path.home(),

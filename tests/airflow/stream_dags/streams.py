@@ -43,9 +43,13 @@ def stream_dag(name, of=None, retries=4, retry_delay=1.0, schedule=None, **spark
 streamed = stream_dag("streamed")
 # its retry is far away
 patient = stream_dag("patient", retry_delay=600.0)
+orphaned = stream_dag("orphaned", retry_delay=600.0)
 hourly = stream_dag("hourly", schedule="@hourly")
 failing = stream_dag("failing_stream", retries=0)
 # the query of another DAG
 also_streamed = stream_dag("also_streamed", of="shared")
 shared = stream_dag("shared")
-timed_out = stream_dag("timed_out", retries=0, execution_timeout=timedelta(seconds=60))
+marked_failed = stream_dag("marked_failed")
+marked_success = stream_dag("marked_success")
+timed_out = stream_dag("timed_out", retries=0, execution_timeout=timedelta(seconds=150))
+wrong = stream_dag("wrong")
