@@ -75,11 +75,14 @@ class StreamLoadedSensor(LoadedSensor):
 
     def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
         """
-        :returns: see :func:`~airflow_kafka_eos.protocol.stages.stream_runs.arrival_of_batches`.
+        :returns: see :func:`~airflow_kafka_eos.protocol.stages.stream_runs.arrival_of_batches`. Without ``load``, by
+            which the page would look for one load of that key.
         """
+        result = {name: value for name, value in summary.items() if name != "load"}
         if not summary["batches"]:
             self.outlets = []  # of this run's copy of the task: Airflow would tell of them with its success
             self.log.info("query %s/%s: nothing new is visible, and nobody is told of anything", self.namespace,
                           self.load_name)  # fmt: skip
-            return summary
-        return super().done(summary, context, step)
+        else:
+            super().done(summary, context, step)
+        return result

@@ -6,11 +6,40 @@ from tests.mutations.mutation import Mutation
 
 _LEDGER = "airflow_kafka_eos/ledger/streams.py"
 _STAGE = "airflow_kafka_eos/protocol/stages/batches.py"
+_RUNS = "airflow_kafka_eos/protocol/stages/stream_runs.py"
 _TESTS = "tests/protocol/test_batches.py::"
+_RUN_TESTS = "tests/protocol/test_stream_runs.py::"
 _LEDGER_TESTS = "tests/ledger/test_ledger_streams.py::"
 _QUERIES = "tests/streams/test_queries.py::"
 
 OF_STREAMS: tuple[Mutation, ...] = (
+    Mutation(
+        "up-to-its-own-attempt",
+        "batch-of-any-run-swept",
+        "a run ends batches of its own drivers, and of no other run's",
+        _RUNS,
+        " and row.responsible == owner\n",
+        "\n",
+        (f"{_RUN_TESTS}test_a_run_ends_what_its_own_drivers_have_open_and_nothing_of_another_ones",),
+    ),
+    Mutation(
+        "loaded-is-visible",
+        "batches-unseen",
+        "nobody is told of batches that readers do not see yet",
+        _RUNS,
+        "        waiting = behind(session, needed)\n",
+        "        waiting = behind(session, {})\n",
+        (f"{_RUN_TESTS}test_readers_that_are_held_back_are_waited_for",),
+    ),
+    Mutation(
+        "loaded-is-visible",
+        "uncommitted-batch-told",
+        "nobody is told of a batch whose commit is not verified",
+        _RUNS,
+        "        if row is None or state is not LoadState.COMMITTED:\n",
+        "        if row is None:\n",
+        (f"{_RUN_TESTS}test_the_last_batches_that_are_committed_the_newest_first",),
+    ),
     Mutation(
         "one-name-one-query",
         "name-of-any-query",
