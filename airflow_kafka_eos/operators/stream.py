@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ from airflow_kafka_eos.operators.submitting import Deployment, environment, own_
 from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE
 from airflow_kafka_eos.streams.options import OPENED_BY, Replay
-from airflow_kafka_eos.streams.spec import StreamSpec
+from airflow_kafka_eos.streams.spec import LEASE_TTL, StreamSpec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
 
 #: In place of a load's key: each batch has its own.
 EVERY_BATCH = "batches"
-#: A run that has not renewed its lease for so long is dead, as far as others can tell.
-LEASE_TTL = timedelta(seconds=60)
 _RENEW_S = 15.0
 #: Another run is waited for as long as a dead one's lease may last; then the task fails, and is retried.
 PATIENCE_S = LEASE_TTL.total_seconds() + 15.0
@@ -203,14 +202,16 @@ class RunStreamOperator(StreamTask, SparkSubmitOperator):
         with self.as_step(context), no_retry_of_terminal_errors():
             resolved = self._resolve()
             owner, began = owner_of(context), datetime.now(UTC)
-            spec = self._spec(owner).to_json()
+            by = f"{task_of(context)} try {context['ti'].try_number}"
+            spec = replace(self._spec(owner), lease=(self._leased, by)).to_json()
             deployment = Deployment.of(self._get_hook(), self.conf)
             self._check(deployment)
-            with self._turn(resolved, f"{task_of(context)} try {context['ti'].try_number}") as is_ours:
+            with self._turn(resolved, by) as is_ours:
                 try:
                     self._submit(spec, deployment, resolved, context)
                 except BaseException as e:
                     # the next try may be minutes away, and readers would wait as long
+                    self._end_driver()
                     if is_ours():
                         self._end_what_is_open(resolved, owner, self.why(e, resolved))
                     raise
@@ -226,6 +227,18 @@ class RunStreamOperator(StreamTask, SparkSubmitOperator):
         """Airflow's own: end the driver. What it has open is ended by :meth:`execute`, or by cleanup."""
         self._is_killed.set()
         super().on_kill()
+
+    def _end_driver(self) -> None:
+        """Of a task that has timed out, which Airflow tells so only behind this; it would begin the next batch."""
+        process = None if self._hook is None else self._hook._submit_sp
+        if process is not None and process.poll() is None:
+            super().on_kill()
+            with suppress(Exception):
+                process.wait(_SWEEP_S)
+
+    @property
+    def _leased(self) -> str:
+        return f"streaming query {self.query}"
 
     def _spec(self, owner: str) -> StreamSpec:
         check_topics(self.topics, rendered=True)
@@ -273,7 +286,7 @@ class RunStreamOperator(StreamTask, SparkSubmitOperator):
     @contextmanager
     def _turn(self, resolved: Resolved, by: str) -> Iterator[Any]:
         """The query's lease, renewed meanwhile and given back; yields what tells whether it still is this try's."""
-        what = [f"streaming query {self.query}"]
+        what = [self._leased]
 
         def acquire() -> str | None:
             with resolved.ledger() as ledger:  # opened for each question: one that is away may come back

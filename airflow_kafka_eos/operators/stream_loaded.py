@@ -62,7 +62,8 @@ class StreamLoadedSensor(LoadedSensor):
         self._new = (stream.query_id, found[-1][0], found[0][0]) if found else _NONE
 
     def _told_by(self) -> list[Asset | AssetAlias]:
-        return [self._alias] if self._alias is not None else [o for o in self.outlets if isinstance(o, Asset)]
+        # the alias is among them: it tells of topics that no other outlet names
+        return [outlet for outlet in self.outlets if isinstance(outlet, Asset | AssetAlias)]
 
     def new_poll(self, owner: str) -> Poll:
         from airflow_kafka_eos.protocol.stages.stream_runs import BatchesPoll

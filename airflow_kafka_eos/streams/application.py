@@ -40,7 +40,7 @@ class Running:
 
     def __init__(self) -> None:
         self.query: Any = None
-        self.options: StreamOptions | None = None
+        self.spec: StreamSpec | None = None
         self._is_orphaned = threading.Event()
 
     def give_up(self) -> None:
@@ -58,17 +58,21 @@ class Running:
     def _give_up(self) -> None:
         from airflow_kafka_eos.protocol.stages.stream_runs import sweep_left
         from airflow_kafka_eos.streams.connections import query_session
+        from airflow_kafka_eos.streams.options import StreamOptions
+        from airflow_kafka_eos.streams.spec import LEASE_TTL
 
-        if self.options is None:
+        if self.spec is None:
             return
         with suppress(Exception):
             if self.query is not None:
                 self.query.stop()
-        with suppress(Exception), query_session(self.options) as session:
-            options = self.options
-            sweep_left(
-                session, options.name, run=options.opened_by, reason="the Airflow task that ran the query is gone"
-            )
+        options, (what, by) = StreamOptions.parse(self.spec.options), self.spec.lease
+        with suppress(Exception), query_session(options) as session:
+            # the next try has the same owner: behind a clear it may have begun
+            if session.ledger.acquire_lease([what], by=by, ttl=LEASE_TTL) is None:
+                reason = "the Airflow task that ran the query is gone"
+                sweep_left(session, options.name, run=options.opened_by, reason=reason)
+                session.ledger.release_lease([what], by=by)  # so that the next try need not wait for its end
 
 
 def main(arguments: list[str]) -> int:
@@ -99,7 +103,7 @@ def run_query(spec_text: str, running: Running) -> None:
     options = StreamOptions.parse(spec.options)
     ledger_url(os.environ)
     require_spark(OLDEST, "this package", "Point the Spark connection to a Spark that is newer")
-    running.options = options
+    running.spec = spec
     spark = new_session(arrow_batches())
     context = spark.sparkContext
     began = time.monotonic()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from airflow_kafka_eos.errors import ConfigurationError
 
 SCHEMA_VERSION = 1
+#: Of the lease of a query's name: who has not renewed it for so long is dead, as far as others can tell.
+LEASE_TTL = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -19,11 +22,13 @@ class StreamSpec:
     :param job: ``file.py``, ``file.py:function`` or ``module:function``; called as ``function(spark, **job_args)`` and
         returns a streaming DataFrame.
     :param options: of the sink, as :class:`~airflow_kafka_eos.streams.options.StreamOptions` reads them.
+    :param lease: what the Airflow task has leased in the ledger, and in whose name.
     """
 
     job: str
     options: Mapping[str, str]
     job_args: Mapping[str, Any] = field(default_factory=dict)
+    lease: tuple[str, str] = ("", "")
 
     def to_json(self) -> str:
         """As :meth:`from_json` reads it.
@@ -35,6 +40,7 @@ class StreamSpec:
             "job": self.job,
             "options": dict(self.options),
             "job_args": dict(self.job_args),
+            "lease": list(self.lease),
         }
         try:
             return json.dumps(document, sort_keys=True, allow_nan=False)

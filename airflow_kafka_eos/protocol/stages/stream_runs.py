@@ -23,7 +23,7 @@ from airflow_kafka_eos.protocol.stages.visible import behind
 from airflow_kafka_eos.transaction import TopicPartition
 
 #: Batches that are looked through for what nobody was told of.
-MOST_BATCHES = 1000
+MOST_BATCHES = 10_000
 #: Batches of which each is told by itself, the newest; of others only what they have together.
 MOST_TOLD = 100
 _PASSES, _PAUSE_S = 20, 0.2
@@ -105,11 +105,13 @@ class BatchesPoll:
         self._query = namespace, name, query_id
         self._numbers = range(first, last + 1)
         self._by = by
+        self._seen: dict[str, Any] = {}
         self._arrival: dict[str, Any] = {}
 
     def __call__(self, session: Session) -> str | None:
         """See :class:`~airflow_kafka_eos.protocol.cleanup.poll.Poll`."""
-        arrival = arrival_of_batches(session, *self._query, self._numbers)
+        # once: what is committed stays so, and there may be thousands
+        arrival = self._seen = self._seen or arrival_of_batches(session, *self._query, self._numbers)
         needed = {
             TopicPartition(topic, int(partition)): last
             for topic, of in arrival["topics"].items()
