@@ -37,12 +37,12 @@ def add_to(commands: Any) -> None:
     listed = streams.add_parser(
         "list",
         help="queries, their checkpoints, and the last batch that was decided",
-        description="Queries, their checkpoints, and the last batch that was decided. With --older-than only those "
+        description="Queries, their checkpoints, and the last batch that was decided. With --idle only those "
         "whose last batch is older, or that have none since they were bound so long ago; exit code 1 where there is "
         "one. A query without new data has no new batch.",
     )
     listed.add_argument(
-        "--older-than", type=milliseconds, metavar="TIME",
+        "--idle", type=milliseconds, metavar="TIME",
         help="only those whose last batch is older: 90s, 15m, 2h, 7d; exit code 1 where there is one",
     )  # fmt: skip
     listed.add_argument("--name", help="only this query")
@@ -74,14 +74,14 @@ def _batch(text: str) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    older_than = arguments.older_than
+    idle_ms = arguments.idle
     with open_ledger(arguments) as ledger:
         found = [row for row in ledger.streams(arguments.namespace) if arguments.name in (None, row.name)]
     now = datetime.now(UTC)
-    late = [row for row in found if older_than is None or _age_ms(row, now) > older_than]
-    nothing = "no streaming queries" if older_than is None or not found else "no streaming query is late"
+    late = [row for row in found if idle_ms is None or _age_ms(row, now) > idle_ms]
+    nothing = "no streaming queries" if idle_ms is None or not found else "no streaming query is late"
     show(arguments, [asdict(row) for row in late], nothing=nothing)
-    return FOUND if older_than is not None and late else OK
+    return FOUND if idle_ms is not None and late else OK
 
 
 def _age_ms(row: StreamRow, now: datetime) -> float:

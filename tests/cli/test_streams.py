@@ -42,7 +42,7 @@ def test_queries_are_listed(url: str, command: Command) -> None:
 
 def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
     """A batch that nobody has decided yet counts from when its query was bound; others' batches do not count."""
-    late = ("streams", "list", "--older-than", "1h", "--output", "json")
+    late = ("streams", "list", "--idle", "1h", "--output", "json")
     assert (command(*late).code, json.loads(command(*late).out)) == (0, [])
     long_ago = "2026-01-01T00:00:00.000000+00:00"
     sql(url, "UPDATE kafka_eos_streams SET bound_at = :at", at=long_ago)
@@ -53,7 +53,7 @@ def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
     sql(url, of_query, number=7, digest="o", at=new)
     sql(url, "UPDATE kafka_eos_streams SET decided = 7")
     assert (command(*late).code, row(url).decided_at) == (0, new)
-    assert command("streams", "list", "--older-than", "1h").out == "no streaming query is late\n"
+    assert command("streams", "list", "--idle", "1h").out == "no streaming query is late\n"
     sql(url, "UPDATE kafka_eos_streams SET decided = 6")
     assert (command(*late).code, row(url).decided_at) == (1, long_ago)
     assert command(*late, "--name", "another").code == 0
