@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_kafka_eos.hooks import KafkaEosHook
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import StreamRun
 from airflow_kafka_eos.operators import stream_loaded
-from airflow_kafka_eos.operators.stream import CleanupStreamOperator
+from airflow_kafka_eos.operators.stream import CleanupStreamOperator, RunStreamOperator
 from airflow_kafka_eos.operators.stream_loaded import StreamLoadedSensor
 from airflow_kafka_eos.protocol.stages.stream_runs import sweep_left
 from airflow_kafka_eos.triggers import BatchesTrigger
 from tests.airflow.steps import CONTEXT, OWNER, session
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.test_batches import Query
 from tests.protocol.world import World
 
@@ -117,3 +123,58 @@ def test_cleanup_ends_what_its_own_run_has_left_and_nothing_else(home: Path, top
         assert (row.verdict, row.closed_at is not None) == (Verdict.ABORT, True)
         assert cleanup() == {"aborted": [], "problem": None}
         assert batches.world.visible() == ["at work"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_a_task_that_times_out_ends_its_driver_before_what_that_has_open(
+    home: Path, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow raises it inside execute, and calls on_kill behind it: the driver would go on meanwhile."""
+    name = topic(2)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("".join(f"{n}\n" for n in range(100)))
+    (tmp_path / "writing.hold").touch()
+    run = RunStreamOperator(
+        task_id="run", load_name="late", job=f"{Path(__file__).parent}/stream_dags/jobs/lines.py", topics=[name],
+        job_args={"folder": f"{tmp_path}/in", "switches": str(tmp_path)}, checkpoint=f"{tmp_path}/checkpoint",
+    )  # fmt: skip
+    ti = SimpleNamespace(**vars(CONTEXT["ti"]), try_number=1)
+
+    def drivers() -> list[psutil.Process]:
+        found = psutil.Process().children(recursive=True)
+        return [p for p in found if p.is_running() and any("streams/application.py" in word for word in p.cmdline())]
+
+    def late(*given: Any) -> None:
+        assert drivers()
+        raise AirflowTaskTimeout("late")
+
+    swept: list[list[psutil.Process]] = []
+    real = RunStreamOperator._end_what_is_open
+
+    def end_what_is_open(self: RunStreamOperator, *given: Any) -> None:
+        swept.append([p for p in drivers() if "java" in p.name()])
+        real(self, *given)
+
+    monkeypatch.setattr(RunStreamOperator, "_end_what_is_open", end_what_is_open)
+    main, before = threading.main_thread().ident, signal.signal(signal.SIGUSR1, late)
+    assert main is not None
+
+    def tell() -> None:
+        wait_until((tmp_path / "writing.here").exists, "a batch in its middle", 900)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        with pytest.raises(AirflowTaskTimeout):
+            run.execute(CONTEXT | {"ti": ti})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert swept == [[]], "the JVM was gone by then"
+    with session() as opened:
+        stream = opened.ledger.stream("airflow", "late")
+        assert stream is not None and stream.decided == -1
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", "late", f"{stream.query_id}-0"))
+        assert (row.verdict, row.responsible) == (Verdict.ABORT, OWNER)
+        assert "run failed: " in row.reason
+        wait_until(lambda: opened.coordinator.list_open(opened.id_prefix) == [], "the end of what was open")

@@ -249,24 +249,31 @@ def test_a_run_that_is_marked_while_it_works_leaves_nothing_open(place: Place, s
     assert query.count() == query.right()
 
 
-def test_a_run_whose_dag_is_paused_goes_on_and_one_that_times_out_leaves_nothing_open(place: Place) -> None:
-    query = Streamed(place, "timed_out")
-    query.feed(1)
-    first = query.run("paused")
-    first.wait_task("run", "running")
-    place.airflow.patch("/dags/timed_out", {"is_paused": True})
-    first.wait_task("run", "success")
-    assert query.count() == query.right()
-    place.airflow.patch("/dags/timed_out", {"is_paused": False})
-    assert first.wait() == "success"
-    query.feed(1)
+def test_a_run_whose_dag_is_paused_goes_on_to_its_end(place: Place) -> None:
+    query = Streamed(place, "paused_stream")
+    query.feed(2)
     query.hold()
-    second = query.run("late")
-    query.reached(second)
-    assert second.wait() == "failed"
-    assert (query.count().seen, query.held_back()) == (LINES, [])
-    third = query.run("after")
-    assert third.wait() == "success", query.log_of(third, "run")
+    run = query.run("paused")
+    query.reached(run)
+    place.airflow.patch("/dags/paused_stream", {"is_paused": True})
+    query.go()
+    run.wait_task("run", "success")
+    assert query.count() == query.right()
+    place.airflow.patch("/dags/paused_stream", {"is_paused": False})
+    assert run.wait() == "success"
+    assert [e["batches"] for e in query.events()] == [[0, 1]]
+
+
+def test_a_run_that_times_out_leaves_nothing_open(place: Place) -> None:
+    query = Streamed(place, "timed_out")
+    query.feed(2)
+    query.hold()
+    late = query.run("late")
+    query.reached(late)
+    assert late.wait() == "failed"
+    assert (query.count().seen, query.held_back()) == (0, [])
+    after = query.run("after", dag="in_time")
+    assert after.wait() == "success", query.log_of(after, "run")
     assert query.count() == query.right()
 
 
