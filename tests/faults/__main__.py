@@ -62,7 +62,7 @@ def chosen(environ: Mapping[str, str], dice: random.Random) -> list[Scenario]:
 
 def main(environ: Mapping[str, str]) -> int:
     if environ.get("WORLD"):
-        from tests.faults.worlds import command  # noqa: PLC0415
+        from tests.faults.worlds import command
 
         return command.main(environ, stopped_by_signals)
     scenarios = chosen(environ, random.Random())

@@ -90,9 +90,9 @@ def sweep_earlier(session: Session, batch: MicroBatch, *, by: str, deadline_s: f
     """End what attempts of other batches of the query's name have left open, and roll forward what is decided.
 
     Only for a run that was the newest just now: then nobody is at work on any of them (rule: newest-run-begins). There
-    are none but behind a run that died, or a batch that failed; and of a batch that is committed, and closed, what a task
-    has opened that hung, or whose worker died behind its flush. A successor that was bound since may be at work on a
-    later batch, so undecided ones of those are left alone: the batch's own begin has them in its turn.
+    are none but behind a run that died, or a batch that failed; and of a batch that is committed, and closed, what a
+    task has opened that hung, or whose worker died behind its flush. A successor that was bound since may be at work on
+    a later batch, so undecided ones of those are left alone: the batch's own begin has them in its turn.
     """
     zombies = _open_of_closed(session, batch)
     every = [*session.ledger.unfinished(batch.namespace), *zombies]
@@ -175,8 +175,8 @@ def decide_batch(
 def _end_zombies(session: Session, ref: AttemptRef, *, by: str) -> None:
     """End what runs of tasks have open that the committed batch has not reported. Never raises for Kafka or the ledger.
 
-    A worker that is killed behind its flush leaves its transaction, and readers stand before it for the whole hold time:
-    there may be no next batch for long that looks.
+    A worker that is killed behind its flush leaves its transaction, and readers stand before it for the whole hold
+    time: there may be no next batch for long that looks.
     """
     try:
         report = _swept(session, ref.load, up_to=ref.attempt, by=by)

@@ -1,7 +1,7 @@
-"""``WORLD=streams python -m tests.faults`` and ``WORLD=cursors``: runs by seed, side by side, told, shrunk and written.
+"""``WORLD=streams python -m tests.faults`` and ``WORLD=cursors``: runs by seed, side by side, told and written.
 
-It takes ``RUNS``, ``SEED``, ``SCENARIO``, ``SHRINK``, ``MINUTES``, ``HANDS`` and ``OUT`` as a campaign of loads does; of
-``WORLD=streams`` ``REAL`` says how many run by Spark itself besides.
+It takes ``RUNS``, ``SEED``, ``SCENARIO``, ``SHRINK``, ``MINUTES``, ``HANDS`` and ``OUT`` as a campaign of loads does;
+of ``WORLD=streams`` ``REAL`` says how many run by Spark itself besides.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from tests.crashes.cursor_victim import Victims, victims
 from tests.faults.environment import Environment, cluster
 from tests.faults.report import tree_of_the_package
 from tests.faults.worlds import cursor_plan, cursor_world, stream_plan, stream_world
 from tests.faults.worlds.forked_engine import engine
 from tests.faults.worlds.outcome import Outcome, Plan
-from tests.crashes.cursor_victim import Victims, victims
 
 P = TypeVar("P", bound=Plan)
 
@@ -307,7 +307,7 @@ def main(environ: Mapping[str, str], stopped_by_signals: Callable[..., Any]) -> 
                 hands.play(plans, int(environ.get("HANDS", "2")), until)
             if environ.get("SHRINK") == "1" and tally.failed:
                 plan = plans[0]
-                while (less := next((p for p in world.smaller(plan) if fails(world, p, environment)), None)) is not None:
+                while less := next((p for p in world.smaller(plan) if fails(world, p, environment)), None):
                     plan = less
                 print(f"the smallest that still goes wrong: {plan.to_json()}", flush=True)
         finally:

@@ -1,4 +1,4 @@
-"""Plays a cursor world: loads that read on, killed, paused, retried, cleared, beside outages and people; then the count.
+"""Plays a cursor world: loads that read on, killed, paused, retried, cleared, beside outages and people.
 
 What the operators call is called here, each load in a process of its own (``tests/crashes/cursor_victim.py``).
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -46,6 +45,7 @@ from tests.faults.worlds.cursor_plan import (
     Run,
     Turn,
 )
+from tests.faults.worlds.going_away import broker_killed, ledger_away
 from tests.faults.worlds.outcome import Outcome
 
 PARTITIONS = 2
@@ -200,7 +200,9 @@ class _World:
 
     def _look(self, order: Order, ended: Ended) -> None:
         kind = _kind(ended.error)
-        self.timeline.log("run ended", key=order.key, killed=ended.killed, places=ended.places, error=ended.error[-300:])
+        self.timeline.log(
+            "run ended", key=order.key, killed=ended.killed, places=ended.places, error=ended.error[-300:]
+        )
         if order.kill_at:
             struck = ended.killed or (order.pause_s > 0 and ended.places >= order.kill_at)
             self.outcome.strikes.append(("pause" if order.pause_s else "kill", "a run", struck))
@@ -219,20 +221,9 @@ class _World:
         time.sleep(turn.delay_s)
         self.timeline.log(f"{turn.outage} goes away")
         if turn.outage == BROKER:
-            self.kafka.kill()
-            time.sleep(turn.seconds)
-            self.kafka.restart()
-        elif self.proxy is not None:
-            self.proxy.weather.away_until = float("inf")
-            self.proxy.cut()
-            time.sleep(turn.seconds)
-            self.proxy.weather.away_until = 0.0
+            broker_killed(self.kafka, turn.seconds)
         else:
-            file = self.url.removeprefix("sqlite:///")
-            with contextlib.closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                time.sleep(turn.seconds)
-                other.execute("ROLLBACK")
+            ledger_away(self.url, self.proxy, turn.seconds)
         self.outcome.strikes.append((f"{turn.outage} away", "a moment", True))
         self.timeline.log(f"{turn.outage} is there again")
 
@@ -305,7 +296,8 @@ class _World:
         order = replace(self.done[turn.chance % len(self.done)], kill_at=0, pause_s=0.0)
         (ended,) = self.victims.run(order)
         if ended.error:
-            self.outcome.wrong("unexpected_error", f"a cleared run that had succeeded, {order.key}: {ended.error[-1500:]}")
+            text = f"a cleared run that had succeeded, {order.key}: {ended.error[-1500:]}"
+            self.outcome.wrong("unexpected_error", text)
         return True
 
     def _maintenance(self, abandoned_after: timedelta) -> int:

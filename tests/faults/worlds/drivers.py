@@ -1,4 +1,4 @@
-"""Spark drivers of a stream world, each a process with its JVM and its Pythons; and systemd, which starts the next one."""
+"""Drivers of a stream world, each a process with those that it has started; and systemd, which starts the next one."""
 
 from __future__ import annotations
 
@@ -226,6 +226,15 @@ class Supervisor:
             yield
         finally:
             self._held.clear()
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        """While it is held: in between drivers are started."""
+        self._held.clear()
+        try:
+            yield
+        finally:
+            self._held.set()
 
     def wait_up(self, within_s: float) -> bool:
         """Until the one that is kept running has started its queries."""

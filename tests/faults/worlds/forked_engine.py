@@ -1,4 +1,4 @@
-"""What Spark does with a query, in forks of one process that has imported everything: a life of milliseconds, not of JVMs.
+"""What Spark does with a query, in forks of one process that has imported everything: a life costs no JVM.
 
 As the rest of the campaign does without Spark (``tests/faults/sparking.py``), most stream worlds do. What is the
 package's is real: data source, writers, ledger, checkpoint as it is read. What is Spark's is done here, as Spark 4.2
@@ -105,7 +105,7 @@ def _preload() -> None:
     import confluent_kafka  # noqa: F401
     import pandas  # noqa: F401
     import pyarrow.compute  # noqa: F401
-    import pyspark.cloudpickle  # noqa: F401
+    import pyspark.cloudpickle
     import pyspark.sql.types  # noqa: F401
     from sqlalchemy.dialects import sqlite  # noqa: F401
     from sqlalchemy.dialects.postgresql import psycopg2  # noqa: F401

@@ -64,7 +64,8 @@ def judge(fact: QueryFact) -> Iterator[Violation]:
         if batch.state != "COMMITTED":
             yield Violation("unfinished", f"query {fact.name}: batch {batch.number} is {batch.state}")
         if batch.attempts != 1:
-            yield Violation("reported_wrong", f"query {fact.name}: batch {batch.number} is decided {batch.attempts} times")
+            text = f"batch {batch.number} is decided {batch.attempts} times"
+            yield Violation("reported_wrong", f"query {fact.name}: {text}")
     numbers = sorted(batch.number for batch in fact.batches)
     if numbers != list(range(len(numbers))) or fact.decided != len(numbers) - 1:
         text = f"its ledger has batches {numbers}, and {fact.decided} as the last decided one"

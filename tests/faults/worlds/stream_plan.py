@@ -64,6 +64,10 @@ _WEIGHTS = {
 }
 
 
+_BY_SPARK_SINKS = ("format", "each", "both"), (5, 3, 2)
+_FORKS_SINKS = ("format", "two"), (1, 1)
+
+
 @dataclass(frozen=True)
 class Strike:
     """
@@ -146,10 +150,10 @@ def generate(seed: int) -> StreamPlan:
     ledger = dice.choice(("sqlite", "postgresql"))
     most = MOST_BY_SPARK if engine == SPARK else MOST_STRIKES
     strikes = tuple(_strike(dice, ledger) for _ in range(dice.randint(1, most)))
-    return StreamPlan(
+    plan = StreamPlan(
         seed=seed,
         engine=engine,
-        sinks=dice.choices(("format", "each", "both"), (5, 3, 2))[0] if engine == SPARK else dice.choice(("format", "two")),
+        sinks=dice.choices(*(_BY_SPARK_SINKS if engine == SPARK else _FORKS_SINKS))[0],
         source=dice.choices(("files", "kafka"), (4, 1))[0] if engine == SPARK else "files",
         ledger=ledger,
         naming=dice.choice(("pooling", "pooling", "incrementing")),
@@ -166,6 +170,8 @@ def generate(seed: int) -> StreamPlan:
         runs_once=dice.random() < 0.6,
         strikes=strikes,
     )
+    # librdkafka cannot do it
+    return replace(plan, two_phase="off") if plan.writer == "confluent" else plan
 
 
 def _strike(dice: random.Random, ledger: str) -> Strike:

@@ -1,4 +1,4 @@
-"""The steps of a micro-batch where a strike of a stream world falls, in whichever Python process of the driver comes by.
+"""The steps of a micro-batch where a strike of a stream world falls, in whichever process of the driver comes by.
 
 ``hooks/sitecustomize.py`` plants them in each. What is to happen is read at the step, out of the world's folder: one
 strike is armed at a time. Nothing but Python's own is imported here until a strike falls.
@@ -184,7 +184,9 @@ def passing(step: str) -> None:
 
 
 def kill_driver(pid: int, *, only_jvm: bool = False) -> int:
-    """SIGKILL the JVM, and with it, unless it is the only one, its Python processes and who has started it.
+    """SIGKILL who plans the batches, and with it, unless it is the only one, all that it has started.
+
+    That is the JVM; of a driver by forks, which has none, the process itself.
 
     :returns: how many processes.
     """
@@ -193,17 +195,15 @@ def kill_driver(pid: int, *, only_jvm: bool = False) -> int:
     try:
         root = psutil.Process(pid)
         family = [root, *root.children(recursive=True)]
+        jvms = [one for one in family if "java" in one.name()] or [root]
     except psutil.NoSuchProcess:
         return 0
     killed = 0
-    by_spark = any("java" in one.name() for one in family if one.is_running())
-    for one in family:
-        try:
-            # a driver by forks is the process itself, and has no JVM
-            is_jvm = one == root if not by_spark else "java" in one.name()
-            if one.pid != os.getpid() and (not only_jvm or is_jvm):
+    for one in jvms if only_jvm else family:
+        if one.pid != os.getpid():
+            try:
                 one.kill()
                 killed += 1
-        except psutil.NoSuchProcess:
-            continue
+            except psutil.NoSuchProcess:
+                continue
     return killed

@@ -1,4 +1,4 @@
-"""Plays a stream world: a growing source, a driver that systemd keeps running, what strikes, and at the end the count."""
+"""Plays a stream world: a growing source, a driver that is kept running, what strikes, and at the end the count."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import json
 import os
 import random
 import shutil
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -41,9 +40,10 @@ from tests.faults.proxy import FaultProxy
 from tests.faults.tailing import Tail
 from tests.faults.timeline import Timeline
 from tests.faults.worlds.drivers import MARK, Driver, ForkedDriver, Supervisor, mark
+from tests.faults.worlds.going_away import broker_killed, ledger_away
 from tests.faults.worlds.outcome import Outcome
 from tests.faults.worlds.stream_judge import BEAT, Batch, Beat, QueryFact, judge, standing, torn_s
-from tests.faults.worlds.stream_plan import FORKS, Kind, Strike, StreamPlan
+from tests.faults.worlds.stream_plan import FORKS, Kind, StreamPlan, Strike
 
 NAMESPACE = "worlds"
 #: a driver that is to be struck at a step comes by there within so many seconds of being up, or it does not
@@ -177,7 +177,7 @@ class _World:
 
     def _grow(self) -> None:
         """The source; it waits for nobody."""
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0, "enable.idempotence": True})
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
         while not self.struck_all.is_set() or self.written < self.plan.files:
             # as fast as drivers take it, or a little faster: each life is to have work left
             if self.over.wait(self.plan.pause_ms / 1000):
@@ -245,7 +245,8 @@ class _World:
                 "writer": plan.writer,
             },
             "queries": [
-                {"name": q.name, "topic": q.topic, "checkpoint": str(q.checkpoint), "each": q.each} for q in self.queries
+                {"name": q.name, "topic": q.topic, "checkpoint": str(q.checkpoint), "each": q.each}
+                for q in self.queries
             ],
             "source": source,
         }
@@ -273,12 +274,9 @@ class _World:
                 shutil.rmtree(query.checkpoint)
                 query.saved("newest").rename(query.checkpoint)
             elif query.moves:
-                self._say(query, lambda s, q=query: s.ledger.set_stream(NAMESPACE, q.name, checkpoint=str(q.checkpoint)))
-
-    def _say(self, query: Query, what: Callable[[Session], object]) -> None:
-        with contextlib.suppress(KafkaEosError), self.session() as session:
-            what(session)
-            self.timeline.log("a person says so of the query", query=query.name)
+                with contextlib.suppress(KafkaEosError), self.session() as session:
+                    session.ledger.set_stream(NAMESPACE, query.name, checkpoint=str(query.checkpoint))
+                    self.timeline.log("a person says where the checkpoint is", query=query.name)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
@@ -373,25 +371,13 @@ class _World:
 
     def _broker(self, strike: Strike) -> bool:
         at = time.monotonic()
-        self.kafka.kill()
-        time.sleep(strike.seconds)
-        self.kafka.restart()
+        broker_killed(self.kafka, strike.seconds)
         self.downs.append((at, time.monotonic()))
         return True
 
     def _ledger_away(self, strike: Strike) -> bool:
         at = time.monotonic()
-        if self.proxy is not None:
-            self.proxy.weather.away_until = float("inf")
-            self.proxy.cut()
-            time.sleep(strike.seconds)
-            self.proxy.weather.away_until = 0.0
-        else:
-            file = self.ledger_url.removeprefix("sqlite:///")
-            with contextlib.closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                time.sleep(strike.seconds)
-                other.execute("ROLLBACK")
+        ledger_away(self.ledger_url, self.proxy, strike.seconds)
         self.downs.append((at, time.monotonic()))
         return True
 
@@ -472,7 +458,7 @@ class _World:
         for query in self.queries:
             shutil.rmtree(query.saved("older"), ignore_errors=True)
             shutil.copytree(query.checkpoint, query.saved("older"))
-        with self._released():
+        with self.supervisor.released():
             if not self.supervisor.wait_up(UP_S):
                 return False
             decided = self._decided()
@@ -488,15 +474,6 @@ class _World:
             query.checkpoint.rename(query.saved("newest"))
             query.saved("older").rename(query.checkpoint)
         return True
-
-    @contextlib.contextmanager
-    def _released(self) -> Iterator[None]:
-        """In between drivers are started."""
-        self.supervisor._held.clear()
-        try:
-            yield
-        finally:
-            self.supervisor._held.set()
 
     def _decided(self) -> list[int | None]:
         with contextlib.suppress(KafkaEosError), self.session() as session:

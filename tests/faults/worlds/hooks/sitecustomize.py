@@ -1,4 +1,4 @@
-"""Imported by every Python process of a world's Spark driver as it starts: JVM's children and executors' workers, too."""
+"""Imported by every Python process of a world's Spark driver as it starts, those of the JVM and of executors too."""
 
 from __future__ import annotations
 
