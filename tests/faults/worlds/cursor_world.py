@@ -144,9 +144,11 @@ class _World:
             self.stack.callback(self.proxy.close)
             theirs = database.url_through(short)
         servers = self.kafka.bootstrap_servers
-        self.order = Order(servers, theirs, str(folder), *topics[:2], name, "", job_chooses=self.plan.job_chooses)
-        self.named_topic = topics[2]
-        self.source = Source(servers, topics[0])
+        source, target, self.named_topic = topics
+        self.order = Order(
+            servers, theirs, str(folder), source, target, name, "", job_chooses=self.plan.job_chooses
+        )
+        self.source = Source(servers, source)
         self.places, self.keys = PLACES, 0
         self.left: list[Order] = []
         self.done: list[Order] = []

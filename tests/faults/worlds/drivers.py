@@ -173,7 +173,8 @@ class ForkedDriver(Driver):
 
     def workers(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
-            return psutil.Process(self.pid).children()
+            found: list[psutil.Process] = psutil.Process(self.pid).children()
+            return found
         return []
 
 

@@ -194,7 +194,8 @@ class Helper:
 
 
 def _help(role: str, requests: BinaryIO, answers: BinaryIO) -> int:
-    work = {"plan": _plan, "task": _task, "end": _end}[role]
+    by_role: dict[str, Callable[..., Any]] = {"plan": _plan, "task": _task, "end": _end}
+    work = by_role[role]
     while True:
         try:
             request = pickle.load(requests)
