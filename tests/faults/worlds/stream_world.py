@@ -48,9 +48,9 @@ from tests.faults.worlds.stream_plan import FORKS, Kind, StreamPlan, Strike
 NAMESPACE = "worlds"
 #: a driver that is to be struck at a step comes by there within so many seconds of being up, or it does not
 STEP_S = 15.0
-UP_S = 90.0
+UP_S = 180.0
 #: so long the whole source may take behind the last strike
-FINISH_S = 150.0
+FINISH_S = 400.0
 SETTLE_S = 60.0
 #: the source is so many files ahead of what is visible, and no more; and never larger than so many
 AHEAD_FILES, MOST_FILES = 4, 60
