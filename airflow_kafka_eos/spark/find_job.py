@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from airflow_kafka_eos.errors import ConfigurationError
@@ -45,7 +46,7 @@ def load_file(
     """See :func:`find_job`."""
     if not path.is_file():
         raise _not_found(job, f"there is no file {path} {where}")
-    spec = importlib.util.spec_from_file_location(_FILE_MODULE, path)
+    spec = importlib.util.spec_from_file_location(_FILE_MODULE, path, loader=_AsItStands(_FILE_MODULE, str(path)))
     if spec is None or spec.loader is None:
         raise _not_found(job, f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
@@ -54,6 +55,17 @@ def load_file(
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     return module
+
+
+class _AsItStands(SourceFileLoader):
+    """Compiles a file each time it is loaded, and keeps nothing beside it.
+
+    Python takes what it once compiled for the same file if size and second of the last change are the same. A file that
+    was mended in that second, or that is deployed with its old time, would be run as it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _import(name: str, job: str, where: str) -> ModuleType:

@@ -9,7 +9,10 @@ deleted, restored or is used as a copy, and a ledger that was restored from a ba
 
 What must hold: no row is visible twice; a batch that is told as done is visible in the end; what is decided covers the
 source without a gap; and a run that has swept leaves nothing open of an earlier one, before which readers would stand.
-Left out: what is inside a batch, several transactions of one, slots of ids that are used again (model.py has them).
+Behind a ledger that was restored a person gives it a new id, looks which batch is the last one that the topics have, and
+says so: that one is passed over when it is asked for.
+Left out: what is inside a batch, several transactions of one, slots of ids that are used again (model.py has them); a
+restored ledger that has a decision whose rows are not in the topics.
 
     python3 streams.py [drop/]     all runs, one line each; only those whose name starts so, with traces
 """
@@ -31,6 +34,11 @@ RULES = {
     "sweep-asks-the-ledger": "a sweep ends what the ledger has marked by then, not all that was listed",
     "unknown-commit-stops": "nothing is decided where brokers, asked behind what was prepared, have a commit or an attempt "
                             "of this query that the ledger has not",
+    "doubt-stops": "behind a new id of the ledger nothing is begun until a person has said which batch was the last one",
+    "only-our-ids": "a run that has opened the ledger under another id is refused",
+    "looked-behind-new-id": "the person looks behind the new id, and when no commit is under way any more",
+    "said-is-passed-over": "of batches that a person has said to be there, and that the ledger has no decision of, none is "
+                           "written: the last one is passed over, those before it are refused",
 }
 ALL = frozenset(RULES)
 ROWS, BATCHES = 3, 3
@@ -44,6 +52,7 @@ class World(NamedTuple):
     deleted: int = 0        # how often it may be deleted
     ledgers: int = 0        # how often the ledger may be put back to what was saved once
     slow_net: bool = False  # a commit that was asked for may arrive late
+    new_ids: int = 0        # how often a person may give the ledger a new id behind that, and say what the topics have
     one_by_one: bool = True     # the source grows while the query runs; else all is there
 
 
@@ -57,7 +66,9 @@ class Checkpoint(NamedTuple):
 class Ledger(NamedTuple):
     query: int | None = None
     newest: int | None = None       # the run that was bound last
-    decided: tuple = ()     # of each batch: (end, attempt)
+    decided: tuple = ()     # of each batch: (end, attempt); end None: not known, attempt None: a person has said so
+    id: int = 0
+    doubt: bool = False     # nobody has said yet which batch was the last one
     aborted: frozenset = frozenset()
     known: frozenset = frozenset()      # attempts that were begun
 
@@ -68,6 +79,8 @@ class Attempt(NamedTuple):
     first: int
     end: int
     tx: str = "none"        # none, open, prepared, committed, aborted
+    id: int = 0             # the ledger's, in its transactional id: as its run has opened it,
+    born: int = 0           # and as it was when it was begun
 
 
 class Run(NamedTuple):
@@ -78,6 +91,7 @@ class Run(NamedTuple):
     first: int = 0
     end: int = 0
     attempt: int = -1
+    id: int = 0             # the ledger's, as the run has opened it
 
 
 class State(NamedTuple):
@@ -91,7 +105,8 @@ class State(NamedTuple):
     ledger_saved: Ledger | None = None
     still: bool = False     # a run that has swept leaves readers before what an earlier one has open
     told: int = 0           # the source's rows that Spark has noted as done, in any checkpoint of the bound query
-    left: tuple = ()        # runs, copies, restored, deleted, ledgers
+    left: tuple = ()        # runs, copies, restored, deleted, ledgers, new ids
+    looked: int | None = None   # so many batches a person has seen in the topics
 
 
 def put(t, i, x):
@@ -104,7 +119,7 @@ class Query:
 
     def begin(self):
         w = self.w
-        return State(1 if w.one_by_one else ROWS, left=(w.runs, w.copies, w.restored, w.deleted, w.ledgers))
+        return State(1 if w.one_by_one else ROWS, left=(w.runs, w.copies, w.restored, w.deleted, w.ledgers, w.new_ids))
 
     def less(self, s, i):
         return put(s.left, i, s.left[i] - 1)
@@ -117,7 +132,7 @@ class Query:
             yield "the source grows", s._replace(source=s.source + 1)
         if s.left[0]:
             for disk in range(len(s.disks)):
-                run = Run("start", disk, s.disks[disk].query)
+                run = Run("start", disk, s.disks[disk].query, id=s.ledger.id)
                 yield f"run {len(s.runs)} starts on {disk}", s._replace(runs=s.runs + (run,), left=self.less(s, 0))
         if s.left[1] and s.disks[0].offsets:
             yield "the checkpoint is copied", s._replace(disks=s.disks + (s.disks[0],), left=self.less(s, 1))
@@ -134,12 +149,15 @@ class Query:
                        s._replace(disks=put(s.disks, 0, new), left=self.less(s, 3)))
         if s.left[4]:
             if s.ledger_saved is None:
-                yield "the ledger is saved", s._replace(ledger_saved=s.ledger)
+                # of a query that the restored ledger has never seen nobody can say anything (docs/streams.md)
+                if s.ledger.query is not None or not self.w.new_ids:
+                    yield "the ledger is saved", s._replace(ledger_saved=s.ledger)
             elif s.ledger_saved != s.ledger:
                 yield "the ledger is restored", s._replace(ledger=s.ledger_saved, left=self.less(s, 4))
         for a in s.net:
             yield f"commit of {a} arrives", self.ended(s._replace(net=s.net - {a}), a, "committed")
         yield from self.maintenance(s)
+        yield from self.person(s)
         for r, run in enumerate(s.runs):
             if run.pc not in ("dead", "refused"):
                 yield from self.run_steps(s, r, run)
@@ -156,6 +174,8 @@ class Query:
         """What the ledger has decided is committed; ``undecided`` says whose transactions are aborted beside what it
         has marked."""
         for a, one in enumerate(s.attempts):
+            if one.id != s.ledger.id:
+                continue
             if self.decided_as(s.ledger, a):
                 s = self.ended(s, a, "committed")
             elif a in s.ledger.aborted or a in undecided:
@@ -168,6 +188,25 @@ class Query:
         if s2 != s:
             yield "maintenance ends what is decided or marked", s2
 
+    # ---- a person, behind a ledger that was restored ---------------------------------------------------------------
+    def person(self, s):
+        ledger = s.ledger
+        put_back = self.w.ledgers and not s.left[4]
+        if put_back and s.left[5]:
+            # what was noted of the offsets is forgotten with it
+            forgotten = tuple((None, a) for _, a in ledger.decided)
+            renewed = ledger._replace(id=ledger.id + 1, doubt="doubt-stops" in self.on, decided=forgotten)
+            yield "the ledger gets a new id", s._replace(ledger=renewed, left=self.less(s, 5))
+        settled = self.w.new_ids and not s.left[5]
+        if s.looked is None and put_back and (
+                (settled and not s.net) or (self.w.new_ids and "looked-behind-new-id" not in self.on)):
+            seen = {one.batch for one in s.attempts if one.tx == "committed" and one.query == ledger.query}
+            count = next(n for n in range(BATCHES + 1) if n not in seen)
+            yield f"a person sees {count} batches in the topics", s._replace(looked=count)
+        if s.looked is not None and settled and ledger.doubt and s.looked >= len(ledger.decided):
+            said = ledger.decided + ((None, None),) * (s.looked - len(ledger.decided))
+            yield f"it is said that {s.looked} batches are there", s._replace(ledger=ledger._replace(decided=said, doubt=False))
+
     # ---- the driver -----------------------------------------------------------------------------------------------
     def refuse(self, s, r, why):
         return f"run {r} is refused: {why}", s._replace(runs=put(s.runs, r, s.runs[r]._replace(pc="refused")))
@@ -176,7 +215,7 @@ class Query:
         """What brokers show of the query, and the ledger does not know: attempts, or that one is committed."""
         for a, one in enumerate(s.attempts):
             seen = ("committed",) if a in s.ledger.known else ("open", "prepared", "committed")
-            if one.query == query and one.tx in seen and not self.decided_as(s.ledger, a):
+            if one.id == s.ledger.id and one.query == query and one.tx in seen and not self.decided_as(s.ledger, a):
                 return True
         return False
 
@@ -186,6 +225,9 @@ class Query:
         def at(pc, s=s, **more):
             return s._replace(runs=put(s.runs, r, s.runs[r]._replace(pc=pc, **more)))
 
+        if run.pc in ("start", "planned", "written") and "only-our-ids" in on and run.id != ledger.id:
+            yield self.refuse(s, r, "the ledger has another id")
+            return
         if run.pc == "start":
             if "one-name-one-query" in on and ledger.query not in (None, run.query):
                 yield self.refuse(s, r, "the name is another query's")
@@ -198,12 +240,12 @@ class Query:
             yield f"run {r} is bound", at("bound", s._replace(ledger=bound))
         elif run.pc == "bound":
             # all that brokers list of this query
-            listed = [a for a, one in enumerate(s.attempts) if one.query == run.query]
+            listed = [a for a, one in enumerate(s.attempts) if one.query == run.query and one.id == ledger.id]
             s2 = s
             if "sweep-at-start" in on:
                 s2 = self.end_all(s, () if "sweep-asks-the-ledger" in on else listed)
             still = r == ledger.newest and any(
-                one.tx in ("open", "prepared") and one.query == run.query and (a in ledger.known)
+                one.tx in ("open", "prepared") and one.query == run.query and one.born == ledger.id and a in ledger.known
                 for a, one in enumerate(s2.attempts))
             yield f"run {r} has swept", at("swept", s2._replace(still=still))
         elif run.pc == "swept":
@@ -270,19 +312,32 @@ class Query:
         if "newest-run-begins" in self.on and ledger.newest != r:
             yield self.refuse(s, r, "a newer run has the query")
             return
+        if ledger.doubt:
+            yield self.refuse(s, r, "a person has to say which batch was the last one")
+            return
         count = len(ledger.decided)
         if run.batch < count:
-            if "same-range" in self.on and ledger.decided[run.batch][0] != run.end:
+            end, attempt = ledger.decided[run.batch]
+            if "same-range" in self.on and end not in (None, run.end):
                 yield self.refuse(s, r, "the batch was decided with other offsets")
                 return
-            if "decided-is-not-written" in self.on:
+            if attempt is None and "said-is-passed-over" in self.on:
+                if run.batch < count - 1 and end is None:
+                    yield self.refuse(s, r, "its checkpoint is older than what a person has said")
+                    return
+                # from here on it is believed with these offsets only
+                noted = ledger._replace(decided=put(ledger.decided, run.batch, (run.end, None)))
+                yield f"run {r} passes over {run.batch}", s._replace(
+                    ledger=noted, runs=put(s.runs, r, run._replace(pc="decided")))
+                return
+            if attempt is not None and "decided-is-not-written" in self.on:
                 yield f"run {r} skips {run.batch}", s._replace(runs=put(s.runs, r, run._replace(pc="decided")))
                 return
         elif run.batch > count and "batches-in-turn" in self.on:
             yield self.refuse(s, r, "the ledger lacks the batch before")
             return
         a = len(s.attempts)
-        new = Attempt(run.query, run.batch, run.first, run.end)
+        new = Attempt(run.query, run.batch, run.first, run.end, id=run.id, born=ledger.id)
         began = run._replace(pc="begun", attempt=a)
         known = ledger._replace(known=ledger.known | {a})
         yield f"run {r} begins {run.batch} as {a}", s._replace(
@@ -305,7 +360,12 @@ class Query:
         if "unknown-commit-stops" in self.on and self.unknown(s, run.query):
             yield self.refuse(s, r, "brokers know more than the ledger")
             return
-        if "batches-in-turn" in self.on and run.batch != len(ledger.decided):
+        if ledger.doubt:
+            yield self.refuse(s, r, "a person has to say which batch was the last one")
+            return
+        said_so = run.batch < len(ledger.decided) and ledger.decided[run.batch][1] is None
+        if "batches-in-turn" in self.on and run.batch != len(ledger.decided) and (
+                not said_so or "said-is-passed-over" in self.on):
             yield self.refuse(s, r, "another has decided that batch")
             return
         decided = s._replace(ledger=ledger._replace(decided=ledger.decided + ((run.end, a),)))
@@ -324,9 +384,9 @@ class Query:
             return "readers stand before a transaction of an earlier run"
         at = 0
         for end, a in s.ledger.decided:
-            if s.attempts[a].first != at:
+            if a is not None and at is not None and s.attempts[a].first != at:
                 return "what is decided has a gap, or overlaps"
-            at = end
+            at = end if a is None else s.attempts[a].end
         sure = set(seen) | {row for a, one in enumerate(s.attempts) if one.tx == "prepared" for row in range(one.first, one.end)
                             if self.decided_as(s.ledger, a)}
         if not set(range(s.told)) <= sure and self.w.ledgers == 0:
@@ -342,6 +402,8 @@ WORLDS = {
     "restored":     World(runs=2, restored=1),
     "deleted":      World(deleted=1),
     "ledger":       World(ledgers=1, slow_net=True, one_by_one=False),
+    "said":         World(runs=2, ledgers=1, new_ids=1),
+    "said-slow":    World(runs=2, ledgers=1, new_ids=1, slow_net=True, one_by_one=False),
 }
 # what several rules keep is lost with all of them
 DROPS = {
@@ -350,6 +412,7 @@ DROPS = {
     "same-range": "restored", "decide-by-compare-and-set": "two-runs", "decide-before-kafka": "two-runs",
     "decide-before-done": "two-runs", "sweep-at-start": "two-runs", "sweep-asks-the-ledger": "two-runs",
     "unknown-commit-stops": "ledger",
+    "doubt-stops": "said", "only-our-ids": "said", "looked-behind-new-id": "said-slow", "said-is-passed-over": "said",
 }
 SUITE = [("all/" + n, w, ALL, False) for n, w in WORLDS.items()]
 SUITE += [("drop/" + r, WORLDS[n], ALL - set(r.split("+")), True) for r, n in DROPS.items()]

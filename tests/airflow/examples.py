@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,6 +33,27 @@ class Examples:
 
     def unpause(self, dag: str) -> None:
         self.airflow.patch(f"/dags/{dag}", {"is_paused": False})
+
+    def pause(self, dag: str) -> None:
+        self.airflow.patch(f"/dags/{dag}", {"is_paused": True})
+
+    def come_to_rest(self, dags: Collection[str]) -> None:
+        """Pause them where no run is going on: a paused DAG's run would stand still, and not end."""
+
+        def going_on() -> list[str]:
+            return [dag for dag in dags if any(r["state"] == "running" for r in self.runs(dag).values())]
+
+        def at_rest() -> bool:
+            if going_on():
+                return False
+            for dag in dags:
+                self.pause(dag)
+            begun_since = going_on()
+            for dag in begun_since:
+                self.unpause(dag)
+            return not begun_since
+
+        wait_for(at_rest, lambda: f"the end of {going_on()}; {health(self.airflow)}", PATIENCE)
 
     def trigger(self, dag: str, run_id: str, **body: Any) -> None:
         self.airflow.post(f"/dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None} | body)

@@ -191,7 +191,7 @@ def test_a_load_reads_on_where_the_last_one_ended(examples: Examples) -> None:
 
     expected = write(1, 2, 3)
     examples.unpause("incremental")  # here, for there is something to read now
-    run = examples.ended("incremental")
+    run = examples.ended("incremental", examples.first("incremental"))  # each hour brings another one
     assert run["state"] == "success", examples.states("incremental", run["dag_run_id"])
     assert examples.visible("large_orders") == expected
     expected += write(4)
@@ -274,7 +274,8 @@ def test_a_person_recovers_a_load_that_no_run_is_left_to_commit(examples: Exampl
 
 
 def test_maintenance_rolls_forward_what_is_decided_and_leaves_alone_what_may_be_at_work(examples: Examples) -> None:
-    """Runs last: until now, nothing of the loads above is left."""
+    """Runs last: nothing of the loads above is left, and none begins while it looks (some have an hourly schedule)."""
+    examples.come_to_rest(DAGS)
     with examples.session() as session:
         world = examples.world(session, "left_behind", "deleted.load", "decided")
         world.decide(world.prepare(["decided"]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -50,6 +51,8 @@ NAMESPACE = "test"
 class Order:
     """:param kill_at: it dies at the so-manyth place where it can; 0: it does not.
     :param job_chooses: where the range ends is the job's word, not the source's.
+    :param pause_s: it does not die there, but stands still for so long.
+    :param named: since and until of a range by name; None: the cursor's own.
     """
 
     servers: str
@@ -61,6 +64,8 @@ class Order:
     key: str
     kill_at: int = 0
     job_chooses: bool = False
+    pause_s: float = 0.0
+    named: tuple[Any, Any] | None = None
 
     @property
     def load(self) -> LoadIdentity:
@@ -104,7 +109,8 @@ def run(order: Order) -> None:
 
 def prepared(order: Order, session: Session, settings: KafkaSettings, store: ManifestStore) -> Manifest:
     offsets = Offsets(session, order.source)
-    wanted = Wanted(Cursor(source=None if order.job_chooses else offsets))
+    named = None if order.named is None else (order.named[0], order.named[1])
+    wanted = Wanted(Cursor(source=None if order.job_chooses else offsets), named)
     check_range(session, order.load, wanted)
     deadline = int(time.time() * 1000) + 120_000
     row = submit(session, order.load, owner=f"dag/{order.key}", deadline_ms=deadline)
@@ -134,12 +140,14 @@ class Places:
     """Counts where it may die, and dies at one of them: before and behind each request and note, and on all three sides
     of each database transaction."""
 
-    def __init__(self, kill_at: int, count: Path) -> None:
-        self._kill_at, self._count, self.passed = kill_at, count, 0
+    def __init__(self, kill_at: int, count: Path, pause_s: float = 0.0) -> None:
+        self._kill_at, self._count, self.passed, self._pause_s = kill_at, count, 0, pause_s
 
     def passing(self) -> None:
         self.passed += 1
-        if self.passed == self._kill_at:
+        if self.passed == self._kill_at and self._pause_s:
+            _stand_still(self._pause_s)
+        elif self.passed == self._kill_at:
             self._count.write_text(str(self.passed))
             die()
 
@@ -170,6 +178,18 @@ class Places:
             return answer
 
         return around
+
+
+def _stand_still(seconds: float) -> None:
+    """All of the process, by SIGSTOP; somebody wakes it up."""
+    stopped = os.getpid()
+    waker = os.fork()
+    if waker == 0:
+        time.sleep(seconds)
+        os.kill(stopped, signal.SIGCONT)
+        os._exit(0)
+    os.kill(stopped, signal.SIGSTOP)
+    os.waitpid(waker, 0)
 
 
 class Victims:
@@ -219,7 +239,7 @@ def _fork(order: Order, n: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    places = Places(order.kill_at, count)
+    places = Places(order.kill_at, count, order.pause_s)
     places.plant()
     try:
         run(order)

@@ -2,6 +2,7 @@
 
 | variable | meaning | default |
 | --- | --- | --- |
+| ``WORLD`` | ``streams`` or ``cursors``: runs of another kind (``tests/faults/worlds/command.py``) | loads |
 | ``RUNS`` | how many runs | 20 |
 | ``SEED`` | seeds, as ``7,1000..1999``; then ``RUNS`` does not count | fresh ones |
 | ``SCENARIO`` | a file with one scenario as JSON, in a seed's place | none |
@@ -60,6 +61,10 @@ def chosen(environ: Mapping[str, str], dice: random.Random) -> list[Scenario]:
 
 
 def main(environ: Mapping[str, str]) -> int:
+    if environ.get("WORLD"):
+        from tests.faults.worlds import command
+
+        return command.main(environ, stopped_by_signals)
     scenarios = chosen(environ, random.Random())
     print(f"{len(scenarios)} runs, seeds {scenarios[0].seed} to {scenarios[-1].seed}", flush=True)
     minutes = float(environ.get("MINUTES", "inf"))

@@ -345,6 +345,27 @@ def test_what_was_given_up_is_ended_and_a_decided_batch_is_not(query: Query) -> 
     assert query.world.visible() == ["a"]
 
 
+def test_what_a_dead_task_of_a_batch_has_open_is_ended_with_the_batch(query: Query) -> None:
+    """Its worker was killed behind its flush, and Spark has run the task once more: readers are not to wait for it."""
+    batch = query.batch(0)
+    row = query.begin(batch)
+    query.world.write(reference(query.world.session, row), ["dead"])
+    query.decide(batch, query.write(row, ["a"]))
+    nothing_open(query)
+    assert query.world.visible() == ["a"]
+
+
+def test_what_a_task_opens_behind_its_committed_batch_is_ended_when_the_next_one_begins(query: Query) -> None:
+    """A worker that hung, or a driver that died between a batch's commit and the look behind it."""
+    batch = query.batch(0)
+    row = query.begin(batch)
+    query.decide(batch, query.write(row, ["a"]))
+    query.world.write(reference(query.world.session, row), ["late"])
+    assert query.begin(batch, SECOND).verdict is Verdict.COMMIT  # Spark asks for it again, and for no other
+    nothing_open(query)
+    assert query.world.visible() == ["a"]
+
+
 def test_a_checkpoint_that_was_put_back_is_found_out(query: Query) -> None:
     for number, value in enumerate("abc"):
         query.load(query.batch(number), [value])

@@ -212,6 +212,19 @@ class TestJob:
         with pytest.raises(ConfigurationError, match="cannot be found"):
             find_job(job)
 
+    def test_a_file_is_run_as_it_stands_also_with_its_old_size_and_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from airflow_kafka_eos.spark.find_job import find_job
+
+        monkeypatch.setattr(sys, "dont_write_bytecode", False)  # some machines have it set, and then nothing is kept
+        job = tmp_path / "job.py"
+        for answer in (4, 5):
+            job.write_text(f"def load():\n    return {answer}\n")
+            os.utime(job, (1_000_000_000, 1_000_000_000))
+            assert find_job(str(job))() == answer
+        assert list(tmp_path.iterdir()) == [job], "nothing is kept beside it"
+
     def test_a_module_and_a_function_are_found(self) -> None:
         from airflow_kafka_eos.spark.find_job import find_job
 

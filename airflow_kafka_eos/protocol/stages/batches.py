@@ -14,20 +14,22 @@ import time
 from datetime import datetime
 from itertools import groupby
 
-from airflow_kafka_eos.errors import UndecidableError
+from airflow_kafka_eos.errors import KafkaEosError, UndecidableError
 from airflow_kafka_eos.ledger import streams
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of, is_of_a_query
+from airflow_kafka_eos.naming import name_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import SweepReport, finish, sweep
-from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster, holders_of
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_known, check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, sweep_free_slots
 from airflow_kafka_eos.protocol.stages.commit import commit
 from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
+from airflow_kafka_eos.transaction import PreparedTransaction
 
 log = logging.getLogger(__name__)
 
@@ -88,16 +90,26 @@ def sweep_earlier(session: Session, batch: MicroBatch, *, by: str, deadline_s: f
     """End what attempts of other batches of the query's name have left open, and roll forward what is decided.
 
     Only for a run that was the newest just now: then nobody is at work on any of them (rule: newest-run-begins). There
-    are none but behind a run that died, or a batch that failed. A successor that was bound since may be at work on a
-    later batch, so undecided ones of those are left alone: the batch's own begin has them in its turn.
+    are none but behind a run that died, or a batch that failed; and of a batch that is committed, and closed, what a
+    task has opened that hung, or whose worker died behind its flush. A successor that was bound since may be at work on
+    a later batch, so undecided ones of those are left alone: the batch's own begin has them in its turn.
     """
-    every = session.ledger.unfinished(batch.namespace)
+    zombies = _open_of_closed(session, batch)
+    every = [*session.ledger.unfinished(batch.namespace), *zombies]
     # an author's loads may have the same name, and are their runs' own
     rows = [row for row in every if row.load.name == batch.name and is_of_a_query(row.load, row.submitted_by)]
-    for load, found in groupby(rows, lambda row: row.load):
+    for load, found in groupby(sorted(rows, key=lambda row: str(row.load)), lambda row: row.load):
         left = list(found)
         if all(row.verdict is not None for row in left) or _is_before(load, batch):
             _sweep_one(session, load, left, by, deadline_s)
+
+
+def _open_of_closed(session: Session, batch: MicroBatch) -> list[AttemptRow]:
+    """Attempts of the name that are closed, and have something open all the same."""
+    names = session.coordinator.list_open(name_prefix(batch.namespace, session.ledger.ledger_id, batch.name))
+    seen = session.coordinator.describe(names).values() if names else ()
+    open_ = [PreparedTransaction(one.transactional_id, one.state) for one in seen if one.is_open]
+    return list({row for row in holders_of(session, open_).values() if row.closed_at is not None})
 
 
 def _is_before(load: LoadIdentity, batch: MicroBatch) -> bool:
@@ -156,6 +168,23 @@ def decide_batch(
         beside=lambda connection: streams.note_decided(connection, session.ledger.ledger_id, batch, run),
     )  # fmt: skip
     commit(session, batch.load, deadline_s=deadline_s, by=run.owner)
+    if writers_left:
+        _end_zombies(session, manifest.attempt, by=run.owner)
+
+
+def _end_zombies(session: Session, ref: AttemptRef, *, by: str) -> None:
+    """End what runs of tasks have open that the committed batch has not reported. Never raises for Kafka or the ledger.
+
+    A worker that is killed behind its flush leaves its transaction, and readers stand before it for the whole hold
+    time: there may be no next batch for long that looks.
+    """
+    try:
+        report = _swept(session, ref.load, up_to=ref.attempt, by=by)
+    except KafkaEosError as e:
+        log.warning("what load %s may have open is left to the next batch: %s", ref.load, e)
+    else:
+        if report.has_done:
+            log.warning("load %s is committed, and of runs of its tasks that it has not reported: %s", ref.load, report)
 
 
 def abort_batch(session: Session, ref: AttemptRef, run: StreamRun) -> bool:

@@ -1,0 +1,83 @@
+"""The steps of docs/howto-on-call.md behind a ledger that was restored, one after the other, as printed, in a shell."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.begin import reference
+from tests.kafka_tools import Shell
+from tests.protocol.test_restored import backup, checkpoint
+from tests.protocol.test_restored import own as own
+from tests.protocol.world import World
+
+pytestmark = pytest.mark.broker
+
+_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto-on-call.md").read_text(encoding="utf-8")
+STEPS = _PAGE.split("\n## The ledger was restored\n")[1].split("\n## ")[0]
+
+
+def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_path: Path, shell: Shell) -> None:
+    decided, torn, unknown, whole = (
+        replace(own, load=LoadIdentity(own.load.namespace, f"{own.load.name}-{name}", own.load.key))
+        for name in ("decided", "torn", "unknown", "whole")
+    )
+    decided.decide(decided.prepare(["decided"]))
+    begun = reference(own.session, torn.open_attempt())
+    checkpoint(own)
+    backup(tmp_path)
+    # all that the ledger forgets
+    entries = [torn.write(begun, [value], n) for n, value in enumerate(["torn, visible", "torn, open"])]
+    visible = entries[0].transaction
+    assert visible is not None
+    own.session.coordinator.end_many([visible], Verdict.COMMIT)
+    unknown.prepare(["unknown"])
+    whole.load_all(["whole"])
+
+    connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": own.settings.bootstrap_servers}}
+    url = f"sqlite:///{tmp_path}/backup.db"
+
+    def run(printed: str, code: int = 0, more: str = "", **put_in: str) -> str:
+        """A command that the steps print, or that this page's step means by "the same with"."""
+        assert f"`{printed}`" in STEPS or f"    {printed}\n" in STEPS, printed
+        for name, value in {"…": own.settings.bootstrap_servers, **put_in}.items():
+            printed = re.sub(rf"(?<![\w:-]){name}(?![\w:-])", value, printed)
+        ran = shell(
+            printed + more,
+            **{
+                LEDGER_VARIABLE: url,
+                "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(connection),
+                "AIRFLOW__KAFKA_EOS__NAMESPACE": own.load.namespace,
+            },
+        )
+        assert ran.code == code, ran
+        return ran.out
+
+    listed = run("airflow-kafka-eos loads list --state COMMITTING")
+    assert decided.load.name in listed and listed.count(own.load.name) == 1
+    refused = shell("airflow-kafka-eos ledger new-id --yes", **{LEDGER_VARIABLE: url})
+    assert refused.code == 2 and decided.load.name in refused.err, "it comes behind the steps before it"
+    run("airflow-kafka-eos loads recover NAME KEY", NAME=decided.load.name, KEY=decided.load.key)
+    listed = run("airflow-kafka-eos transactions list")
+    for name in own.open_ids():
+        assert name in listed
+        run("kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID", ID=name)
+    assert len(re.findall(r"torn|unknown", listed)) >= 2
+    assert own.visible() == ["decided", "torn, visible", "whole"], "readers stand still for nothing"
+    run("airflow-kafka-eos ledger new-id", more=" --yes")
+    assert "airflow" not in run("airflow-kafka-eos ids report")
+    run("airflow-kafka-eos cursors list")
+    with Ledger.open(url) as ledger:
+        assert ledger.ledger_id != begun.ledger_id
+    with connect(own.settings, url, own.load.namespace) as session:
+        replace(unknown, session=session).load_all(["unknown"])
+    assert own.visible() == ["decided", "torn, visible", "unknown", "whole"]
+
