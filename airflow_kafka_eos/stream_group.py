@@ -153,6 +153,8 @@ class ExactlyOnceStream(TaskGroup):
                 asset_server=asset_server,
                 deferrable=deferrable,
                 trigger_rule="all_success",
+                # of two that have waited for the same readers, the second sees what the first has told
+                max_active_tis_per_dag=_ONE_AT_A_TIME,
                 **shared,
             )
         self.run >> [self.cleanup, self.loaded]
@@ -181,4 +183,4 @@ def _check_spark_args(given: Mapping[str, Any]) -> None:
             f"spark_args has {', '.join(taken)}, which run gets from the group",
             remedy="Give it to ExactlyOnceStream itself, where it has it; the Spark connection is spark_conn_id",
         )
-    check_spark_args(given)
+    check_spark_args(given, of="ExactlyOnceStream")

@@ -57,6 +57,7 @@ def bind(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun)
         row = _must_lock(connection, batch)
     _check_id(connection, own_id, batch)
     if row.query_id is None:
+        _check_one_name(connection, batch, run)
         q = t.stream_queries.c
         before = select(q.decided).where(q.stream_id == row.id, q.query_id == batch.query_id)
         known = connection.execute(before).one_or_none()
@@ -326,6 +327,25 @@ def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
             "copy of it, for both have the same query id",
             remedy="Run it on the first one; or, where the checkpoint was moved and nobody runs on the first one any "
             "more, run `airflow-kafka-eos streams set` with --checkpoint",
+            load=str(batch.load),
+        )
+
+
+def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -> None:
+    """A run of Airflow's writes all of its query under one name. A driver of its own may have several: it writes
+    several frames of a batch by ``foreachBatch``.
+    """
+    if not run.opened_by:
+        return
+    names = select(_C.namespace, _C.name).where(_C.query_id == batch.query_id).order_by(_C.namespace, _C.name)
+    found = connection.execute(names.limit(1)).one_or_none()
+    if found is not None:
+        raise OtherCheckpointError(
+            f"the query of checkpoint {run.checkpoint} is known as {found.name!r} in namespace {found.namespace!r}, "
+            f"and this run calls it {batch.name!r} in {batch.namespace!r}: was its DAG, its group, or load_name, "
+            "renamed?",
+            remedy=f"Set load_name={found.name!r} and namespace={found.namespace!r}, by which the ledger knows its "
+            "batches; or give this query a checkpoint of its own",
             load=str(batch.load),
         )
 

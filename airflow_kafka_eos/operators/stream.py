@@ -30,7 +30,7 @@ from airflow_kafka_eos.arguments import (
     is_filled_in_later,
 )
 from airflow_kafka_eos.config import setting
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TransientError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, KafkaEosError, TransientError
 from airflow_kafka_eos.load import (
     NamingText,
     TransactionNaming,
@@ -51,7 +51,7 @@ from airflow_kafka_eos.operators.base import (
 )
 from airflow_kafka_eos.operators.prepare import DEFAULT_SPARK_NAME
 from airflow_kafka_eos.operators.preparing import LONGEST_HOLD_TIME, check_writer
-from airflow_kafka_eos.operators.submitting import Deployment, environment, own_error_first
+from airflow_kafka_eos.operators.submitting import FINAL, Deployment, environment, own_error_first
 from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE
 from airflow_kafka_eos.streams.options import OPENED_BY, Replay
@@ -68,6 +68,8 @@ _RENEW_S = 15.0
 #: Another run is waited for as long as a dead one's lease may last; then the task fails, and is retried.
 PATIENCE_S = LEASE_TTL.total_seconds() + 15.0
 _LOOK_S = 2.0
+#: What the next try would meet too. Doubt stops for a person, who is to hear of it now.
+_FINAL = (*FINAL, InDoubtError)
 #: Behind SIGTERM Airflow leaves a task five seconds.
 _SWEEP_S, _AGAIN_S = 20.0, 1.0
 
@@ -280,7 +282,7 @@ class RunStreamOperator(StreamTask, SparkSubmitOperator):
         if self._is_killed.is_set():
             raise AirflowException("the task was told to stop before its query was started")
         texts = {SETTINGS_VARIABLE: resolved.settings.to_json(), LEDGER_VARIABLE: resolved.ledger_url}
-        with environment(texts, deployment.is_local), own_error_first():
+        with environment(texts, deployment.is_local), own_error_first(final=_FINAL):
             SparkSubmitOperator.execute(self, context)
 
     @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_kafka_eos.lineage import told_up_to
-from airflow_kafka_eos.operators.base import Step, dag_of, no_retry_of_terminal_errors
+from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, Step, dag_of, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.stream import EVERY_BATCH, StreamTask
 from airflow_kafka_eos.sensors import LoadedSensor
 from airflow_kafka_eos.triggers import BatchesTrigger
@@ -74,11 +74,26 @@ class StreamLoadedSensor(LoadedSensor):
         query_id, first, last = self._new
         return BatchesTrigger(**self.trigger_fields(), query_id=query_id, first=first, last=last, by=owner)
 
+    def _untold(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """What of it nobody was told of yet: another run's ``loaded`` may have waited for the same readers."""
+        if not summary["batches"]:
+            return summary
+        first, last = summary["batches"]
+        told = told_up_to(self._told_by(), summary["query_id"])
+        if told is None or told < first:
+            return summary
+        from airflow_kafka_eos.protocol.stages.stream_runs import arrival_of_batches
+
+        query = self.namespace, self.load_name, summary["query_id"]
+        with self.open_session(FINAL_WHEN_DECIDED) as session:
+            return arrival_of_batches(session, *query, range(told + 1, last + 1)) | {"by": summary["by"]}
+
     def done(self, summary: dict[str, Any], context: Context, step: Step) -> dict[str, Any]:
         """
         :returns: see :func:`~airflow_kafka_eos.protocol.stages.stream_runs.arrival_of_batches`. Without ``load``, by
             which the page would look for one load of that key.
         """
+        summary = self._untold(summary)
         result = {name: value for name, value in summary.items() if name != "load"}
         if not summary["batches"]:
             self.outlets = []  # of this run's copy of the task: Airflow would tell of them with its success

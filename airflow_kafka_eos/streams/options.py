@@ -22,7 +22,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, Choice, TransactionNaming, TransactionScope
+from airflow_kafka_eos.load import (
+    DEFAULT_NAMESPACE,
+    Choice,
+    TransactionNaming,
+    TransactionScope,
+    TwoPhaseCommit,
+    WriterName,
+)
 from airflow_kafka_eos.micro_batch import MicroBatch
 from airflow_kafka_eos.naming import AttemptRef
 from airflow_kafka_eos.spark.options import WriteOptions
@@ -110,6 +117,12 @@ class StreamOptions:
         written = found.write(AttemptRef(last.load, "0" * 10, 1), 1)
         if written.scope is not TransactionScope.TASK:
             raise _wrong("transaction.scope", "is 'load'", "Leave it out: a query's batches are written in scope task")
+        if written.writer is WriterName.CONFLUENT and written.two_phase_commit is TwoPhaseCommit.REQUIRED:
+            raise _wrong(
+                "writer",
+                "is 'confluent', which has no way to transaction.two.phase.commit 'required'",
+                "Leave one of them at its default",
+            )
         return found
 
     def write(self, ref: AttemptRef, deadline_ms: int) -> WriteOptions:

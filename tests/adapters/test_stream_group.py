@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -41,7 +42,8 @@ def test_the_wiring_that_is_promised() -> None:
     ]
     assert made.run.downstream_task_ids == {"orders.cleanup", "orders.loaded"}
     assert made.cleanup.is_teardown and made.cleanup.on_failure_fail_dagrun and not made.run.is_setup
-    assert (made.run.max_active_tis_per_dag, made.loaded.trigger_rule) == (1, "all_success")
+    assert (made.run.max_active_tis_per_dag, made.loaded.max_active_tis_per_dag) == (1, 1)
+    assert made.loaded.trigger_rule == "all_success"
     assert {task.load_name for task in (made.run, made.cleanup, made.loaded)} == {"streams.orders"}
     assert {task.load_key for task in (made.run, made.cleanup, made.loaded)} == {"batches"}
     assert (made.run.outlets, made.cleanup.outlets) == ([], [])
@@ -95,6 +97,7 @@ def test_what_is_written_reaches_the_driver_and_is_no_secret() -> None:
         ({"asset_events": 1}, "neither True nor False"),
         ({"spark_args": {"topics": ["z"]}}, "spark_args has topics, which run gets from the group"),
         ({"spark_args": {"max_active_tis_per_dag": 2}}, "which run gets from the group"),
+        ({"spark_args": {"load_key": "k"}}, "which ExactlyOnceStream has not. Leave it out"),
         ({"spark_args": {"driver_memoryy": "1g"}}, "Did you mean driver_memory"),
         ({"spark_args": {"durable": True}}, "durable"),
         ({"load_key": "k"}, "ExactlyOnceStream has no argument 'load_key'"),
@@ -140,6 +143,25 @@ def test_a_driver_that_would_outlive_its_task_is_refused(
     conf = {} if extra else {"spark.submit.deployMode": "cluster"}
     with pytest.raises(AirflowFailException, match="would outlive its Airflow task"):
         group(spark_args={"conf": conf}).run.execute(context())
+
+
+@pytest.mark.parametrize(("said", "is_final"), [("InDoubtError: who?", True), ("UndecidableError: late", False)])
+def test_what_needs_a_person_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, is_final: bool
+) -> None:
+    """The driver's error, as spark-submit prints it."""
+    submit = tmp_path / "spark-submit"
+    submit.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    submit.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": {
+        "bootstrap.servers": "127.0.0.1:1"}}))  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setattr(stream, "_SWEEP_S", 0.1)
+    with pytest.raises(AirflowException, match=said.rstrip("?")) as caught:
+        group().run.execute(context())
+    assert isinstance(caught.value, AirflowFailException) is is_final
 
 
 def test_a_query_is_one_runs_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -79,6 +79,23 @@ def test_loaded_tells_of_what_nobody_was_told_of(
         assert loaded(batches.name).execute(CONTEXT)["batches"] == [3, 3]
 
 
+@pytest.mark.parametrize(("told", "left"), [(0, [1, 2]), (1, [2, 2]), (2, None), (7, None)])
+def test_loaded_tells_of_nothing_that_another_run_has_told_of_while_it_waited(
+    home: Path, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch, told: int, left: list[int] | None
+) -> None:
+    """Two runs' loaded wait for the same readers; the other one was first."""
+    with session() as opened:
+        batches = query(opened, topic())
+        for number in range(3):
+            batches.load(batches.batch(number), [str(number)], run=OWN)
+        found = iter([None, told])
+        monkeypatch.setattr(stream_loaded, "told_up_to", lambda of, query_id: next(found))
+        task = loaded(batches.name)
+        result = task.execute(CONTEXT)
+        assert result["batches"] == left
+        assert (result["records"], result["by"]) == (0 if left is None else 3 - left[0], OWNER)
+
+
 def test_loaded_waits_in_the_triggerer_for_who_holds_readers_back(home: Path, topic: Callable[..., str]) -> None:
     with session() as opened:
         batches = query(opened, topic())

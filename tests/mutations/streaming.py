@@ -41,6 +41,16 @@ OF_STREAMS: tuple[Mutation, ...] = (
         (f"{_RUN_TESTS}test_the_last_batches_that_are_committed_the_newest_first",),
     ),
     Mutation(
+        "loaded-is-visible",
+        "batches-told-twice",
+        "nobody is told of batches that another run has told of meanwhile",
+        "airflow_kafka_eos/operators/stream_loaded.py",
+        "        if told is None or told < first:\n",
+        "        if True:\n",
+        ("tests/airflow/test_stream_steps.py::"
+         "test_loaded_tells_of_nothing_that_another_run_has_told_of_while_it_waited",),
+    ),
+    Mutation(
         "one-name-one-query",
         "name-of-any-query",
         "a name that is bound to a query is no other's",
@@ -57,6 +67,15 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "    if stream.checkpoint != run.checkpoint:",
         "    if not run.checkpoint:",
         (f"{_TESTS}test_a_name_is_one_querys",),
+    ),
+    Mutation(
+        "one-name-one-query",
+        "query-of-a-second-name",
+        "a run of Airflow's does not call its query by a second name",
+        _LEDGER,
+        "        _check_one_name(connection, batch, run)\n",
+        "",
+        (f"{_LEDGER_TESTS}test_a_run_of_airflows_has_one_name_for_its_query",),
     ),
     Mutation(
         "newest-run-begins",
