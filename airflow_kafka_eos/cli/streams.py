@@ -77,6 +77,8 @@ def _list(arguments: argparse.Namespace) -> int:
     idle_ms = arguments.idle
     with open_ledger(arguments) as ledger:
         found = [row for row in ledger.streams(arguments.namespace) if arguments.name in (None, row.name)]
+    if arguments.name is not None and not found:  # an alert on a name that is mistyped would never come
+        raise _unknown(arguments.name, arguments.namespace)
     now = datetime.now(UTC)
     late = [row for row in found if idle_ms is None or _age_ms(row, now) > idle_ms]
     nothing = "no streaming queries" if idle_ms is None or not found else "no streaming query is late"
@@ -96,10 +98,7 @@ def _set(arguments: argparse.Namespace) -> int:
     with open_ledger(arguments) as ledger:
         row = ledger.stream(arguments.namespace, arguments.name)
         if row is None:
-            raise ConfigurationError(
-                f"the ledger knows no streaming query {arguments.name!r} in namespace {arguments.namespace!r}",
-                remedy="`airflow-kafka-eos streams list` shows those that it knows",
-            )
+            raise _unknown(arguments.name, arguments.namespace)
         confirm(
             arguments,
             f"Query {row.name} is {row.query_id or 'free'}, its checkpoint {row.checkpoint}, its last batch "
@@ -112,6 +111,13 @@ def _set(arguments: argparse.Namespace) -> int:
         row = ledger.stream(arguments.namespace, arguments.name) or row
     print(f"query {row.name}: {row.query_id or 'free'}, checkpoint {row.checkpoint}, last batch {_decided(row)}")
     return OK
+
+
+def _unknown(name: str, namespace: str | None) -> ConfigurationError:
+    return ConfigurationError(
+        f"the ledger knows no streaming query {name!r} in namespace {namespace!r}",
+        remedy="`airflow-kafka-eos streams list` shows those that it knows",
+    )
 
 
 def _decided(row: StreamRow) -> str:

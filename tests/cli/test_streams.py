@@ -56,7 +56,9 @@ def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
     assert command("streams", "list", "--idle", "1h").out == "no streaming query is late\n"
     sql(url, "UPDATE kafka_eos_streams SET decided = 6")
     assert (command(*late).code, row(url).decided_at) == (1, long_ago)
-    assert command(*late, "--name", "another").code == 0
+    assert command(*late, "--name", "orders").code == 1
+    assert command(*late, "--name", "another").code == 2, "an alert on a name that is mistyped would never come"
+    assert command("streams", "list", "--name", "another").code == 2
     assert command("streams", "set", "orders", "--decided", "9", "--yes").code == 0
     assert row(url).decided_at is None, "a person has said so"
 
