@@ -23,6 +23,8 @@ from tests.airflow.rest import ENDED, Run, wait_for, wait_for_dag
 from tests.airflow.streaming import LINES, Place, Streamed, command
 from tests.postgresql import PostgreSQL
 
+#: seconds; a run begins a minute late where the one before it was killed, and Spark takes its time on two cores
+PATIENCE = 900
 #: of a backfill
 RUNS = int(os.environ.get("RUNS", "16"))
 
@@ -71,7 +73,7 @@ def test_each_run_takes_what_is_there_and_tells_of_it_once(place: Place) -> None
     query = Streamed(place, "streamed")
     query.feed(3)
     first = query.run("first")
-    assert first.wait() == "success", query.log_of(first, "run")
+    assert first.wait(PATIENCE) == "success", query.log_of(first, "run")
     assert query.count() == query.right()
     done = query.returned(first, "run")
     assert (done["query"], done["batches"], done["records"]) == ("airflow/streamed.load", [0, 2], 3 * LINES)
@@ -88,15 +90,15 @@ def test_each_run_takes_what_is_there_and_tells_of_it_once(place: Place) -> None
 
     # nothing new: the clear of all, and of loaded alone
     first.clear("run", downstream=True)
-    assert first.wait() == "success"
+    assert first.wait(PATIENCE) == "success"
     first.clear("loaded")
-    assert first.wait() == "success"
+    assert first.wait(PATIENCE) == "success"
     assert query.returned(first, "run")["batches"] is None
     assert (query.count(), len(query.events())) == (query.right(), 1)
 
     query.feed(2)
     second = query.run("second")
-    assert second.wait() == "success"
+    assert second.wait(PATIENCE) == "success"
     assert query.count() == query.right()
     assert [e["batches"] for e in query.events()] == [[0, 2], [3, 4]]
     assert {load["key"] for load in query.page(second)} == {query.batch(n).key for n in (3, 4)}
@@ -125,7 +127,7 @@ def test_a_driver_that_is_killed_in_a_batch_holds_no_reader_back_until_the_retry
     assert "run failed: " in attempt.reason
     # a person does not wait for the retry
     run.clear("run", downstream=True)
-    assert run.wait() == "success", query.log_of(run, "run", 2)
+    assert run.wait(PATIENCE) == "success", query.log_of(run, "run", 2)
     assert query.count() == query.right()
     assert query.returned(run, "run")["batches"] == [0, 1]
 
@@ -148,7 +150,7 @@ def test_a_task_that_is_killed_takes_its_driver_along_and_leaves_nothing_open(pl
     assert attempt.verdict is Verdict.ABORT
     wait_for(lambda: run.tasks()["run"][0] != "running", lambda: f"{run.tasks()}")
     run.clear("run", downstream=True)
-    assert run.wait() == "success", query.log_of(run, "run", 2)
+    assert run.wait(PATIENCE) == "success", query.log_of(run, "run", 2)
     assert query.count() == query.right()
 
 
@@ -159,7 +161,7 @@ def test_a_run_that_fails_for_good_leaves_nothing_open_and_the_next_one_tells_of
     first = query.run("first")
     query.reached(first)
     kill(query.driver())
-    assert first.wait() == "failed"
+    assert first.wait(PATIENCE) == "failed"
     assert {task: state for task, (state, _) in first.tasks().items()} == {
         "run": "failed", "cleanup": "success", "loaded": "upstream_failed",
     }  # fmt: skip
@@ -167,7 +169,7 @@ def test_a_run_that_fails_for_good_leaves_nothing_open_and_the_next_one_tells_of
     assert place.ledger.attempts(query.batch(0))[-1].closed_at is not None, "seen to be quiet, by cleanup"
     query.feed(1)
     second = query.run("second")
-    assert second.wait() == "success", query.log_of(second, "run")
+    assert second.wait(PATIENCE) == "success", query.log_of(second, "run")
     assert query.count() == query.right()
     assert [e["batches"] for e in query.events()] == [[0, 1]]
 
@@ -209,7 +211,7 @@ def test_a_backfill_takes_all_once_and_its_other_runs_find_nothing(place: Place)
     old.clear("run", downstream=True)
     wait_for(lambda: old.state() == "running", lambda: old.state())
     query.go()
-    assert [new.wait(), old.wait()] == ["success", "success"]
+    assert [new.wait(PATIENCE), old.wait(PATIENCE)] == ["success", "success"]
     assert query.count() == query.right()
     assert query.returned(new, "run")["batches"] == [3, 4]
 
@@ -224,8 +226,8 @@ def test_another_dag_of_the_same_query_waits_and_fails_only_for_now(place: Place
     wait_for(lambda: "waits for its turn" in query.log_of(second, "run"), lambda: f"{second.tasks()}")
     assert "it is being run by shared/first" in query.log_of(second, "run")
     query.go()
-    assert first.wait() == "success", query.log_of(first, "run")
-    assert second.wait() == "success", query.log_of(second, "run")
+    assert first.wait(PATIENCE) == "success", query.log_of(first, "run")
+    assert second.wait(PATIENCE) == "success", query.log_of(second, "run")
     assert query.count() == query.right()
     assert (first.tasks()["run"], len(query.events()), query.events("also_streamed")) == (("success", 1), 1, [])
 
@@ -241,11 +243,11 @@ def test_a_run_that_is_marked_while_it_works_leaves_nothing_open(place: Place, s
     driver = query.driver()
     run.mark("run", state)
     wait_gone(driver)
-    assert run.wait() == state
+    assert run.wait(PATIENCE) == state
     assert run.tasks()["cleanup"][0] == "success"
     assert (query.count().seen, query.held_back()) == (0, [])
     after = query.run("after")
-    assert after.wait() == "success", query.log_of(after, "run")
+    assert after.wait(PATIENCE) == "success", query.log_of(after, "run")
     assert query.count() == query.right()
 
 
@@ -260,7 +262,7 @@ def test_a_run_whose_dag_is_paused_goes_on_to_its_end(place: Place) -> None:
     run.wait_task("run", "success")
     assert query.count() == query.right()
     place.airflow.patch("/dags/paused_stream", {"is_paused": False})
-    assert run.wait() == "success"
+    assert run.wait(PATIENCE) == "success"
     assert [e["batches"] for e in query.events()] == [[0, 1]]
 
 
@@ -270,10 +272,10 @@ def test_a_run_that_times_out_leaves_nothing_open(place: Place) -> None:
     query.hold()
     late = query.run("late")
     query.reached(late)
-    assert late.wait() == "failed"
+    assert late.wait(PATIENCE) == "failed"
     assert (query.count().seen, query.held_back()) == (0, [])
     after = query.run("after", dag="in_time")
-    assert after.wait() == "success", query.log_of(after, "run")
+    assert after.wait(PATIENCE) == "success", query.log_of(after, "run")
     assert query.count() == query.right()
 
 
@@ -283,15 +285,15 @@ def test_what_is_wrong_is_said_once_without_retries(place: Place) -> None:
     (query.folder / "no-stream").touch()
     query.feed(1)
     first = query.run("first")
-    assert first.wait() == "failed"
+    assert first.wait(PATIENCE) == "failed"
     assert first.tasks()["run"] == ("failed", 1)
     assert "returned a DataFrame that is not streaming" in query.log_of(first, "run")
     (query.folder / "no-stream").unlink()
     second = query.run("second")
-    assert second.wait() == "success", query.log_of(second, "run")
+    assert second.wait(PATIENCE) == "success", query.log_of(second, "run")
     shutil.rmtree(query.folder / "checkpoint")
     third = query.run("third")
-    assert third.wait() == "failed"
+    assert third.wait(PATIENCE) == "failed"
     assert third.tasks()["run"] == ("failed", 1)
     assert "OtherCheckpointError" in query.log_of(third, "run")
     assert (query.count(), query.held_back()) == (query.right(), [])
