@@ -57,7 +57,7 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
 )
 from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_at_once
-from airflow_kafka_eos.operators.submitting import tell_superseded
+from airflow_kafka_eos.operators.submitting import tell_abandoned, tell_superseded
 from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.formats.settings import FormatText, ValueFormat, ValueFormatArguments
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
@@ -229,6 +229,7 @@ class PreparingOperator(LoadOperator):
                 check_same(session, row, wanted.named)
             again = open_repreparation(session, row, by=owner, hold_time_ms=self._hold_time_ms)
             reads = None if again is None else session.ledger.range(row.load, row.number)
+            tell_abandoned(session.ledger, store, row.load)
         if again is None:
             return taken
         wrote = again.attempt.writer  # it places rows without a key

@@ -22,7 +22,7 @@ from tests.packaging.smoke import RECORDS
 
 #: the DAGs of dags/
 EXAMPLES = [
-    *("approve_outsized", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load"),
+    *("approve_outsized", "by_spark_connect", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load"),
     *("hourly_partitioned_reader", "kafka_eos_maintenance", "load_in_doubt", "mapped_topics", "own_operator"),
     "without_spark",
 ]
