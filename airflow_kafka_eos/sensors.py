@@ -360,21 +360,14 @@ class CleanupLoadSensor(PollingLoadSensor):
 
     def _tell_superseded(self, ledger: Ledger, up_to: int) -> None:
         from airflow_kafka_eos.operators.look_ahead import store_of_group
-        from airflow_kafka_eos.operators.submitting import (
-            abandoned,
-            left_behind,
-            note_abandoned,
-            note_superseded,
-        )
+        from airflow_kafka_eos.operators.submitting import left_behind, note_superseded
 
         try:
             rows = ledger.attempts(self.load_identity)
             behind = left_behind(rows, up_to=up_to)
-            again = abandoned(ledger.repairs(self.load_identity))
-            store = store_of_group(self, upstream=True) if behind or again else None
+            store = store_of_group(self, upstream=True) if behind else None
             if store is not None:
                 note_superseded(store, ledger.ledger_id, behind)
-                note_abandoned(store, ledger.ledger_id, again)
         except Exception as e:  # whatever a store's library raises: Kafka can be swept without it
             self._why_untold = e
         else:
@@ -426,7 +419,6 @@ class CleanupLoadSensor(PollingLoadSensor):
             quiet_s=self.quiet_period.total_seconds(),
             partitions=() if self._poll is None else self._poll.partitions,
             aborted=() if self._poll is None else self._poll.aborted,
-            fenced=self._poll is not None and self._poll.fenced,
         )
 
 

@@ -143,7 +143,6 @@ class CleanupTrigger(PollingTrigger):
     :param quiet_s: seconds without anything open.
     :param partitions: topics and partitions where the sensor has aborted something.
     :param aborted: the transactional ids of that.
-    :param fenced: whether the sensor has moved a fence.
     """
 
     def __init__(
@@ -154,7 +153,6 @@ class CleanupTrigger(PollingTrigger):
         quiet_s: float,
         partitions: Sequence[Sequence[Any]] = (),
         aborted: Sequence[str] = (),
-        fenced: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -163,12 +161,11 @@ class CleanupTrigger(PollingTrigger):
         self.quiet_s = quiet_s
         self.partitions = partitions
         self.aborted = aborted
-        self.fenced = fenced
 
     def fields(self) -> dict[str, Any]:
         own = {"owner": self.owner, "up_to": self.up_to, "quiet_s": self.quiet_s}
         done = {"partitions": [list(tp) for tp in self.partitions], "aborted": list(self.aborted)}
-        return super().fields() | own | done | {"fenced": self.fenced}
+        return super().fields() | own | done
 
     def is_known_to(self, ledger: Ledger) -> bool:
         """An empty one would answer that there is nothing to end."""
@@ -186,7 +183,6 @@ class CleanupTrigger(PollingTrigger):
             quiet_s=self.quiet_s,
             partitions=self.partitions,
             aborted=self.aborted,
-            fenced=self.fenced,
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
@@ -39,13 +40,17 @@ OF_A_SUBMIT = (
 def remote_of(conn_id: str) -> Remote | None:
     """The server of a Spark connection; None where it is another type, for spark-submit.
 
-    :raises AirflowException: the connection is not found. Airflow says the same of a secrets backend that is away, so
-        that it is no answer: spark-submit would go on with a master that nobody has named.
+    The provider's own default need not be defined: its hook goes on with a YARN then.
+
+    :raises AirflowException: a connection that was named is not found. Airflow says the same of a secrets backend that
+        is away, so that it is no answer: spark-submit would go on with a master that nobody has named.
     :raises ConfigurationError: see :meth:`Remote.of`.
     """
     try:
         found = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:
+        if conn_id == SparkSubmitHook.default_conn_name:
+            return None
         raise AirflowException(
             f"the Spark connection {conn_id!r} is not defined, or cannot be looked up now: {e}. Define it (type spark, "
             "or spark_connect), or name another one by spark_conn_id. No attempt was opened"
@@ -108,6 +113,8 @@ def runner(
                 return fences.why_over(ledger, taken.ref)
 
         try:
+            if taken.again is not None:
+                raise _not_again(remote, taken)
             prepare(
                 ApplicationSpec.from_json(taken.spec),
                 resolved.settings,
@@ -123,6 +130,17 @@ def runner(
             raise AirflowException(f"the Spark Connect server failed: {e}") from e
 
     return run
+
+
+def _not_again(remote: Remote, taken: Taken) -> ConfigurationError:
+    return ConfigurationError(
+        f"what is lost and gone from the log must be prepared again, and the {remote} does not: what a dead client has "
+        "left there could not be stopped",
+        remedy="Name a connection of type spark by spark_conn_id, and clear prepare: spark-submit writes only what is "
+        "lost. Or give the load up first, by `airflow-kafka-eos loads give-up`, and then write what is missing from "
+        "the source by hand; `loads show` names it",
+        **taken.ref.ids,
+    )
 
 
 def check_naming(naming: TransactionNaming) -> None:

@@ -293,7 +293,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             return made, "preparing in this process"
         remote = by_connect.remote_of(self._conn_id)
         if remote is not None:
-            self._stop = threading.Event()
+            self._stop, self._has_fence = threading.Event(), True
             made = by_connect.runner(
                 remote,
                 None if self.sql is not None else self.job,

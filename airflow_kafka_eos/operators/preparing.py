@@ -57,7 +57,7 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
 )
 from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_at_once
-from airflow_kafka_eos.operators.submitting import tell_abandoned, tell_superseded
+from airflow_kafka_eos.operators.submitting import tell_superseded
 from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.formats.settings import FormatText, ValueFormat, ValueFormatArguments
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
@@ -106,6 +106,8 @@ class PreparingOperator(LoadOperator):
         more (rule: writers-have-a-deadline). None: as ``[kafka_eos]`` says.
     """
 
+    #: its writers see Kafka alone (:mod:`~airflow_kafka_eos.protocol.fences`)
+    _has_fence = False
     template_fields: Sequence[str] = (
         *LoadOperator.template_fields,
         *("job", "sql", "job_args", "topics", "manifest_dir", "since", "until"),
@@ -211,6 +213,7 @@ class PreparingOperator(LoadOperator):
                 deadline_ms=deadline_ms,
                 caps=Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace),
                 arguments_sha256=self._arguments_sha256(),
+                has_fence=self._has_fence,
             )
             step.attempt = row.number
             check_no_sibling(row, context)
@@ -229,7 +232,6 @@ class PreparingOperator(LoadOperator):
                 check_same(session, row, wanted.named)
             again = open_repreparation(session, row, by=owner, hold_time_ms=self._hold_time_ms)
             reads = None if again is None else session.ledger.range(row.load, row.number)
-            tell_abandoned(session.ledger, store, row.load)
         if again is None:
             return taken
         wrote = again.attempt.writer  # it places rows without a key

@@ -33,9 +33,7 @@ from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow
-    from airflow_kafka_eos.load import LoadIdentity
+    from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
@@ -269,30 +267,6 @@ def tell_superseded(session: Session, store: ManifestStore, row: AttemptRow) -> 
         note_superseded(store, session.ledger.ledger_id, left_behind(rows, up_to=row.number - 1))
     except KafkaEosError as e:
         log.warning("load %s: drivers of older attempts that still run are not told to stop: %s", row.load, e)
-
-
-def tell_abandoned(ledger: Ledger, store: ManifestStore, load: LoadIdentity) -> None:
-    """The same for applications that prepare again, whose repairs the ledger has given up. Never raises."""
-    try:
-        note_abandoned(store, ledger.ledger_id, abandoned(ledger.repairs(load)))
-    except KafkaEosError as e:
-        log.warning("load %s: who still prepares again what was given up is not told to stop: %s", load, e)
-
-
-def abandoned(rows: Sequence[RepairRow]) -> list[RepairRow]:
-    """Repairs that nobody will decide any more. No I/O."""
-    from airflow_kafka_eos.ledger.rows import RepairState
-
-    return [row for row in rows if row.state is RepairState.UNDECIDABLE]
-
-
-def note_abandoned(store: ManifestStore, ledger_id: str, rows: Sequence[RepairRow]) -> None:
-    """As :func:`note_superseded`, which also says what it raises. Which Spark partition it is of, no note says."""
-    from airflow_kafka_eos.manifest import AttemptRef
-
-    for row in rows:
-        ref = AttemptRef(row.load, ledger_id, row.number, repairs=((0, row.number),))
-        store.note_superseded(ref, f"given up: {row.reason}")
 
 
 def left_behind(rows: Sequence[AttemptRow], *, up_to: int) -> list[AttemptRow]:

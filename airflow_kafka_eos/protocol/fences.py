@@ -5,6 +5,8 @@ ledger and no folder of manifests, but Kafka. So the client initialises an id of
 written with, its probe (:mod:`airflow_kafka_eos.connect.fence`); its tasks know the producer id and epoch that were
 answered, and begin a transaction only where these still stand.
 
+Which attempts have one the ledger notes when they are submitted: nobody else's id is asked about, or initialised.
+
 The order makes that whole: the client initialises the fence, and then asks the ledger whether its attempt is over;
 the other makes the attempt undecidable in the ledger, and then looks for the fence. One of them sees the other's. And
 the fence is moved before what is open is listed: what a task begins behind that, it begins without having looked again.
@@ -16,7 +18,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
+from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole
@@ -32,42 +34,25 @@ TIMEOUT_MS = 1000
 
 
 def of_attempts(ledger_id: str, rows: Iterable[AttemptRow]) -> list[AttemptRef]:
-    """Attempts that are over, and whose writers may still begin: they have never reported. No I/O.
+    """Attempts with a fence that are over, and are not closed. No I/O.
 
-    Not of a slot, whose ids may be another attempt's by now: what has a fence has ids of its own. Nor what is closed:
-    its fence was moved before that, and no client puts one up behind it.
+    What is closed has its fence moved before that, and no client puts one up behind it.
     """
     return [
         AttemptRef(row.load, ledger_id, row.number)
         for row in rows
-        if row.verdict is Verdict.ABORT
-        and row.is_submitted
-        and not row.is_prepared
-        and row.slot is None
-        and row.closed_at is None
+        if row.has_fence and row.verdict is Verdict.ABORT and row.closed_at is None
     ]
 
 
-def of_repairs(ledger_id: str, rows: Iterable[RepairRow]) -> list[AttemptRef]:
-    """Repairs that nobody will decide any more. Several that one application prepares have one fence, by the lowest
-    number; which Spark partition they are of, no fence says. No I/O.
-    """
-    return [
-        AttemptRef(row.load, ledger_id, row.number, repairs=((0, row.number),))
-        for row in rows
-        if row.state is RepairState.UNDECIDABLE and row.closed_at is None
-    ]
-
-
-def move(coordinator: Coordinator, refs: Iterable[AttemptRef], asked: set[str] | None = None) -> set[str]:
-    """Move the fences of those that have one. The ledger has given them up before (rule: decide-before-kafka).
+def move(coordinator: Coordinator, refs: Iterable[AttemptRef], asked: set[str]) -> set[str]:
+    """Move the fences that stand. The ledger has given their attempts up before (rule: decide-before-kafka).
 
     :param asked: ids that were asked about before, which is enough: no fence that is put up since is believed. Those
         of this time are added.
     :returns: the ids of those that were moved.
     :raises KafkaEosError: a broker does not answer, or refuses.
     """
-    asked = set() if asked is None else asked
     wanted = {str(ref.common_id(IdRole.PROBE)) for ref in refs} - asked
     if not wanted:
         return set()
@@ -79,16 +64,10 @@ def move(coordinator: Coordinator, refs: Iterable[AttemptRef], asked: set[str] |
 
 
 def why_over(ledger: Ledger, ref: AttemptRef) -> str | None:
-    """Why nothing of an attempt, or of a repair, can be decided any more; None where it can."""
-    if ref.repairs:
-        numbers = {number for _, number in ref.repairs}
-        for row in ledger.repairs(ref.load):
-            if row.number in numbers and row.state is not RepairState.OPEN:
-                return f"repair {row.number} is {row.state.value}: {row.reason}"
-        return None
+    """Why nothing of an attempt can be decided any more, or nobody would move its fence; None where neither is so."""
     found = ledger.attempt(ref.load, ref.attempt)
     if found is None:
         return "the ledger does not know it"
-    if found.is_undecided:
-        return None
-    return f"decided by {found.decided_by} at {found.decided_at}: {found.reason}"
+    if not found.is_undecided:
+        return f"decided by {found.decided_by} at {found.decided_at}: {found.reason}"
+    return None if found.has_fence else "the ledger does not know that it has a fence"

@@ -13,8 +13,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_kafka_eos.connect import fence
-from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.ledger.rows import AttemptRow, RepairState
+from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.operators.by_connect import remote_of
 from airflow_kafka_eos.protocol.stages.begin import reference, submit
@@ -52,7 +52,7 @@ def home_with_server(
     file.unlink(missing_ok=True)
 
 
-def test_a_load_goes_its_way_and_what_is_lost_is_prepared_again(
+def test_a_load_goes_its_way_and_what_is_lost_is_left_to_spark_submit(
     home_with_server: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
     name = topic(3)
@@ -60,7 +60,14 @@ def test_a_load_goes_its_way_and_what_is_lost_is_prepared_again(
     assert (manifest.records, len(manifest.transactions)) == (100, 2)
     lose(kafka, "whole", manifest, 1)
     assert "RecordsGoneError: Spark partition 1 " in refused("commit", "whole")
-    done = run("prepare", "whole", topics=[name], sql=TWO, **BY_CONNECT)
+    text = refused("prepare", "whole", topics=[name], sql=TWO, **BY_CONNECT)
+    assert "must be prepared again, and the Spark Connect server" in text
+    with session() as opened:
+        load = LoadIdentity("airflow", LOAD, "whole")
+        assert opened.ledger.state(load) is LoadState.REPAIRING
+        assert {row.state for row in opened.ledger.repairs(load)} == {RepairState.UNDECIDABLE}, "none is under way"
+        assert opened.ledger.attempts(load)[0].has_fence
+    done = run("prepare", "whole", topics=[name], sql=TWO)  # as the error says: by spark-submit
     assert (done["verdict"], done["prepared_again"], done["records"]) == ("commit", [1], 50)
     finish("whole")
     all_there_once(kafka, "whole", name, 3, HUNDRED)
@@ -98,6 +105,8 @@ def test_a_connection_that_is_not_found_is_no_answer(
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "unknown"))
     assert not row.is_submitted
     assert remote_of("spark_default") is None
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
+    assert remote_of("spark_default") is None, "which nobody has named: as ever, it is the Spark hook's to say"
 
 
 def test_a_token_is_not_shown_by_any_error(
@@ -136,7 +145,7 @@ def fenced(key: str) -> tuple[AttemptRow, PreparedTxnState]:
     from airflow_kafka_eos.hooks import KafkaEosHook
 
     with session() as opened:
-        row = submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER)
+        row = submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER, has_fence=True)
         ref = reference(opened, row)
     return row, fence.stand(KafkaEosHook().resolve().settings, ref, 2**62, lambda: None)
 
@@ -186,32 +195,6 @@ def test_pooled_ids_are_refused_before_an_attempt(home_with_server: Path, topic:
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "pooled"))
     assert not row.is_submitted
-
-
-def test_a_zombie_of_an_earlier_repair_begins_nothing(
-    home_with_server: Path, kafka: LocalKafka, topic: Callable[..., str]
-) -> None:
-    """Its client has died behind the fence, and Airflow tries again: another repair of the same attempt."""
-    from airflow_kafka_eos.hooks import KafkaEosHook
-    from airflow_kafka_eos.protocol.repair.reprepare import open_repreparation
-
-    name = topic(3)
-    manifest = prepared(home_with_server, "repaired", topics=[name], sql=TWO, **BY_CONNECT)
-    lose(kafka, "repaired", manifest, 1)
-    assert "RecordsGoneError: Spark partition 1 " in refused("commit", "repaired")
-    load = LoadIdentity("airflow", LOAD, "repaired")
-    with session() as opened:
-        (row,) = opened.ledger.attempts(load)
-        again = open_repreparation(opened, row, by=OWNER, hold_time_ms=600_000)
-    assert again is not None
-    stood = fence.stand(KafkaEosHook().resolve().settings, again.ref, 2**62, lambda: None)
-    done = run("prepare", "repaired", topics=[name], sql=TWO, **BY_CONNECT)
-    assert done["prepared_again"] == [1]
-    with session() as opened:
-        probe = str(again.ref.common_id(IdRole.PROBE))
-        assert opened.coordinator.describe([probe])[probe].state != stood
-    finish("repaired")
-    all_there_once(kafka, "repaired", name, 3, HUNDRED)
 
 
 def test_cleanup_needs_no_server(

@@ -406,7 +406,7 @@ def test_an_orphan_of_a_killed_client_begins_nothing_more_once_its_attempt_is_ov
     deadline = int(time.time() * 1000) + 1_800_000
     options = WriteOptions(preparing.ref, preparing.store.base, (name,), 900_000, deadline)
     job_args = {"records": 100, "folder": str(gate.folder), "tasks": 4}
-    spec = ApplicationSpec(options, job="airflow_kafka_eos.testing.rows:spark", job_args=job_args)
+    spec = ApplicationSpec(options, job="tests.connect.wide:spark", job_args=job_args)
     command = [sys.executable, "-m", "tests.testing.by_connect", str(preparing.server.port), spec.to_json()]
     environment = {**os.environ, SETTINGS_VARIABLE: preparing.settings.to_json(), "PYTHONPATH": REPOSITORY}
     client = subprocess.Popen(command, env=environment, start_new_session=True)
@@ -418,7 +418,7 @@ def test_an_orphan_of_a_killed_client_begins_nothing_more_once_its_attempt_is_ov
     patiently(lambda: len(preparing.begun()) == 2, "two transactions")
     with Wire(preparing.settings) as wire:
         coordinator = Coordinator(wire, namespace="tests", ledger_id=preparing.ref.ledger_id)
-        assert fences.move(coordinator, [preparing.ref])
+        assert fences.move(coordinator, [preparing.ref], set())
     gate.open()
     patiently(
         lambda: "its fence" in preparing.server.log.read_text(errors="replace"), "a task that finds it"

@@ -116,8 +116,8 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         "straggler-forgotten",
         "cleanup looks at closed repairs too: a straggler may have begun behind their end",
         _SWEEPING,
-        "end_abandoned(session, load, closed_too=True, partitions=report.partitions, fenced=report.fenced)",
-        "end_abandoned(session, load, partitions=report.partitions, fenced=report.fenced)",
+        "end_abandoned(session, load, closed_too=True, partitions=report.partitions)",
+        "end_abandoned(session, load, partitions=report.partitions)",
         (_REAL + "test_a_straggler_whose_repair_was_closed_is_found_by_the_sweep",),
     ),
     Mutation(

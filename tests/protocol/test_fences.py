@@ -1,4 +1,4 @@
-"""Whoever makes an attempt or a repair undecidable moves its fence, before it looks for what is open.
+"""Whoever makes an attempt undecidable moves its fence, before it looks for what is open.
 
 Its writers see Kafka alone (Spark Connect); rule: writers-have-a-deadline.
 """
@@ -15,16 +15,14 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.manifest import AttemptRef
-from airflow_kafka_eos.naming import IdRole, prefix
+from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.stages.begin import begin, reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTxnState
-from airflow_kafka_eos.triggers import CleanupTrigger
 from tests.kafka.open_transactions import wait_until
-from tests.protocol.test_repreparing import lost_and_gone, opened
 from tests.protocol.world import RUN, World
 
 
@@ -39,9 +37,14 @@ def stands_at(world: World, ref: AttemptRef) -> PreparedTxnState | None:
     return None if found is None else found.state
 
 
+def opened(world: World) -> AttemptRef:
+    begin(world.session, world.load, owner=RUN)
+    return reference(world.session, submit(world.session, world.load, owner=RUN, has_fence=True))
+
+
 def killed(world: World) -> tuple[AttemptRef, PreparedTxnState]:
     """An attempt whose client has died behind its fence."""
-    ref = reference(world.session, world.open_attempt())
+    ref = opened(world)
     return ref, stand(world, ref)
 
 
@@ -56,7 +59,7 @@ def test_begin_and_prepare_and_cleanup_move_it(world: World) -> None:
     begin(world.session, world.load, owner=RUN)
     assert stands_at(world, ref) not in (None, stood)
     for by_cleanup in (False, True):
-        ref = reference(world.session, submit(world.session, world.load, owner=RUN))
+        ref = opened(world)
         stood = stand(world, ref)
         if by_cleanup:
             clean(world, CleanPoll(world.load, up_to=ref.attempt, by=RUN, quiet_s=0))
@@ -67,7 +70,7 @@ def test_begin_and_prepare_and_cleanup_move_it(world: World) -> None:
 
 def test_a_client_that_puts_it_up_behind_that_is_told_by_the_ledger(world: World) -> None:
     """It sees no note: the other has another folder. Its fence was not there to be moved."""
-    ref = reference(world.session, world.open_attempt())
+    ref = opened(world)
     sweep(world.session, world.load, up_to=ref.attempt, by="another run")
     assert stands_at(world, ref) is None, "none is made where there was none"
     with pytest.raises(SupersededError, match="aborted while it was written: decided by another run"):
@@ -129,60 +132,41 @@ def test_it_is_moved_once_however_often_somebody_looks(world: World) -> None:
     assert stands_at(world, ref) == moved
 
 
-def test_an_attempt_of_a_slot_has_none_to_be_moved(world: World) -> None:
+def test_a_client_whose_fence_nobody_would_move_does_not_begin(world: World) -> None:
+    ref = reference(world.session, world.open_attempt())
+    with pytest.raises(SupersededError, match="the ledger does not know that it has a fence"):
+        stand(world, ref)
+
+
+def test_an_attempt_of_a_slot_can_have_none(world: World) -> None:
     """Its probe is the slot's: somebody else's by now."""
-    name = LoadIdentity("test", "pooled fences", "key")
-    world.load = name
-    begin(world.session, name, owner=RUN)
-    row = submit(world.session, name, owner=RUN, naming=TransactionNaming.POOLING, deadline_ms=2**41)
+    begin(world.session, world.load, owner=RUN)
+    row = submit(world.session, world.load, owner=RUN, naming=TransactionNaming.POOLING, deadline_ms=2**41)
     of_slot = reference(world.session, row)
     assert of_slot.slot is not None
-    world.session.coordinator.init_producer_id(str(of_slot.common_id(IdRole.PROBE)), 1000)
-    stood = stands_at(world, of_slot)
-    sweep(world.session, world.load, up_to=row.number, by=RUN)
-    assert stands_at(world, of_slot) == stood
     with pytest.raises(AssertionError):
         stand(world, of_slot)
 
 
-def test_cleanup_moves_that_of_a_repair_and_waits_its_quiet_period(world: World) -> None:
-    """The client that has prepared again was killed, and there is no retry left."""
-    lost_and_gone(world, 1, 0)
-    again = opened(world)
-    stood = stand(world, again.ref)
-    now = [0.0]
-    poll = CleanPoll(
-        world.load, up_to=9, by=RUN, quiet_s=30, clock=lambda: now[0], pause=lambda s: now.__setitem__(0, now[0] + s)
-    )
-    assert "must stay so for 30 s" in (poll(world.session) or "")
-    assert stands_at(world, again.ref) not in (None, stood)
-    fields = {"namespace": "test", "load_name": world.load.name, "load_key": world.load.key, "kafka_conn_id": "k"}
-    more = {"ledger_conn_id": None, "poll_s": 1.0, "owner": RUN, "up_to": 9, "quiet_s": 30, "fenced": poll.fenced}
-    trigger = CleanupTrigger(**(fields | more))  # type: ignore[arg-type]
-    going_on = CleanupTrigger(**trigger.serialize()[1]).new_poll()
-    assert isinstance(going_on, CleanPoll) and going_on.fenced, "the triggerer waits as long"
-    assert poll(world.session) is not None
-    now[0] += 31
-    assert poll(world.session) is None
-    with pytest.raises(SupersededError, match="is undecidable"):
-        stand(world, again.ref)
-
-
-def test_that_of_a_repair_under_way_stays(world: World) -> None:
-    lost_and_gone(world, 1, 0)
-    again = opened(world)
-    stood = stand(world, again.ref)
-    assert fences.why_over(world.session.ledger, again.ref) is None
-    sweep(world.session, LoadIdentity("test", "orders", "another-key"), up_to=9, by=RUN)
-    assert stands_at(world, again.ref) == stood
-
-
-def test_a_load_by_spark_submit_asks_for_no_id_to_be_made(world: World) -> None:
+def test_other_loads_ids_are_not_asked_about_nor_initialised(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for two-phase commit has a probe, too: that is no fence."""
     ref = reference(world.session, world.open_attempt())
+    world.session.coordinator.init_producer_id(str(ref.common_id(IdRole.PROBE)), 1000)
+    stood = stands_at(world, ref)
     world.write(ref, ["a"])
-    clean(world, CleanPoll(world.load, up_to=ref.attempt, by=RUN, quiet_s=0))
-    known: Iterable[str] = world.session.coordinator.list_known(prefix(world.load, ref.ledger_id))
-    assert not [name for name in known if name.endswith("-probe")]
+    asked: list[str] = []
+    describe = Coordinator.describe
+
+    def seen(self: Coordinator, ids: Iterable[str]) -> object:
+        wanted = list(ids)
+        asked.extend(wanted)
+        return describe(self, wanted)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "describe", seen)
+        clean(world, CleanPoll(world.load, up_to=ref.attempt, by=RUN, quiet_s=0))
+    assert stands_at(world, ref) == stood
+    assert asked and str(ref.common_id(IdRole.PROBE)) not in asked
 
 
 def test_a_broker_that_lets_no_transaction_stay_open_for_long_takes_it() -> None:

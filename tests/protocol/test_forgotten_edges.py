@@ -169,7 +169,7 @@ def test_what_was_aborted_is_handed_over_to_the_trigger(here: World) -> None:
     assert poll(here.session) is not None  # the sensor's look, then it defers
     hang_again(here, transaction)
     names = {"namespace": "test", "load_name": here.load.name, "load_key": here.load.key}
-    fields: Any = names | {"kafka_conn_id": "k", "ledger_conn_id": None, "poll_s": 1.0}
+    fields = names | {"kafka_conn_id": "k", "ledger_conn_id": None, "poll_s": 1.0}
     # what a person reads of it is whole, too
     assert poll.aborted == [transaction.transactional_id]
     trigger = CleanupTrigger(**fields, owner=RUN, up_to=9, quiet_s=0, partitions=poll.partitions, aborted=poll.aborted)

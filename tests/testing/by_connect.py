@@ -19,6 +19,9 @@ from airflow_kafka_eos.spark.job import by_value
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
+#: Rows of a batch: the writer is to get some while the source holds back others.
+FEW_ROWS = {"spark.sql.execution.arrow.maxRecordsPerBatch": "5"}
+
 
 def main(port: str, text: str) -> None:
     spec = ApplicationSpec.from_json(text)
@@ -30,7 +33,7 @@ def main(port: str, text: str) -> None:
     store = ManifestStore(spec.options.manifest_dir)
     job = Job(
         partial(_call, function, dict(spec.job_args)), "kafka_default", cluster_id,
-        lambda: store.superseded_by(spec.options.attempt),
+        lambda: store.superseded_by(spec.options.attempt), FEW_ROWS,
     )  # fmt: skip
     prepare(
         spec, settings, store, Remote("spark_connect", HOST, int(port)), job,

@@ -56,7 +56,6 @@ class CleanPoll:
 
     :param partitions: of a poll that this one goes on with, see :attr:`partitions`.
     :param aborted: the ids that it has ended.
-    :param fenced: whether it has moved a fence.
     :param reason: why undecided attempts are aborted, for the ledger.
     """
 
@@ -69,7 +68,6 @@ class CleanPoll:
         quiet_s: float,
         partitions: Iterable[Sequence[Any]] = (),
         aborted: Iterable[str] = (),
-        fenced: bool = False,
         reason: str = CLEANUP,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -86,9 +84,8 @@ class CleanPoll:
         self._aborted = set(aborted)
         #: warnings that were given: each look meets the same
         self._told: set[str] = set()
+        #: fences that were asked about: once is enough
         self._fences: set[str] = set()
-        #: whether a fence was moved: who had looked at it before may still begin, as an attempt's writers may
-        self.fenced = fenced
         self._partitions = {TopicPartition(*tp) for tp in partitions}
         #: once it is done: what no further sweep would end; None for a load that is clean
         self.problem: KafkaEosError | None = None
@@ -107,7 +104,7 @@ class CleanPoll:
         rows = [r for r in session.ledger.attempts(self.load) if r.number <= self.up_to]
         quiet_s, looks = 0.0, 1
         if not nothing_can_hide(rows, repaired=bool(session.ledger.repairs(self.load))):
-            quiet_s, looks = self.quiet_s if self.fenced or needs_quiet_period(rows) else 0.0, LOOKS
+            quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
             quiet_s = max(quiet_s, APART_S)
         # a thousand ids a look, with a slot; no load is called clean by a look without them
         guesses = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
@@ -125,7 +122,6 @@ class CleanPoll:
         finally:  # brokers that are away when their answer is awaited are those that forget
             self._aborted.update(report.aborted)
             self._partitions |= report.partitions
-            self.fenced = self.fenced or bool(report.fenced)
         now = self._clock()
         if not report.is_quiet:
             self._quiet_since, self._looks = None, 0

@@ -76,8 +76,6 @@ class SweepReport:
     told: set[str] = field(default_factory=set)
     #: fences that were asked about before; whoever waits asks once
     fences: set[str] = field(default_factory=set)
-    #: those that were moved: a writer that has looked at one just before may still begin
-    fenced: set[str] = field(default_factory=set)
     #: no coordinator moved, or was away, while the listing was made: it hid nothing
     is_complete: bool = True
 
@@ -209,19 +207,19 @@ def _end_repairs(
         return None
     try:
         session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
-        report.aborted += end_abandoned(
-            session, load, closed_too=True, partitions=report.partitions, fenced=report.fenced
-        )
+        report.aborted += end_abandoned(session, load, closed_too=True, partitions=report.partitions)
     except KafkaEosError as e:
         return e
     return None
 
 
 def _fence(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
-    """Before anything is listed: what a writer begins that has looked before, the listing shows."""
+    """Before anything is listed: what a writer begins that has looked before, the listing shows.
+
+    Only attempts by Spark Connect have one; for all others nothing is asked.
+    """
     try:
-        over = fences.of_attempts(session.ledger.ledger_id, rows)
-        report.fenced |= fences.move(session.coordinator, over, report.fences)
+        fences.move(session.coordinator, fences.of_attempts(session.ledger.ledger_id, rows), report.fences)
     except KafkaEosError as e:
         return e
     return None

@@ -30,7 +30,6 @@ from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import is_of_a_query
 from airflow_kafka_eos.naming import TransactionalId, prefix
-from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster, number_of
 from airflow_kafka_eos.protocol.session import Session
@@ -241,7 +240,6 @@ def end_abandoned(
     closed_too: bool = False,
     known: Iterable[str] = (),
     partitions: set[TopicPartition] | None = None,
-    fenced: set[str] | None = None,
 ) -> list[str]:
     """End what repairs of a load have open and nobody decides any more; the transactional ids that were ended.
 
@@ -250,11 +248,9 @@ def end_abandoned(
     :param closed_too: look for stragglers: of adopted repairs, and of those that had nothing open when closed.
     :param known: ids of them that the caller knows by name, for a listing may hide some (rule: listing-only-adds).
     :param partitions: the partitions of what is ended are added to it.
-    :param fenced: the fences that are moved are added to it.
 
     The order (rule: describe-then-ask): the ledger has said for good what is decided of a repair that is not open any
-    more, then their fences are moved (:mod:`..fences`), then Kafka describes their ids, and exactly the described
-    identities are ended.
+    more, then Kafka describes their ids, and exactly the described identities are ended.
 
     :raises OtherClusterError: they were written to another cluster: here nothing of theirs would be open.
     """
@@ -277,11 +273,6 @@ def end_abandoned(
     repaired = {r.attempt for r in unclosed.values()}
     attempts = [row for row in session.ledger.attempts(load) if row.number in repaired]
     check_cluster(session, attempts, closed_too=True)  # a repair may be left behind a committed load
-    moved = fences.move(
-        session.coordinator, fences.of_repairs(session.ledger.ledger_id, unclosed.values())
-    )
-    if fenced is not None:
-        fenced |= moved
     watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(prefix(load, session.ledger.ledger_id))
     hidden = watch.has_moved()

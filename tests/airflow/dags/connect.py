@@ -58,5 +58,7 @@ for dag_id, scope in (("connect", "task"), ("connect_whole", "load")):
     ):
         exactly_once_load(
             topics=["{{ run_id }}"], group_id="load", spark_conn_id="spark_connect", decide_at_once=False,
+            # the writer gets rows while others are held back: a batch of 50,000 rows would wait for them
+            spark_args={"conf": {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"}},
             transactions=Transactions(scope=scope, quiet_period=timedelta(seconds=2)),
         )(load)(run_id="{{ run_id }}", switches=SWITCHES)  # fmt: skip
