@@ -1,6 +1,6 @@
 """The rows of :mod:`airflow_kafka_eos.testing.rows`, each so wide that the writer gets the first ones of a held source.
 
-Spark hands nothing from one Python function to the next before it has collected 64 KB.
+Spark hands on nothing from one Python function to the next before it has collected 64 KB.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ def spark(spark: Any, records: int, folder: str, tasks: int) -> Any:
             for first in batch.column(0).to_pylist():
                 for part in numbered(first, min(first + size, records), folder):
                     keys = [key + "x" * WIDTH for key in part.column(0).to_pylist()]
-                    yield pa.RecordBatch.from_arrays([pa.array(keys), part.column(1)], ["key", "value"])
+                    made = pa.RecordBatch.from_arrays([pa.array(keys), part.column(1)], ["key", "value"])
+                    for row in range(made.num_rows):  # the end of a batch may wait in Python's own buffer, too
+                        yield made.slice(row, 1)
 
     return spark.range(0, records, size, numPartitions=tasks).mapInArrow(rows, "key string, value string")

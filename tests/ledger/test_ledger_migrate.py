@@ -394,3 +394,19 @@ def test_importing_the_ledger_imports_no_airflow() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_attempts_of_revision_0010_have_no_fence(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.begin(LOAD, owner="o")
+        assert ledger.submit(LOAD, owner="o").has_fence is False
+    sql(url, f"ALTER TABLE {tables.attempts.name} DROP COLUMN has_fence")
+    sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0010'")
+    for _ in range(2):  # where MySQL was cut off
+        migrate.upgrade(url)
+        sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0010'")
+    migrate.upgrade(url)
+    with Ledger.open(url) as ledger:
+        assert [row.has_fence for row in ledger.attempts(LOAD)] == [None]
+        assert ledger.submit(LOAD, owner="o", has_fence=True).has_fence
+        assert [row.has_fence for row in ledger.attempts(LOAD)] == [None, True]

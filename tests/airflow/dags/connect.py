@@ -41,9 +41,12 @@ def load(spark, run_id, switches):
                     if begin == 50:
                         stop_at_writing(switches, run_id)
                     numbers = range(begin, begin + 50)
-                    # its keys are so long that a part is on its way before the second half is asked for
+                    # its keys are so long, and its batches so small, that a part is on its way before the second half
+                    # is asked for: Spark collects 64 KB before it hands on anything
                     keys, values = [f"{n}" + "x" * 50_000 for n in numbers], [f"{run_id} {n}" for n in numbers]
-                    yield pa.RecordBatch.from_arrays([pa.array(keys), pa.array(values)], ["key", "value"])
+                    made = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(values)], ["key", "value"])
+                    for row in range(made.num_rows):
+                        yield made.slice(row, 1)
 
     schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
     return spark.range(0, RECORDS, 100, numPartitions=2).mapInArrow(halves, schema)
