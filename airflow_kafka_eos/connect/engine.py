@@ -153,7 +153,7 @@ def _write(
     say: Callable[[str], object],
 ) -> None:
     options, ref = spec.options, spec.options.attempt
-    checked = check_cluster(settings, options)
+    checked = check_cluster(settings, options)  # it may initialise the probe, so never behind the fence
     with told(remote, settings.secrets):
         server = dict(spark.conf.getAll)
         cluster_id, application_id = _known(job, server, remote, ref)

@@ -12,8 +12,9 @@ import json
 import os
 import pickle
 import socket
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from airflow_kafka_eos.manifest import entry_document, entry_of
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.reasons import without_known
 from airflow_kafka_eos.spark.attempt_writer import PartReport
-from airflow_kafka_eos.spark.datasource import KafkaEosWriter
+from airflow_kafka_eos.spark.datasource import KafkaEosWriter, PreparedPartition
 from airflow_kafka_eos.spark.options import Checked, WriteOptions
 from airflow_kafka_eos.spark.orphan import superseded
 from airflow_kafka_eos.spark.pooled import Snapshot
@@ -43,6 +44,8 @@ WRITE = f"{__name__}:write"
 LOOK, REACH = f"{__name__}:look", f"{__name__}:reach"
 #: The column of what it returns.
 REPORT = "report"
+#: Seconds that a look is good for: less than cleanup's quiet period, which is for who has looked and not begun yet.
+LOOK_S = 5.0
 #: Of the server's Spark application; another one is another run of the server.
 APPLICATION = "spark.app.id"
 
@@ -158,23 +161,29 @@ class ExecutorWriter(KafkaEosWriter):
         super().__init__(work.options, settings, work.checked, work.shared, work.at_lease)
         self._work = work
 
-    def _check_of_rows(self, context: TaskContext) -> Callable[[pa.RecordBatch], None]:
-        check = super()._check_of_rows(context)
-        found = context.getLocalProperty(APPLICATION)
-        looked = False
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PreparedPartition:
+        """The same, and whoever has lost its client meanwhile stops."""
+        context = TaskContext.get()
+        found = None if context is None else context.getLocalProperty(APPLICATION)
+        return super().write(self.looking(iterator, found))
 
-        def behind_a_look(batch: pa.RecordBatch) -> None:
-            nonlocal looked
-            if not looked:
-                self._look(found)
-                looked = True
-            check(batch)
+    def looking(self, batches: Iterator[pa.RecordBatch], application_id: str | None) -> Iterator[pa.RecordBatch]:
+        """The batches, behind a look before the first record, and so before InitProducerId.
 
-        return behind_a_look
+        And again from time to time, and before the end: what the writer still holds back begins its transaction when it
+        is sent, which may be long behind the first record of a slow source. A task without rows writes nothing.
+        """
+        looked = None
+        for batch in batches:
+            if batch.num_rows and (looked is None or time.monotonic() - looked > LOOK_S):
+                self._look(application_id)
+                looked = time.monotonic()
+            yield batch
+        if looked is not None and time.monotonic() - looked > LOOK_S:
+            self._look(application_id)
 
     def _look(self, application_id: str | None) -> None:
-        """Before the first record, and before InitProducerId. A task without rows writes nothing.
-
+        """
         :raises OtherClusterError: this host has come to another cluster than Airflow.
         :raises UndecidableError: the server was started again meanwhile, and its client's operation was sent once more.
         :raises SupersededError: the attempt is over.

@@ -9,6 +9,7 @@ _REMOTE = "airflow_kafka_eos/connect/remote.py"
 _SWEEP = "airflow_kafka_eos/protocol/cleanup/sweep.py"
 _FENCES = "tests/protocol/test_fences.py::"
 _ENGINE = "tests/connect/test_engine.py::"
+_OF_TASKS = "tests/connect/test_task.py::"
 _STEPS = "tests/airflow/test_connect_steps.py::"
 
 OF_CONNECT: tuple[Mutation, ...] = (
@@ -47,6 +48,24 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "        if seen is None or seen.state != work.fence:\n",
         "        if seen is None:\n",
         (_ENGINE + "test_an_orphan_of_a_killed_client_begins_nothing_more_once_its_attempt_is_over",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "fence-looked-at-once",
+        "a task that holds rows back for long looks at its fence again before it sends them",
+        _TASK,
+        "            if batch.num_rows and (looked is None or time.monotonic() - looked > LOOK_S):\n",
+        "            if batch.num_rows and looked is None:\n",
+        (_OF_TASKS + "test_a_task_looks_again_between_batches",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "fence-not-looked-at-behind-the-last-row",
+        "what a task sends last begins no transaction either, however long its source has kept the end from it",
+        _TASK,
+        "        if looked is not None and time.monotonic() - looked > LOOK_S:\n",
+        "        if looked is None and time.monotonic() < 0:\n",
+        (_OF_TASKS + "test_a_task_looks_again_before_it_ends",),
     ),
     Mutation(
         "writers-have-a-deadline",
