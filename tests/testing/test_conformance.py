@@ -105,7 +105,8 @@ def test_spark_submit_conforms(place: Place, clause: Clause) -> None:
 
 @pytest.fixture(scope="module")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with server(tmp_path_factory.mktemp("server")) as running:
+    # an operation whose client was killed keeps its two tasks for as long as their gate is closed
+    with server(tmp_path_factory.mktemp("server"), master="local[8,2]") as running:
         yield running
 
 
