@@ -70,7 +70,7 @@ class PageBrowser(Browser):
         self.enter_frame()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageBrowser]:
     with chromium(tmp_path_factory.mktemp("chromium")) as driver:
         yield PageBrowser(driver, site.airflow.url)
