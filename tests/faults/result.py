@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.faults.facts import ForeignFact, PlainFact, Violation
 from tests.faults.scenario import Scenario
@@ -17,8 +18,28 @@ from tests.faults.traffic import totals
 SHORT_S = 2.0
 
 
+class Played:
+    """What every run has: its end is noted, whatever it was."""
+
+    seconds: float
+    timeline: str
+    violations: list[Violation]
+    folder: str | Path
+
+    @contextmanager
+    def played(self) -> Iterator[None]:
+        """Around a run: what it fails with is a violation too, and it has a timeline and a length whatever happened."""
+        begun = time.monotonic()
+        try:
+            yield
+        except Exception as e:
+            self.violations.append(Violation("harness", f"{type(e).__name__}: {e}\n{traceback.format_exc()}"))
+        self.timeline = told(str(self.folder))
+        self.seconds = time.monotonic() - begun
+
+
 @dataclass
-class Result:
+class Result(Played):
     """What became of one run.
 
     :param records: of our loads, visible at the end.
@@ -56,14 +77,3 @@ class Result:
         if seconds > SHORT_S and not (self.foreign_committed and self.plain_acked):
             text = f"{self.foreign_committed} transactions committed and {self.plain_acked} plain records acknowledged"
             self.violations.append(Violation("harness", f"other applications had {seconds:.0f} s: {text}"))
-
-    @contextmanager
-    def played(self) -> Iterator[None]:
-        """Around a run: what it fails with is a violation too, and it has a timeline and a length whatever happened."""
-        begun = time.monotonic()
-        try:
-            yield
-        except Exception as e:
-            self.violations.append(Violation("harness", f"{type(e).__name__}: {e}\n{traceback.format_exc()}"))
-        self.timeline = told(self.folder)
-        self.seconds = time.monotonic() - begun

@@ -49,29 +49,39 @@ def ask(address: str, order: Order) -> Ended:
 @contextmanager
 def zygote() -> Iterator[str]:
     """:returns: the address to :func:`ask`."""
-    with tempfile.TemporaryDirectory(prefix="faults-zygote-") as folder:
+    with forking(__name__, ADDRESS) as address:
+        yield address
+
+
+@contextmanager
+def forking(module: str, variable: str = "", within_s: float = START_S) -> Iterator[str]:
+    """A process that runs a module, which listens at the address that it is given, and forks what it is asked for.
+
+    :param variable: names the address in its environment, for what it forks.
+    :param within_s: it listens.
+    :returns: the address.
+    """
+    with tempfile.TemporaryDirectory(prefix="faults-forking-") as folder:
         address = f"{folder}/socket"
+        named = {variable: address} if variable else {}
         # not started as other servers are, with their socket handed over: the watcher hands on none
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), sys.executable, "-m", __name__, address],
+            [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), sys.executable, "-m", module, address],
             cwd=ROOT,
-            env=os.environ | {ADDRESS: address, "PYTHONPATH": str(ROOT)},
+            env=os.environ | named | {"PYTHONPATH": str(ROOT)},
             start_new_session=True,
         )
         try:
-            _wait_for(address, process)
+            give_up = time.monotonic() + within_s
+            while not Path(address).exists():
+                assert process.poll() is None and time.monotonic() < give_up, f"{module} did not start"
+                time.sleep(0.02)
             yield address
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
-    give_up = time.monotonic() + START_S
-    while not Path(address).exists():
-        assert process.poll() is None and time.monotonic() < give_up, "the zygote did not start"
-        time.sleep(0.02)
 
 
 def living(folder: str) -> list[int]:

@@ -19,9 +19,7 @@ import pickle
 import select
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import uuid
@@ -30,13 +28,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from airflow_kafka_eos.sandbox.keeping import WATCH
 from tests.faults.worlds.stream_steps import FOLDER, LIFE
+from tests.faults.zygote import forking
 
-ROOT = Path(__file__).parents[3]
 #: Spark's spark.task.maxFailures, of local[n,2]
 MOST_FAILURES = 2
 POLL_S = 0.02
+START_S = 120.0
 
 
 class QueryFailed(Exception):
@@ -49,24 +47,8 @@ class QueryFailed(Exception):
 @contextmanager
 def engine() -> Iterator[str]:
     """:returns: the address to :func:`start` drivers by."""
-    with tempfile.TemporaryDirectory(prefix="worlds-engine-") as folder:
-        address = f"{folder}/socket"
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), sys.executable, "-m", __name__, address],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            start_new_session=True,
-        )
-        try:
-            until = time.monotonic() + 120
-            while not Path(address).exists():
-                assert process.poll() is None and time.monotonic() < until, "the engine did not start"
-                time.sleep(0.02)
-            yield address
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with forking(__name__, within_s=START_S) as address:
+        yield address
 
 
 def start(address: str, order: dict[str, Any]) -> socket.socket:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from tests.faults.facts import Violation
-from tests.faults.timeline import told
+from tests.faults.result import Played
 
 
 class Plan(Protocol):
@@ -27,7 +23,7 @@ class Plan(Protocol):
 
 
 @dataclass
-class Outcome:
+class Outcome(Played):
     """
     :param strikes: what was to strike, and where, and whether it did.
     :param figures: by name; of several runs the page has the median and the largest.
@@ -43,14 +39,3 @@ class Outcome:
 
     def wrong(self, kind: str, text: str) -> None:
         self.violations.append(Violation(kind, text))
-
-    @contextmanager
-    def played(self) -> Iterator[None]:
-        """Around a run: what it fails with is a violation, too."""
-        begun = time.monotonic()
-        try:
-            yield
-        except Exception as e:
-            self.wrong("harness", f"{type(e).__name__}: {e}\n{traceback.format_exc()}")
-        self.timeline = told(str(self.folder))
-        self.seconds = time.monotonic() - begun
