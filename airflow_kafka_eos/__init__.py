@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.decorator import exactly_once_load
     from airflow_kafka_eos.operators.own_submitter import Submit
     from airflow_kafka_eos.sources import DeltaVersions, KafkaOffsets, Watermark
+    from airflow_kafka_eos.stream_group import ExactlyOnceStream
     from airflow_kafka_eos.task_group import ExactlyOnceLoad
 
 __version__ = "0.1.0.dev0"
@@ -18,6 +19,7 @@ __all__ = [
     "Cursor",
     "DeltaVersions",
     "ExactlyOnceLoad",
+    "ExactlyOnceStream",
     "KafkaOffsets",
     "Submit",
     "Transactions",
@@ -30,6 +32,7 @@ _MODULES = {
     "Cursor": "cursor",
     "DeltaVersions": "sources",
     "ExactlyOnceLoad": "task_group",
+    "ExactlyOnceStream": "stream_group",
     "KafkaOffsets": "sources",
     "Submit": "operators.own_submitter",
     "Transactions": "argument_groups",

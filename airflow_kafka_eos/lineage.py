@@ -44,9 +44,13 @@ LEASE_TTL = timedelta(seconds=60)
 #: Nobody waits longer.
 PATIENCE = timedelta(minutes=3)
 _LOOK_S = 1.0
+#: of what batches of a streaming query bring; a load has an attempt instead
+_OF_QUERY = ("query_id", "batches")
 DEFAULT_PORT = 9092
 #: The event of a load follows its decision; so many of other loads are looked through for it.
 MAX_EVENTS = 1000
+#: Events of one run that tell of a query, of a topic each, and of others that share the outlet.
+MAX_NEWEST = 100
 #: The decision has the ledger's time, the event Airflow's.
 CLOCKS_APART = timedelta(minutes=10)
 
@@ -261,11 +265,11 @@ def _topic_of(uri: str, server: str) -> str | None:
 
 def _extra(arrival: Mapping[str, Any], topic: str | None) -> dict[str, Any]:
     """What an event carries: of its topic alone, or of the whole load for an outlet that is no topic of it."""
-    common = {name: arrival[name] for name in ("load", "attempt", "decided_at")}
+    common = {name: arrival[name] for name in ("load", "attempt", *_OF_QUERY, "decided_at") if name in arrival}
     if topic is None:
         return common | {"records": arrival["records"]}
     of_topic = arrival["topics"].get(topic, {"records": 0, "offsets": {}})
-    return common | {"records": of_topic["records"], "offsets": of_topic["offsets"]}
+    return common | {name: of_topic[name] for name in ("records", "offsets", "by_batch") if name in of_topic}
 
 
 def _has_event(key: AssetUniqueKey) -> bool:
@@ -324,6 +328,29 @@ def _was_told(key: AssetUniqueKey, arrival: Mapping[str, Any]) -> bool:
         log.warning("events of %s cannot be read: this load sends its own, maybe for the second time: %s", key.uri, e)
         return False
     return any((event.extra or {}).get("load") == arrival["load"] for event in events)
+
+
+def told_up_to(of: Iterable[Asset | AssetAlias], query_id: str) -> int | None:
+    """The last batch of a streaming query that Airflow has an event of; None: of none, or Airflow does not say."""
+    found: list[int] = []
+    for one in of:
+        try:
+            extras = [event.extra or {} for event in _newest(one)]
+        except AirflowRuntimeError as e:
+            log.warning("events of %s cannot be read: what was told of before may be told again: %s", one.name, e)
+            continue
+        found += [int(extra["batches"][1]) for extra in extras if extra.get("query_id") == query_id]
+    return max(found, default=None)
+
+
+def _newest(of: Asset | AssetAlias) -> Sequence[Any]:
+    """The newest events that Airflow has."""
+    from airflow.sdk.execution_time.context import InletEventsAccessors
+
+    found: Any = InletEventsAccessors([of])[of]
+    if isinstance(found, list):  # Airflow 3.1 has no filters, and gives all there are
+        return found[-MAX_NEWEST:]
+    return list(found.ascending(False).limit(MAX_NEWEST))
 
 
 def lineage_of(

@@ -68,14 +68,16 @@ class StreamRun:
 
     :param checkpoint: where its checkpoint is, as :func:`~airflow_kafka_eos.spark.checkpoint.normal` writes it.
     :param identity: different for each driver, the same in all batches of a run; 255 characters at most.
+    :param opened_by: the run of Airflow's that has started the driver, as owners of attempts name it; empty: none has.
     """
 
     checkpoint: str
     identity: str
+    opened_by: str = ""
 
     @property
     def owner(self) -> str:
-        """Who answers for its attempts, as the ledger notes it."""
+        """Who writes its attempts, as the ledger notes it."""
         return f"{_OWNER}{self.identity}"
 
 
@@ -90,4 +92,9 @@ def is_of_a_query(load: LoadIdentity, submitted_by: str | None) -> bool:
 
     :param submitted_by: as the ledger has noted it: a run of a query, or of a DAG, whose id has no space.
     """
-    return batch_of(load) is not None and (submitted_by or "").startswith(_OWNER)
+    return batch_of(load) is not None and is_driver(submitted_by)
+
+
+def is_driver(owner: str | None) -> bool:
+    """Whether it is a query's driver, as :attr:`StreamRun.owner` names it; no DAG has an id with a space."""
+    return (owner or "").startswith(_OWNER)

@@ -264,7 +264,7 @@ class LoadedSensor(PollingLoadSensor):
             news = f"; asset events: {', '.join(told.events) or 'none, they were sent before'}"
         if self._wrote and not before:  # a cleared loaded counts no load twice
             count_arrival(self.load_identity, summary, datetime.now(UTC))
-        step.attempt = summary["attempt"]
+        step.attempt = summary.get("attempt")
         topics = ", ".join(self._topics(summary)) or "no topic"
         step.done(summary["load"], f"readers see {summary['records'] or 0:,} records in {topics}{news}")
         return summary

@@ -175,13 +175,19 @@ def check_names(given: Iterable[str], where: str) -> None:
             raise ConfigurationError(f"{where} has no argument {name!r}", remedy=_where_it_belongs(name))
 
 
-def check_spark_args(given: Mapping[str, Any]) -> None:
+def check_spark_args(given: Mapping[str, Any], of: str = "") -> None:
     """Whether prepare has these arguments, and does not get them from the load.
 
+    :param of: the group that has another task in prepare's place, and not the load's arguments.
     :raises ConfigurationError: the first of them.
     """
     own = {"task_id", "conn_id", "trigger_rule", *PLACES} | _KNOWN - set(GroupArguments.__annotations__)
     taken = sorted(given.keys() & own)
+    if taken and of:
+        raise ConfigurationError(
+            f"spark_args has {', '.join(taken)}, which {of} has not",
+            remedy=f"Leave it out; what it has, its docstring says: help({of})",
+        )
     if taken:
         places = [PLACES[name] for name in taken if name in PLACES]
         raise ConfigurationError(

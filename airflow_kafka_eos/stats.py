@@ -56,9 +56,9 @@ def count_arrival(load: LoadIdentity, arrival: Mapping[str, Any], now: datetime)
     :param arrival: :func:`~airflow_kafka_eos.protocol.stages.visible.arrival_of` the load.
     """
     for number, by in (
-        ("loads", 1),
+        ("loads", arrival.get("loads", 1)),
         ("records", arrival["records"] or 0),
-        ("attempts", arrival["attempt"]),
+        ("attempts", arrival["attempts"] if "attempts" in arrival else arrival["attempt"]),
         ("repaired_transactions", arrival["repaired"]),
     ):
         count(load.namespace, number, by)

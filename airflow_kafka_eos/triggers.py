@@ -195,6 +195,30 @@ class LoadedTrigger(PollingTrigger):
         return VisiblePoll(self.load_identity)
 
 
+class BatchesTrigger(PollingTrigger):
+    """Waits until readers see some committed batches of a streaming query.
+
+    :param query_id, first, last, by: see :class:`~airflow_kafka_eos.protocol.stages.stream_runs.BatchesPoll`.
+    """
+
+    def __init__(self, *, query_id: str, first: int, last: int, by: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.query_id, self.first, self.last, self.by = query_id, first, last, by
+
+    def fields(self) -> dict[str, Any]:
+        own = {"query_id": self.query_id, "first": self.first, "last": self.last, "by": self.by}
+        return super().fields() | own
+
+    def is_known_to(self, ledger: Ledger) -> bool:
+        """An empty one would answer that nobody waits for anything."""
+        return ledger.stream(self.namespace, self.load_name) is not None
+
+    def new_poll(self) -> Poll:
+        from airflow_kafka_eos.protocol.stages.stream_runs import BatchesPoll
+
+        return BatchesPoll(self.namespace, self.load_name, self.query_id, self.first, self.last, self.by)
+
+
 class ApplicationTrigger(BaseTrigger):
     """Waits until an application that runs elsewhere is over (:mod:`.operators.application_watch`).
 

@@ -19,6 +19,7 @@ LONG = (
     "tests/airflow/test_reattaching_steps.py",
     "tests/airflow/test_reload.py",
     "tests/airflow/test_repreparing_steps.py",
+    "tests/airflow/test_streamed.py",
     "tests/airflow/test_telling.py",
     "tests/bench",
     "tests/cli/test_airflow.py",

@@ -28,7 +28,7 @@ ALLOWED = {
     "airflow": {
         *("operators", "sensors", "triggers", "hooks", "task_group", "lineage", "mapped", "decorator", "config"),
         *("plugin", "sandbox", "cli", "misplaced", "signatures", "dag_bundle", "bundled_dags", "kafka_connection"),
-        *("stats", "sources"),
+        *("stats", "sources", "stream_group"),
         "airflow_kafka_eos.spark.airflow_here",  # once somebody else has imported it
     },
     "kafka": {"kafka", "sandbox"},
@@ -48,7 +48,7 @@ ALLOWED = {
 HEAVY = {"alembic", "confluent_kafka", "kafka", "numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 PARSED = (
     *("airflow_kafka_eos", "get_provider_info", "task_group", "mapped", "decorator", "config", "generation"),
-    *("arguments", "argument_groups", "misplaced", "signatures", "cursor", "sources"),
+    *("arguments", "argument_groups", "misplaced", "signatures", "cursor", "sources", "stream_group"),
     *("operators", "sensors", "triggers", "hooks", "lineage", "stats"),
 )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.durations import whole
+from airflow_kafka_eos.cli.durations import milliseconds, whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
 from airflow_kafka_eos.cli.target import add_namespace
-from airflow_kafka_eos.cli.terminal import OK, add_output, add_yes, confirm, show
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, show
 from airflow_kafka_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,7 +34,18 @@ def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
     group = commands.add_parser("streams", help="streaming queries whose micro-batches are loads")
     streams = group.add_subparsers(required=True, metavar="COMMAND")
-    listed = streams.add_parser("list", help="queries, their checkpoints, and the last batch that was decided")
+    listed = streams.add_parser(
+        "list",
+        help="queries, their checkpoints, and the last batch that was decided",
+        description="Queries, their checkpoints, and the last batch that was decided. With --idle only those "
+        "whose last batch is older, or that have none since they were bound so long ago; exit code 1 where there is "
+        "one. A query without new data has no new batch.",
+    )
+    listed.add_argument(
+        "--idle", type=milliseconds, metavar="TIME",
+        help="only those whose last batch is older: 90s, 15m, 2h, 7d; exit code 1 where there is one",
+    )  # fmt: skip
+    listed.add_argument("--name", help="only this query")
     add_namespace(listed)
     add_conn_id(listed)
     add_output(listed)
@@ -62,10 +74,21 @@ def _batch(text: str) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    idle_ms = arguments.idle
     with open_ledger(arguments) as ledger:
-        rows = [asdict(row) for row in ledger.streams(arguments.namespace)]
-    show(arguments, rows, nothing="no streaming queries")
-    return OK
+        found = [row for row in ledger.streams(arguments.namespace) if arguments.name in (None, row.name)]
+    if arguments.name is not None and not found:  # an alert on a name that is mistyped would never come
+        raise _unknown(arguments.name, arguments.namespace)
+    now = datetime.now(UTC)
+    late = [row for row in found if idle_ms is None or _age_ms(row, now) > idle_ms]
+    nothing = "no streaming queries" if idle_ms is None or not found else "no streaming query is late"
+    show(arguments, [asdict(row) for row in late], nothing=nothing)
+    return FOUND if idle_ms is not None and late else OK
+
+
+def _age_ms(row: StreamRow, now: datetime) -> float:
+    """Of its last batch; of one that has none, since it was bound."""
+    return (now - datetime.fromisoformat(row.decided_at or row.bound_at)).total_seconds() * 1000
 
 
 def _set(arguments: argparse.Namespace) -> int:
@@ -75,10 +98,7 @@ def _set(arguments: argparse.Namespace) -> int:
     with open_ledger(arguments) as ledger:
         row = ledger.stream(arguments.namespace, arguments.name)
         if row is None:
-            raise ConfigurationError(
-                f"the ledger knows no streaming query {arguments.name!r} in namespace {arguments.namespace!r}",
-                remedy="`airflow-kafka-eos streams list` shows those that it knows",
-            )
+            raise _unknown(arguments.name, arguments.namespace)
         confirm(
             arguments,
             f"Query {row.name} is {row.query_id or 'free'}, its checkpoint {row.checkpoint}, its last batch "
@@ -91,6 +111,13 @@ def _set(arguments: argparse.Namespace) -> int:
         row = ledger.stream(arguments.namespace, arguments.name) or row
     print(f"query {row.name}: {row.query_id or 'free'}, checkpoint {row.checkpoint}, last batch {_decided(row)}")
     return OK
+
+
+def _unknown(name: str, namespace: str | None) -> ConfigurationError:
+    return ConfigurationError(
+        f"the ledger knows no streaming query {name!r} in namespace {namespace!r}",
+        remedy="`airflow-kafka-eos streams list` shows those that it knows",
+    )
 
 
 def _decided(row: StreamRow) -> str:

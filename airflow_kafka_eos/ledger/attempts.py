@@ -45,7 +45,7 @@ def begin(connection: Connection, load: LoadIdentity, owner: str, interval: Inte
     newest = locked.newest
     if newest is not None and newest.is_undecided and (newest.is_prepared or not newest.is_submitted):
         return newest
-    return _open(connection, locked, owner, submitted=False)
+    return _open(connection, locked, owner)
 
 
 def submit(
@@ -53,6 +53,7 @@ def submit(
     load: LoadIdentity,
     *,
     owner: str,
+    opened_by: str | None = None,
     naming: TransactionNaming = TransactionNaming.INCREMENTING,
     deadline_ms: int | None = None,
     cluster_id: str | None = None,
@@ -65,6 +66,7 @@ def submit(
     A commit-decided attempt is returned instead; look at ``verdict`` first. Where the answer to COMMIT was lost, the
     attempt that nobody was told of is aborted and the next one opened.
 
+    :param opened_by: who opens an attempt, where it has to be opened here; None: the owner.
     :param naming: ``pooling``: it leases a slot in this very database transaction.
     :param deadline_ms: milliseconds since the epoch; past them none of its writers begins a transaction
         (rule: writers-have-a-deadline).
@@ -92,7 +94,7 @@ def submit(
             attempt=newest.number,
         )
     if newest is None or newest.is_submitted:
-        newest = _open(connection, locked, owner, submitted=True)
+        newest = _open(connection, locked, opened_by or owner, submitted_by=owner)
         locked = must_lock(connection, load)
     slot = None
     if naming is TransactionNaming.POOLING:
@@ -272,7 +274,7 @@ def _create(connection: Connection, load: LoadIdentity, interval: Interval | Non
     return must_lock(connection, load)
 
 
-def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool) -> AttemptRow:
+def _open(connection: Connection, locked: Locked, owner: str, *, submitted_by: str | None = None) -> AttemptRow:
     """Abort every undecided attempt and open the next one. Only for a load without a commit.
 
     Rule: one-decision-per-load.
@@ -283,8 +285,8 @@ def _open(connection: Connection, locked: Locked, owner: str, *, submitted: bool
     )
     moment, person = now(), for_people(owner)
     values: dict[str, Any] = {"number": number, "owner": person, "opened_at": moment}
-    if submitted:
-        values |= {"submitted_at": moment, "submitted_by": person}
+    if submitted_by is not None:
+        values |= {"submitted_at": moment, "submitted_by": for_people(submitted_by)}
     connection.execute(insert(t.attempts).values(load_id=locked.id, **values))
     move(connection, locked, LoadState.PREPARING, newest_attempt=number, reason="")
     return AttemptRow(load=locked.row.load, **values)

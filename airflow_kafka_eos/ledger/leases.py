@@ -1,8 +1,8 @@
-"""Leases: of what Airflow makes only once, who may make it now (docs/adr/0022).
+"""Leases: of what Airflow makes only once, who may make it now (docs/adr/0022); and who runs a streaming query.
 
 Rule: lease-for-the-first-event.
 
-A lease ends by time alone, by the ledger's own clock: what came of it is seen in Airflow, not here.
+A lease ends by time, by the ledger's own clock, or is given back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from hashlib import sha256
 
-from sqlalchemy import Connection, and_, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
@@ -44,3 +44,10 @@ def acquire(connection: Connection, what: Collection[str], *, by: str, ttl: time
             if insert_first(connection, insert(t.leases).values(taken | {"what_sha256": digest})):
                 break
     return None
+
+
+def release(connection: Connection, what: Collection[str], *, by: str) -> None:
+    """Give back what is ``by``'s of it; what somebody else has by now is left to him."""
+    digests = [sha256(one.encode()).hexdigest() for one in what]
+    mine = and_(t.leases.c.what_sha256.in_(digests), t.leases.c.taken_by == for_people(by))
+    connection.execute(delete(t.leases).where(mine))

@@ -232,6 +232,7 @@ class Ledger:
     put_slot_in_doubt = _writes(slots_.put_in_doubt)
     settle_slot = _writes(streams_.settle_slot)
     acquire_lease = _writes(leases.acquire)
+    release_lease = _writes(leases.release)
     take_range = _writes(ranges_.take)
     pin_range = _writes(ranges_.pin)
     set_cursor = _writes(cursors_.set_position)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.micro_batch import is_driver
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition
 
 T = TypeVar("T")
@@ -28,14 +29,14 @@ REFUSED = "check: "
 class AttemptRow:
     """An attempt with its decision.
 
-    ``owner`` and ``submitted_by`` are for people (dag, run, task, try). ``reason`` is the decision's.
-    ``closed_at``: verified committed, or verified swept; or its load was given up, and nothing of it is open. What
-    the manifest says (``records``, ``bytes``, ``scope``, ``two_phase_commit``, ``writer``, ``digest_algorithm``)
-    and its own ``manifest_sha256`` (of :func:`~airflow_kafka_eos.manifest.dump`) are known once prepared. ``slot``:
-    of pooled ids; it stays noted when given back. ``writers_until``: past it none of its writers begins a
-    transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the Kafka cluster
-    that it was submitted to. ``arguments_sha256``: of what its job was
-    asked for; None where that does not follow from the run. ``pruned_at``: the ledger has forgotten its transactions.
+    ``owner`` and ``submitted_by`` are for people (dag, run, task, try; a batch of a streaming query is submitted by its
+    driver). ``reason`` is the decision's. ``closed_at``: verified committed, or verified swept; or its load was given
+    up, and nothing of it is open. What the manifest says (``records``, ``bytes``, ``scope``, ``two_phase_commit``,
+    ``writer``, ``digest_algorithm``) and its own ``manifest_sha256`` (of :func:`~airflow_kafka_eos.manifest.dump`) are
+    known once prepared. ``slot``: of pooled ids; it stays noted when given back. ``writers_until``: past it none of its
+    writers begins a transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the
+    Kafka cluster that it was submitted to. ``arguments_sha256``: of what its job was asked for; None where that does
+    not follow from the run. ``pruned_at``: the ledger has forgotten its transactions.
     """
 
     load: LoadIdentity
@@ -76,8 +77,13 @@ class AttemptRow:
 
     @property
     def responsible(self) -> str:
-        """Who answers for it: whoever submitted its application, else whoever opened it."""
-        return self.submitted_by or self.owner
+        """Who answers for it: whoever submitted its application, else whoever opened it.
+
+        Of a streaming query's batch, where a run of Airflow's has started the driver, that run.
+        """
+        if self.submitted_by is None or is_driver(self.submitted_by):
+            return self.owner
+        return self.submitted_by
 
     @property
     def is_prepared(self) -> bool:
@@ -317,6 +323,7 @@ class StreamRow:
     :param query_id: Spark's; None: a person has set the name free, the next run binds it.
     :param decided: the last batch of that query that is decided to be committed; -1: none is. None: the ledger was put
         back, or a slot was in doubt, and a person has to say.
+    :param decided_at: when that was; None too where a run of the query has yet to ask for it.
     :param newest_run: how many runs were bound; the last of them alone begins batches.
     """
 
@@ -325,6 +332,7 @@ class StreamRow:
     query_id: str | None
     checkpoint: str
     decided: int | None
+    decided_at: str | None
     newest_run: int
     bound_at: str
     updated_at: str

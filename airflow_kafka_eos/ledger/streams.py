@@ -57,6 +57,7 @@ def bind(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun)
         row = _must_lock(connection, batch)
     _check_id(connection, own_id, batch)
     if row.query_id is None:
+        _check_one_name(connection, batch, run)
         q = t.stream_queries.c
         before = select(q.decided).where(q.stream_id == row.id, q.query_id == batch.query_id)
         known = connection.execute(before).one_or_none()
@@ -120,7 +121,7 @@ def begin_batch(
     :raises InDoubtError: the ledger lacks the batch before.
     :raises OtherLedgerError: the ledger got another id since the run has opened it.
     """
-    row = attempts.begin(connection, batch.load, run.owner, None)
+    row = attempts.begin(connection, batch.load, run.opened_by or run.owner, None)
     stream = _must_be_newest(connection, own_id, batch, run)
     _check_turn(connection, stream, batch)
     if row.verdict is Verdict.COMMIT:
@@ -134,8 +135,9 @@ def begin_batch(
             load=str(batch.load),
         )
     return attempts.submit(
-        connection, batch.load, owner=run.owner, naming=naming, deadline_ms=deadline_ms, cluster_id=cluster_id
-    )
+        connection, batch.load, owner=run.owner, opened_by=run.opened_by or run.owner, naming=naming,
+        deadline_ms=deadline_ms, cluster_id=cluster_id,
+    )  # fmt: skip
 
 
 def note_decided(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun) -> None:
@@ -232,7 +234,7 @@ def settle_slot(connection: Connection, namespace: str, name: str, number: int) 
 
 def stream_row(connection: Connection, namespace: str, name: str) -> StreamRow | None:
     found = connection.execute(select(t.streams).where(_C.namespace == namespace, _C.name == name)).one_or_none()
-    return None if found is None else _row(found)
+    return None if found is None else _row(found, _decided_at(connection, found))
 
 
 def stream_rows(connection: Connection, namespace: str | None = None) -> list[StreamRow]:
@@ -240,11 +242,18 @@ def stream_rows(connection: Connection, namespace: str | None = None) -> list[St
     query = select(t.streams).order_by(_C.namespace, _C.name)
     if namespace is not None:
         query = query.where(_C.namespace == namespace)
-    return [_row(found) for found in connection.execute(query)]
+    return [_row(found, _decided_at(connection, found)) for found in connection.execute(query).all()]
 
 
-def _row(found: Any) -> StreamRow:
-    return read_row(StreamRow, found)
+def _row(found: Any, decided_at: str | None = None) -> StreamRow:
+    return read_row(StreamRow, found, decided_at=decided_at)
+
+
+def _decided_at(connection: Connection, stream: Row[Any]) -> str | None:
+    """When the last batch of the query was decided."""
+    b = t.stream_batches.c
+    it = (b.stream_id == stream.id, b.query_id == stream.query_id, b.number == stream.decided)
+    return connection.execute(select(b.decided_at).where(*it, b.offsets_sha256 != _SAID)).scalar_one_or_none()
 
 
 def _locked(connection: Connection, namespace: str, name: str) -> Row[Any] | None:
@@ -318,6 +327,25 @@ def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
             "copy of it, for both have the same query id",
             remedy="Run it on the first one; or, where the checkpoint was moved and nobody runs on the first one any "
             "more, run `airflow-kafka-eos streams set` with --checkpoint",
+            load=str(batch.load),
+        )
+
+
+def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -> None:
+    """A run of Airflow's writes all of its query under one name. A driver of its own may have several: it writes
+    several frames of a batch by ``foreachBatch``.
+    """
+    if not run.opened_by:
+        return
+    names = select(_C.namespace, _C.name).where(_C.query_id == batch.query_id).order_by(_C.namespace, _C.name)
+    found = connection.execute(names.limit(1)).one_or_none()
+    if found is not None:
+        raise OtherCheckpointError(
+            f"the query of checkpoint {run.checkpoint} is known as {found.name!r} in namespace {found.namespace!r}, "
+            f"and this run calls it {batch.name!r} in {batch.namespace!r}: was its DAG, its group, or load_name, "
+            "renamed?",
+            remedy=f"Set load_name={found.name!r} and namespace={found.namespace!r}, by which the ledger knows its "
+            "batches; or give this query a checkpoint of its own",
             load=str(batch.load),
         )
 

@@ -101,13 +101,18 @@ class Deployment:
         :param manifest_dir: as the author gave it.
         :raises ConfigurationError: naming the deploy mode, and what is missing.
         """
-        from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
+        from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE
 
+        kept = (
+            (SETTINGS_VARIABLE, "Kafka settings"),
+            (REGISTRY_VARIABLE, "schema registry's settings"),
+            (LEDGER_VARIABLE, "ledger's URL"),
+        )
         for prefix in (_YARN_ENV, _KUBERNETES_ENV, "spark.executorEnv."):
-            for name, what in ((SETTINGS_VARIABLE, "Kafka"), (REGISTRY_VARIABLE, "schema registry's")):
+            for name, what in kept:
                 if prefix + name in self.conf:
                     raise ConfigurationError(
-                        f"{prefix}{name} would show the {what} settings in Spark's UI and on its command line",
+                        f"{prefix}{name} would show the {what} in Spark's UI and on its command line",
                         remedy=f"Hand the driver a file, and name it by {prefix}{name}_FILE (docs/spark.md)",
                     )
         if not self.is_cluster:
@@ -186,18 +191,21 @@ def for_a_child(texts: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+def own_error_first(
+    word: Callable[[], str | None] = lambda: None, *, final: tuple[type[KafkaEosError], ...] = FINAL
+) -> Iterator[None]:
     """Say what the application said, before spark-submit's command line and the tail of its output.
 
     An error that the next attempt would meet too ends the task without retries.
 
     :param word: asks for what the application has left as its reason, where its output does not reach this process.
+    :param final: those errors.
     """
     try:
         yield
     except AirflowException as e:
         printed = str(e)
-        said = what_it_said(printed) or what_it_said(asked(word))
+        said = what_it_said(printed, final) or what_it_said(asked(word), final)
         if said is not None:
             raise said from e
         if isinstance(e, AirflowFailException) or not printed.startswith(_SUBMIT_FAILED):
@@ -209,19 +217,21 @@ def own_error_first(word: Callable[[], str | None] = lambda: None) -> Iterator[N
         ) from e
 
 
-def what_it_said(text: str | None) -> AirflowException | None:
+def what_it_said(text: str | None, final: tuple[type[KafkaEosError], ...] = FINAL) -> AirflowException | None:
     """What a task fails with, for what the packaged application has printed or left; None: it has said nothing."""
     from airflow_kafka_eos.spark.errortext import gist, printed_cause, printed_error
 
     found, lines = printed_error(text or ""), printed_cause(text or "")
     if found is not None:
-        return for_airflow(*found)
+        return for_airflow(*found, final)
     return AirflowException(f"the Spark application failed: {gist(lines)}") if lines else None
 
 
-def for_airflow(kind: type[KafkaEosError], message: str) -> AirflowException:
+def for_airflow(
+    kind: type[KafkaEosError], message: str, final: tuple[type[KafkaEosError], ...] = FINAL
+) -> AirflowException:
     """What prepare fails with, for an error of what writes: without retries, where the next attempt would meet it."""
-    return (AirflowFailException if issubclass(kind, FINAL) else AirflowException)(f"{kind.__name__}: {message}")
+    return (AirflowFailException if issubclass(kind, final) else AirflowException)(f"{kind.__name__}: {message}")
 
 
 def asked(word: Callable[[], str | None]) -> str | None:

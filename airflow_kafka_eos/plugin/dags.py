@@ -21,6 +21,7 @@ from sqlalchemy import select
 
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.micro_batch import is_driver
 from airflow_kafka_eos.operators.base import (
     MAX_OWNER_PART,
     dag_and_run_of,
@@ -283,4 +284,6 @@ def dags_of(attempt: AttemptRow | None) -> set[str | None]:
 def _dags_of(owner: str | None, submitted_by: str | None) -> set[str | None]:
     if owner is None:
         return {None}
-    return {dag_of(one) for one in (owner, submitted_by) if one}
+    # the driver of a query names no DAG: where Airflow has started it, the owner does
+    named = (owner, None if is_driver(submitted_by) else submitted_by)
+    return {dag_of(one) for one in named if one}

@@ -22,6 +22,7 @@ from airflow_kafka_eos.ledger.rows import (
     reason_of_load,
 )
 from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.micro_batch import is_driver
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
 from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds
 from airflow_kafka_eos.protocol.hanging import HangingTransaction, what_to_do
@@ -531,7 +532,8 @@ def _outlook(newest: AttemptRow, kind: Prospect) -> str:
     """What comes next, by itself or by a person."""
     match newest.verdict:
         case Verdict.COMMIT:
-            return _DECIDED.get(kind, "")
+            of_query = is_driver(newest.submitted_by) and kind is not Prospect.AT_WORK
+            return _DECIDED_BATCH if of_query else _DECIDED.get(kind, "")
         case Verdict.ABORT:
             return _ABORTED.get(kind, "")
         case None:
@@ -542,8 +544,9 @@ def _outlook(newest: AttemptRow, kind: Prospect) -> str:
 def _outlook_undecided(newest: AttemptRow, kind: Prospect) -> str:
     if kind in (Prospect.AT_WORK, Prospect.QUEUED):
         return "There is nothing to do."
+    writes = "run" if is_driver(newest.submitted_by) else "prepare"
     if kind is Prospect.WAITS_FOR_RETRY:
-        return "The retry of prepare aborts this attempt, and opens a new one." if not newest.is_prepared else ""
+        return f"The retry of {writes} aborts this attempt, and opens a new one." if not newest.is_prepared else ""
     if kind is Prospect.FAILED:
         return "Cleanup of the run aborts it."
     if kind is Prospect.PAUSED:
@@ -551,7 +554,7 @@ def _outlook_undecided(newest: AttemptRow, kind: Prospect) -> str:
             return f"Readers wait meanwhile. Unpause it; or {_BUTTON}. Maintenance does so after paused_after."
         return "The run goes on when it is unpaused."
     if kind is Prospect.RUN_ENDED:
-        step = "decide" if newest.is_prepared else "prepare"
+        step = "decide" if newest.is_prepared and writes == "prepare" else writes
         return f"Clear {step} to let the run go on; or {_BUTTON}; {_BY_ITSELF}"
     if kind in DEAD:
         return f"It can never be committed: {_BUTTON}; {_BY_ITSELF}"
@@ -560,6 +563,9 @@ def _outlook_undecided(newest: AttemptRow, kind: Prospect) -> str:
 
 _BUTTON = "press Clean up to end it now"
 _BY_ITSELF = "otherwise maintenance ends it after abandoned_after, or the next run of the load does."
+_DECIDED_BATCH = (
+    "It is decided to be committed: the next run of its query does so, or maintenance. Press Recover to do it now."
+)
 _DECIDED: Mapping[Prospect, str] = {
     Prospect.AT_WORK: "It is decided to be committed.",
     Prospect.QUEUED: "It is decided to be committed, by the task commit of the run.",

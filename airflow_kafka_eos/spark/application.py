@@ -16,7 +16,7 @@ import os
 import sys
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -40,6 +40,23 @@ def _leave_own_folder() -> None:
 def main(arguments: list[str]) -> int:
     """Run the application.
 
+    :returns: the exit code.
+    """
+    return run(arguments, prepare, _leave_word)
+
+
+def run(
+    arguments: list[str],
+    work: Callable[[str], object],
+    leave_word: Callable[[str, str], object] = lambda spec, text: None,
+    *,
+    at_orphaned: Callable[[], object] = lambda: None,
+) -> int:
+    """Do the work of a packaged application, and say what went wrong so that Airflow's task finds it.
+
+    :param work: gets the text of the specification.
+    :param leave_word: is told of an error, with the specification.
+    :param at_orphaned: is called before this process ends because its Airflow task is gone.
     :returns: the exit code. Errors that are not ours, the author's among them, are printed with their traceback.
     """
     from airflow_kafka_eos.spark.airflow_here import prepare_for_airflow
@@ -47,23 +64,23 @@ def main(arguments: list[str]) -> int:
     from airflow_kafka_eos.spark.orphan import end_with_parent
     from airflow_kafka_eos.spark.spec_argument import read_spec
 
-    end_with_parent(os.environ)
+    end_with_parent(os.environ, at_orphaned)
     prepare_for_airflow(os.environ)
     parser = argparse.ArgumentParser(prog="airflow_kafka_eos application")
     parser.add_argument("--spec", required=True, help="ApplicationSpec as JSON, base64:<word>, @file or @s3://…")
     spec = parser.parse_args(arguments).spec
     try:
         spec = read_spec(spec)
-        prepare(spec)
+        work(spec)
     except Exception as e:
         ours = own_error(e)
         if ours is not None:
-            _leave_word(spec, ours)
+            leave_word(spec, ours)
             print(_masked(ours), file=sys.stderr, flush=True)
             return 1
         print(_masked("".join(traceback.format_exception(e))), file=sys.stderr, end="")
         lines = cause(e)
-        _leave_word(spec, FAILED + gist(lines))
+        leave_word(spec, FAILED + gist(lines))
         # Airflow shows the last lines only, and Spark's errors end with a stack of the JVM's; none may look like ours
         for line in lines:
             print(_masked(f"{FAILED}{line}"), file=sys.stderr, flush=True)
@@ -107,7 +124,7 @@ def prepare(spec_text: str) -> None:
     spec = replace(spec, options=replace(spec.options, claim=claimant))
     store, ref = ManifestStore(spec.options.manifest_dir), spec.options.attempt
     store.claim(ref, claimant)
-    _say(f"load {ref}: claimed by {claimant}")
+    say(f"load {ref}: claimed by {claimant}")
 
     # only now: a driver that may not write need not start Spark
     from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
@@ -115,7 +132,7 @@ def prepare(spec_text: str) -> None:
     with StopWhenSuperseded(store, ref) as watch:
         took_s = _write(spec, store, watch)
     made = store.read(ref)
-    _say(
+    say(
         f"load {ref}: prepared {made.records:,} records in {made.how}, {len(made.entries)} Spark partitions, "
         f"{size_text(made.bytes)}, {duration_text(took_s)}; manifest {store.path(ref)}"
     )
@@ -136,12 +153,12 @@ def _write(spec: ApplicationSpec, store: ManifestStore, watch: StopWhenSupersede
 
     options, ref = spec.options, spec.options.attempt
     one_for_all = options.scope is TransactionScope.LOAD
-    spark = _session(arrow_batches() | (ONE_RUN if one_for_all else {}))
+    spark = new_session(arrow_batches() | (ONE_RUN if one_for_all else {}))
     context = spark.sparkContext
     try:
         watch.cancels(context.cancelAllJobs)
         written = counter(context)
-        with Progress(context, written, str(ref), _say) as progress:
+        with Progress(context, written, str(ref), say) as progress:
             frame = shape(
                 run_job(spec, spark, store),
                 spec.value_format,
@@ -154,7 +171,7 @@ def _write(spec: ApplicationSpec, store: ManifestStore, watch: StopWhenSupersede
 
                 frame = own_partitions(frame, options)
             watch.check()
-            _say(f"load {ref}: writing to {', '.join(options.topics)}")
+            say(f"load {ref}: writing to {', '.join(options.topics)}")
             group = f"kafka_eos {uuid.uuid4().hex}"
             context.setJobGroup(group, str(ref))
             write(frame, options, written)
@@ -162,11 +179,11 @@ def _write(spec: ApplicationSpec, store: ManifestStore, watch: StopWhenSupersede
                 store.note_ran_once(ref)
         return progress.seconds
     finally:
-        _leave_server(context)
+        leave_server(context)
         spark.stop()  # before anything else is printed: it logs
 
 
-def _session(defaults: Mapping[str, str]) -> SparkSession:
+def new_session(defaults: Mapping[str, str]) -> SparkSession:
     """Spark with these settings, but for those that the author has set himself: what cannot be is refused later."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -182,7 +199,7 @@ def _session(defaults: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _leave_server(context: SparkContext) -> None:
+def leave_server(context: SparkContext) -> None:
     """PySpark waits up to a second for the thread of its accumulators' server, which ends with this process; where it
     is a Unix socket (spark.python.unix.domain.socket.enabled), that also removes its file.
     """
@@ -196,7 +213,8 @@ def _import_writers() -> None:
         import airflow_kafka_eos.kafka.producer.writers  # noqa: F401
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """A line of the application's own among Spark's."""
     print(f"airflow-kafka-eos: {line}", flush=True)
 
 

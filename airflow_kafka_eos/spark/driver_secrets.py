@@ -15,6 +15,8 @@ from airflow_kafka_eos.errors import ConfigurationError
 
 #: The environment variable of the Spark driver with the Kafka settings and their secrets (``KafkaSettings.to_json``).
 SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
+#: The same of a streaming query's driver, with the ledger's URL, which may have a password in it.
+LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 FILE_SUFFIX = "_FILE"
 
 

@@ -11,11 +11,12 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
 
 from airflow_kafka_eos import errors
 from airflow_kafka_eos.kafka.client.settings import is_secret_name, json_object
 from airflow_kafka_eos.reasons import noted
-from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE, handed_over
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import ApplicationSpec
@@ -148,9 +149,11 @@ def leave(spec_text: str, text: str, environ: Mapping[str, str]) -> None:
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
     """What the driver was handed over that nobody may read in its log; a job's own error may have it in its message."""
-    return [
+    found = [
         str(value)
         for variable in (SETTINGS_VARIABLE, REGISTRY_VARIABLE)
         for key, value in (json_object(handed_over(environ, variable) or "") or {}).items()
         if is_secret_name(key)
     ]
+    password = urlsplit((handed_over(environ, LEDGER_VARIABLE) or "").strip()).password
+    return found if not password else [*found, password, unquote(password)]

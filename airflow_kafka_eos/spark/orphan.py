@@ -67,7 +67,7 @@ def is_alive(identity: str) -> bool:
     return True
 
 
-def end_with_parent(environment: Mapping[str, str]) -> None:
+def end_with_parent(environment: Mapping[str, str], last: Callable[[], object] = lambda: None) -> None:
     """Watch the submitting process from a thread, and leave at once when it is gone.
 
     Nothing is watched without the variable, nor where that process cannot be seen from here to begin with: behind
@@ -75,15 +75,19 @@ def end_with_parent(environment: Mapping[str, str]) -> None:
     """
     identity = environment.get(PARENT_VARIABLE)
     if identity and is_alive(identity):
-        threading.Thread(target=_watch, args=(identity,), name="end-with-parent", daemon=True).start()
+        threading.Thread(target=_watch, args=(identity, last), name="end-with-parent", daemon=True).start()
 
 
-def _watch(identity: str) -> None:
+def _watch(identity: str, last: Callable[[], object]) -> None:
     while is_alive(identity):
         time.sleep(POLL_SECONDS)
-    print("airflow-kafka-eos: the Airflow task is gone, so this application ends", flush=True)
-    # no clean-up of ours: the transactions are the retry's to sweep, and spark-submit ends with its Python driver
-    os._exit(EXIT_CODE)
+    with suppress(OSError):  # nobody may read it any more
+        print("airflow-kafka-eos: the Airflow task is gone, so this application ends", flush=True)
+    # a load's transactions are the retry's to sweep, and spark-submit ends with its Python driver
+    try:
+        last()
+    finally:
+        os._exit(EXIT_CODE)
 
 
 def _started(pid: int) -> str | None:

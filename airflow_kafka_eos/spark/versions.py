@@ -12,6 +12,8 @@ from airflow_kafka_eos.errors import ConfigurationError
 OLDEST = (3, 5)
 #: functions over Arrow arrays, and rows that say to which task they go (``DataFrame.repartitionById``)
 ARROW_FUNCTIONS = (4, 1)
+#: Python data sources
+PYTHON_SOURCES = (4, 0)
 #: ``spark.sql.execution.arrow.maxBytesPerBatch``
 BATCHES_BY_BYTES = (4, 0)
 

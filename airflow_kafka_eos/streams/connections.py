@@ -14,10 +14,12 @@ from contextlib import ExitStack, contextmanager
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.spark.driver_secrets import handed_over
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, handed_over
+from airflow_kafka_eos.streams.options import StreamOptions
 
-LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 _MARK = "blockmgr-"
 
@@ -59,6 +61,15 @@ def session(settings: KafkaSettings, namespace: str) -> Iterator[Session]:
         del _open[key]
         stack.close()
         raise
+
+
+@contextmanager
+def query_session(options: StreamOptions) -> Iterator[Session]:
+    """A session of its own for who ends what a query has open."""
+    any_batch = LoadIdentity(options.namespace, options.name, "any")
+    settings = options.write(AttemptRef(any_batch, "0" * 10, 1), 1).settings(os.environ)
+    with connect(settings, ledger_url(os.environ), options.namespace) as made:
+        yield made
 
 
 def driver_identity(environ: Mapping[str, str]) -> str:

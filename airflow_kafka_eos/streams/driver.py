@@ -58,7 +58,7 @@ def begin(
     batch = checkpoint.planned(options.namespace, options.name)
     if expected is not None:
         batch.check_same(expected[0], str(expected[1]))
-    run = StreamRun(checkpoint.location, identity or driver_identity(environ))
+    run = StreamRun(checkpoint.location, identity or driver_identity(environ), options.opened_by)
     deadline_ms = int(time.time() * 1000) + options.batch_timeout_ms
     settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
     of_run = (batch.namespace, batch.name, batch.query_id, run)
@@ -123,7 +123,7 @@ def give_up(options: StreamOptions, batch_id: int, *, identity: str | None = Non
     try:
         checkpoint = Checkpoint(options.checkpoint)
         batch = checkpoint.planned(options.namespace, options.name)
-        run = StreamRun(checkpoint.location, identity or driver_identity(os.environ))
+        run = StreamRun(checkpoint.location, identity or driver_identity(os.environ), options.opened_by)
         if batch.number != batch_id:
             return
         settings = options.write(AttemptRef(batch.load, "0" * 10, 1), 1).settings(os.environ)

@@ -13,6 +13,7 @@ out of the checkpoint and the ledger. And:
 | ``transaction.naming`` | ``pooling`` (default) or ``incrementing`` |
 | ``commit.timeout.ms`` | for so long a commit is waited for, then the query fails; default 120000 |
 | ``stream.replay`` | ``check`` (default): a decided batch that comes again must have as many rows; or ``trust`` |
+| ``stream.opened.by`` | set by Airflow's operator: its run, as owners of attempts name it |
 """
 
 from __future__ import annotations
@@ -21,14 +22,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import DEFAULT_NAMESPACE, Choice, TransactionNaming, TransactionScope
+from airflow_kafka_eos.load import (
+    DEFAULT_NAMESPACE,
+    Choice,
+    TransactionNaming,
+    TransactionScope,
+    TwoPhaseCommit,
+    WriterName,
+)
 from airflow_kafka_eos.micro_batch import MicroBatch
 from airflow_kafka_eos.naming import AttemptRef
 from airflow_kafka_eos.spark.options import WriteOptions
 
+OPENED_BY = "stream.opened.by"
 _OWN = (
     "queryname", "checkpointlocation", "transaction.naming", "transaction.timeout.ms", "commit.timeout.ms",
-    "batch.timeout.ms", "stream.replay",
+    "batch.timeout.ms", "stream.replay", OPENED_BY,
 )  # fmt: skip
 _OF_AN_ATTEMPT = (
     "load.name", "load.key", "load.attempt", "load.slot", "load.repairs", "load.claim", "ledger.id", "manifest.dir",
@@ -62,6 +71,7 @@ class StreamOptions:
     commit_timeout_ms: int
     naming: TransactionNaming
     replay: Replay
+    opened_by: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
@@ -100,12 +110,19 @@ class StreamOptions:
             _milliseconds(own, "commit.timeout.ms", 120_000),
             TransactionNaming.read("the option transaction.naming", own.get("transaction.naming", "pooling")),
             Replay.read("the option stream.replay", own.get("stream.replay", "check")),
+            own.get(OPENED_BY, ""),
         )
         # by the longest of its keys: a name that only the first ten batches have room for ends the query for good
         last = MicroBatch(found.namespace, found.name, "00000000-0000-0000-0000-000000000000", 2**63 - 1, "")
         written = found.write(AttemptRef(last.load, "0" * 10, 1), 1)
         if written.scope is not TransactionScope.TASK:
             raise _wrong("transaction.scope", "is 'load'", "Leave it out: a query's batches are written in scope task")
+        if written.writer is WriterName.CONFLUENT and written.two_phase_commit is TwoPhaseCommit.REQUIRED:
+            raise _wrong(
+                "writer",
+                "is 'confluent', which has no way to transaction.two.phase.commit 'required'",
+                "Leave one of them at its default",
+            )
         return found
 
     def write(self, ref: AttemptRef, deadline_ms: int) -> WriteOptions:

@@ -16,7 +16,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.operators.submitting import Deployment
-from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE, handed_over
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE, RegistrySettings
 
 SECRET = "hunter2-never-shown"
@@ -38,6 +38,7 @@ FOLDER = "s3://bucket/folder"
         ("yarn", "cluster", {f"spark.yarn.appMasterEnv.{REGISTRY_VARIABLE}": "x"}, FOLDER, "would show.*registry"),
         ("k8s://h", "client", {f"spark.kubernetes.driverEnv.{REGISTRY_VARIABLE}": "x"}, None, "REGISTRY_FILE"),
         ("local[2]", None, {f"spark.executorEnv.{REGISTRY_VARIABLE}": "x"}, None, "would show the schema registry's"),
+        ("yarn", "client", {f"spark.yarn.appMasterEnv.{LEDGER_VARIABLE}": "x"}, None, "would show the ledger's URL"),
     ],
 )
 def test_what_cannot_work_is_refused(

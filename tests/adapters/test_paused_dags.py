@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,13 @@ def test_another_that_has_deferred_may_wait_for_this_very_attempts_end() -> None
     assert held_up(Airflow(load__prepare_0="deferred"), mapped) is False
     for waiting in ("load__loaded_1", "load__prepare_1", "load__loaded_0"):
         assert held_up(Airflow(load__prepare_0="up_for_retry", **{waiting: "deferred"}), mapped) is True
+
+
+def test_a_batch_of_a_query_is_of_the_run_that_has_started_its_driver() -> None:
+    batch = replace(attempt(prepared=False), submitted_by="stream host blockmgr-1")
+    assert held_up(Airflow(load__run="up_for_retry"), batch) is True
+    assert held_up(Airflow(load__run="running"), batch) is False
+    assert held_up(Airflow(load__run="up_for_retry"), replace(batch, owner="stream host blockmgr-1")) is False
 
 
 @pytest.mark.parametrize(

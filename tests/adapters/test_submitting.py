@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.operators.submitting import own_error_first
 
 SUBMIT = "Cannot execute: spark-submit --conf x=y. Error code is: {}."
 
 
-def told(text: str, word: str | None = None) -> Exception:
-    with pytest.raises(AirflowException) as found, own_error_first(lambda: word):
+def told(text: str, word: str | None = None, **given: Any) -> Exception:
+    with pytest.raises(AirflowException) as found, own_error_first(lambda: word, **given):
         raise AirflowException(text)
     return found.value
 
@@ -56,6 +59,13 @@ def test_the_applications_own_error_comes_first(text: str, word: str | None, sai
     assert str(error).startswith(said)
     assert isinstance(error, AirflowFailException) is is_final
     assert "--conf" not in str(error), "a command line of a kilobyte hides it"
+
+
+@pytest.mark.parametrize("word", [None, "InDoubtError: who knows?"])
+def test_an_error_is_final_where_its_task_says_so(word: str | None) -> None:
+    text = SUBMIT.format(1) if word else f"{SUBMIT.format(1)}\nInDoubtError: who knows?"
+    assert not isinstance(told(text, word), AirflowFailException)
+    assert isinstance(told(text, word, final=(InDoubtError,)), AirflowFailException)
 
 
 def test_what_did_not_come_from_spark_submit_stays_as_it_is() -> None:

@@ -63,10 +63,10 @@ class Run:
     def state(self) -> str:
         return str(self.airflow.get(self._path)["state"])
 
-    def wait(self) -> str:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> str:
         """The state in which it ends."""
         missing = lambda: f"end of {self.dag} {self.id}: {self.tasks()}; {health(self.airflow)}"  # noqa: E731
-        wait_for(lambda: self.state() in ENDED, missing)
+        wait_for(lambda: self.state() in ENDED, missing, seconds)
         return self.state()
 
     def tasks(self) -> dict[str, tuple[str, int]]:

@@ -24,13 +24,13 @@ from tests.postgresql import PostgreSQL
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("orders", "clicks", "invoices", "payments", "approved_orders", "events", "left_behind", "readings",
-          "measurements", "large_orders")  # fmt: skip
+          "measurements", "large_orders", "parcels")  # fmt: skip
 pytestmark = pytest.mark.timeout(1800)
 
 READERS = {"plain_reader", "partitioned_reader_of_plain", "plain_reader_of_partitions", "hourly_partitioned_reader"}
 DAGS = READERS | {
-    *("approve_outsized", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load", "incremental"),
-    *("kafka_eos_maintenance", "load_in_doubt", "mapped_topics", "own_operator", "without_spark"),
+    *("approve_outsized", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load", "hourly_stream"),
+    *("incremental", "kafka_eos_maintenance", "load_in_doubt", "mapped_topics", "own_operator", "without_spark"),
 }
 HOUR = "2026-01-01T10"
 STUCK = LoadIdentity("airflow", "deadline_alert.load_events", "stuck")
@@ -85,9 +85,11 @@ def examples(
     settings = quick_settings(home / "spark") | postgresql.for_airflow("airflow_of_examples") | PARSED_ONCE | {
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "LOAD_DEADLINE_S": "1",
+        "STREAM_FOLDER": str(home / "stream"),
         "PYTHONPATH": str(ROOT),
     }
     Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True).close()
+    post_parcels(home, 0, 1)
     with LocalAirflow(home, dags, connections=connections, settings=settings) as airflow:
         running = Examples(airflow, kafka.bootstrap_servers)
         wait_until(lambda: {d["dag_id"] for d in airflow.get("/dags")["dags"]} >= DAGS, "all DAGs", 120)
@@ -195,6 +197,33 @@ def test_a_load_reads_on_where_the_last_one_ended(examples: Examples) -> None:
     examples.trigger("incremental", "again")
     assert examples.ended("incremental", "again")["state"] == "success", examples.states("incremental", "again")
     assert examples.visible("large_orders") == expected
+
+
+def post_parcels(home: Path, *files: int) -> None:
+    """Files of JSON lines that the streaming query reads."""
+    folder = home / "stream" / "in"
+    folder.mkdir(parents=True, exist_ok=True)
+    for n in files:
+        (home / f"{n}.json").write_text("".join(f'{{"id": "{n}-{line}", "state": "sent"}}\n' for line in range(10)))
+        (home / f"{n}.json").rename(folder / f"{n}.json")
+
+
+@runs("hourly_stream")
+def test_a_query_takes_what_has_come_and_a_later_run_what_has_come_since(examples: Examples) -> None:
+    def expected(files: int) -> list[str]:
+        every = ((n, line) for n in range(files) for line in range(10))
+        return sorted(f'{{"id":"{n}-{line}","state":"sent"}}' for n, line in every)
+
+    first = examples.first("hourly_stream")
+    assert examples.ended("hourly_stream", first)["state"] == "success", examples.states("hourly_stream", first)
+    assert examples.visible("parcels") == expected(2)
+    assert examples.returned("hourly_stream", first, "parcels.run")["batches"] == [0, 1]
+    post_parcels(examples.airflow.home, 2)
+    examples.trigger("hourly_stream", "by-hand")
+    assert examples.ended("hourly_stream", "by-hand")["state"] == "success"
+    assert examples.visible("parcels") == expected(3)
+    events = examples.asset_events("hourly_stream")
+    assert sorted(e["extra"]["batches"] for e in events) == [[0, 1], [2, 2]]
 
 
 @runs("own_operator")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import StreamRow
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from tests.cli.conftest import Command
+from tests.ledger.ledger_support import sql
 
 FIRST, SECOND = (f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2))
 
@@ -36,6 +38,29 @@ def test_queries_are_listed(url: str, command: Command) -> None:
     assert (one["name"], one["query_id"], one["checkpoint"], one["decided"]) == ("orders", FIRST, "/old", -1)
     assert "orders" in command("streams", "list").out
     assert command("streams", "list", "--namespace", "other").out == "no streaming queries\n"
+
+
+def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
+    """A batch that nobody has decided yet counts from when its query was bound; others' batches do not count."""
+    late = ("streams", "list", "--idle", "1h", "--output", "json")
+    assert (command(*late).code, json.loads(command(*late).out)) == (0, [])
+    long_ago = "2026-01-01T00:00:00.000000+00:00"
+    sql(url, "UPDATE kafka_eos_streams SET bound_at = :at", at=long_ago)
+    assert (command(*late).code, json.loads(command(*late).out)[0]["decided_at"]) == (1, None)
+    new = datetime.now(UTC).isoformat(timespec="microseconds")
+    of_query = "INSERT INTO kafka_eos_stream_batches SELECT id, query_id, :number, :digest, :at FROM kafka_eos_streams"
+    sql(url, of_query, number=6, digest="o", at=long_ago)
+    sql(url, of_query, number=7, digest="o", at=new)
+    sql(url, "UPDATE kafka_eos_streams SET decided = 7")
+    assert (command(*late).code, row(url).decided_at) == (0, new)
+    assert command("streams", "list", "--idle", "1h").out == "no streaming query is late\n"
+    sql(url, "UPDATE kafka_eos_streams SET decided = 6")
+    assert (command(*late).code, row(url).decided_at) == (1, long_ago)
+    assert command(*late, "--name", "orders").code == 1
+    assert command(*late, "--name", "another").code == 2, "an alert on a name that is mistyped would never come"
+    assert command("streams", "list", "--name", "another").code == 2
+    assert command("streams", "set", "orders", "--decided", "9", "--yes").code == 0
+    assert row(url).decided_at is None, "a person has said so"
 
 
 def test_what_a_person_says_of_one(url: str, command: Command) -> None:

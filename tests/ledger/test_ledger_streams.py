@@ -91,6 +91,21 @@ def test_a_name_that_was_set_free_knows_its_old_query_again(ledger: Ledger) -> N
         ledger.set_stream("team", "clicks", decided=1)
 
 
+def test_a_run_of_airflows_has_one_name_for_its_query(ledger: Ledger) -> None:
+    """Batch 0 is decided, and not noted in the checkpoint; then the DAG is renamed, and the query with it."""
+    begin(ledger, batch(0), replace(FIRST, opened_by="dag/run#group=load"))
+    decide(ledger, batch(0), 1)
+    renamed = replace(batch(0), name="renamed")
+    of_airflow = replace(SECOND, opened_by="renamed/run#group=load")
+    with pytest.raises(OtherCheckpointError, match="Set load_name='clicks' and namespace='team'"):
+        ledger.bind_stream(renamed, of_airflow)
+    with pytest.raises(OtherCheckpointError, match="Set load_name='clicks'"):
+        ledger.bind_stream(replace(renamed, namespace="other"), of_airflow)
+    assert ledger.stream("team", "renamed") is None
+    # a function of foreachBatch may write several frames
+    assert ledger.bind_stream(replace(renamed, name="beside"), SECOND).decided == -1
+
+
 def test_what_a_person_says_of_a_query(ledger: Ledger) -> None:
     for number in range(2):
         begin(ledger, batch(number))

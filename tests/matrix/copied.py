@@ -29,6 +29,7 @@ RECORDS = {
     "own_operator": {"measurements": 1000},
     "mapped_topics": {"invoices": 1, "payments": 1},
     "incremental": {"orders": 0, "large_orders": 0},  # reads the first of them, in which there is nothing
+    "hourly_stream": {"parcels": 0},  # no file has come
     "kafka_eos_maintenance": {},
 }
 PATIENCE_SECONDS = 600
@@ -38,6 +39,7 @@ Found = TypeVar("Found")
 
 def main(folder: Path, copied: Path, version: str) -> None:
     settings = quick_settings(folder / "spark") | {"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True"}
+    settings |= {"STREAM_FOLDER": str(folder / "stream")}
     local = {"deploy-mode": "client", "spark-binary": "spark-submit"}
     with LocalKafka(version=version) as kafka:
         for topic in (topic for of in RECORDS.values() for topic in of):

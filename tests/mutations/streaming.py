@@ -6,11 +6,50 @@ from tests.mutations.mutation import Mutation
 
 _LEDGER = "airflow_kafka_eos/ledger/streams.py"
 _STAGE = "airflow_kafka_eos/protocol/stages/batches.py"
+_RUNS = "airflow_kafka_eos/protocol/stages/stream_runs.py"
 _TESTS = "tests/protocol/test_batches.py::"
+_RUN_TESTS = "tests/protocol/test_stream_runs.py::"
 _LEDGER_TESTS = "tests/ledger/test_ledger_streams.py::"
 _QUERIES = "tests/streams/test_queries.py::"
 
 OF_STREAMS: tuple[Mutation, ...] = (
+    Mutation(
+        "up-to-its-own-attempt",
+        "batch-of-any-run-swept",
+        "a run ends batches of its own drivers, and of no other run's",
+        _RUNS,
+        " and row.responsible == owner\n",
+        "\n",
+        (f"{_RUN_TESTS}test_a_run_ends_what_its_own_drivers_have_open_and_nothing_of_another_ones",),
+    ),
+    Mutation(
+        "loaded-is-visible",
+        "batches-unseen",
+        "nobody is told of batches that readers do not see yet",
+        _RUNS,
+        "        waiting = behind(session, needed)\n",
+        "        waiting = behind(session, {})\n",
+        (f"{_RUN_TESTS}test_readers_that_are_held_back_are_waited_for",),
+    ),
+    Mutation(
+        "loaded-is-visible",
+        "uncommitted-batch-told",
+        "nobody is told of a batch whose commit is not verified",
+        _RUNS,
+        "        if row is None or state is not LoadState.COMMITTED:\n",
+        "        if row is None:\n",
+        (f"{_RUN_TESTS}test_the_last_batches_that_are_committed_the_newest_first",),
+    ),
+    Mutation(
+        "loaded-is-visible",
+        "batches-told-twice",
+        "nobody is told of batches that another run has told of meanwhile",
+        "airflow_kafka_eos/operators/stream_loaded.py",
+        "        if told is None or told < first:\n",
+        "        if True:\n",
+        ("tests/airflow/test_stream_steps.py::"
+         "test_loaded_tells_of_nothing_that_another_run_has_told_of_while_it_waited",),
+    ),
     Mutation(
         "one-name-one-query",
         "name-of-any-query",
@@ -28,6 +67,15 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "    if stream.checkpoint != run.checkpoint:",
         "    if not run.checkpoint:",
         (f"{_TESTS}test_a_name_is_one_querys",),
+    ),
+    Mutation(
+        "one-name-one-query",
+        "query-of-a-second-name",
+        "a run of Airflow's does not call its query by a second name",
+        _LEDGER,
+        "        _check_one_name(connection, batch, run)\n",
+        "",
+        (f"{_LEDGER_TESTS}test_a_run_of_airflows_has_one_name_for_its_query",),
     ),
     Mutation(
         "newest-run-begins",

@@ -17,7 +17,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
 from airflow_kafka_eos.plugin import views
-from airflow_kafka_eos.plugin.dags import Access, load_named_by
+from airflow_kafka_eos.plugin.dags import Access, dags_of, load_named_by
 from airflow_kafka_eos.plugin.reads import visible
 from airflow_kafka_eos.plugin.views import ActionName, Standing
 from airflow_kafka_eos.protocol.hanging import HangingTransaction, Whose
@@ -224,3 +224,25 @@ def test_the_page_offers_each_state_of_a_load_to_look_for() -> None:
     script = (Path(views.__file__).parent / "static" / "loads.js").read_text()
     (states,) = re.findall(r"const STATES = \[(.*?)\];", script, re.DOTALL)
     assert json.loads(f"[{states.strip().rstrip(',')}]") == [state.value for state in LoadState]
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "told"),
+    [
+        ("up_for_retry", None, "The retry of run aborts this attempt, and opens a new one."),
+        ("failed", None, "Cleanup of the run aborts it."),
+        ("up_for_retry", Verdict.COMMIT, "the next run of its query does so, or maintenance."),
+    ],
+)
+def test_a_batch_is_of_the_run_that_has_started_its_driver(state: str, verdict: Verdict | None, told: str) -> None:
+    """Also of a driver that nobody has started: it names no run."""
+    of_run = replace(attempt(verdict=verdict), owner="dag/run#group=orders", submitted_by="stream host blockmgr-1")
+    assert (of_run.responsible, dags_of(of_run)) == ("dag/run#group=orders", {"dag"})
+    seen = views.RunSeen("dag", "run", has_dag=True, state="running", tries=(views.Try("orders.run", state, 1, 3),))
+    shown = views.load(row(LoadState.PREPARING), of_run, runs={of_run.responsible: seen})
+    if verdict is Verdict.COMMIT:
+        shown = views.load(row(LoadState.COMMITTING), of_run, runs={of_run.responsible: seen})
+    assert (shown["dag_id"], shown["run_id"]) == ("dag", "run")
+    assert told in shown["outlook"]
+    by_itself = replace(of_run, owner="stream host blockmgr-1")
+    assert (by_itself.responsible, dags_of(by_itself)) == ("stream host blockmgr-1", {None})

@@ -136,7 +136,7 @@ def test_values_are_made_of_the_columns_and_arranged_for_one_transaction(
 def test_the_server_of_accumulators_is_not_waited_for_but_where_it_has_a_file() -> None:
     from pyspark.accumulators import _start_update_server
 
-    from airflow_kafka_eos.spark.application import _leave_server
+    from airflow_kafka_eos.spark.application import leave_server
 
     if len(inspect.signature(_start_update_server).parameters) < 3:
         pytest.skip("this PySpark knows no Unix sockets")
@@ -144,7 +144,7 @@ def test_the_server_of_accumulators_is_not_waited_for_but_where_it_has_a_file() 
         servers = (_start_update_server("", False), _start_update_server("", True, os.path.join(folder, "s")))
         contexts: list[Any] = [SimpleNamespace(_accumulatorServer=server) for server in servers]
         for context in contexts:
-            _leave_server(context)
+            leave_server(context)
         assert [context._accumulatorServer for context in contexts] == [None, servers[1]]
         for server in servers:
             server.shutdown()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_eos.errors import InvalidNameError
+from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError
 from airflow_kafka_eos.micro_batch import MicroBatch
 from airflow_kafka_eos.naming import check_length
 from airflow_kafka_eos.streams.options import StreamOptions
@@ -39,3 +39,11 @@ def test_a_name_has_room_for_every_batch_to_come() -> None:
 def test_one_that_is_too_long_says_so() -> None:
     with pytest.raises(InvalidNameError, match="characters long"):
         StreamOptions.parse({"queryName": "n" * 200, "checkpointLocation": "/c", "topic": "t"})
+
+
+def test_a_writer_without_two_phase_commit_is_refused_where_that_is_required() -> None:
+    """Before a batch is begun."""
+    given = {"queryName": "n", "checkpointLocation": "/c", "topic": "t", "writer": "confluent"}
+    StreamOptions.parse(given)
+    with pytest.raises(ConfigurationError, match="has no way to"):
+        StreamOptions.parse(given | {"transaction.two.phase.commit": "required"})

@@ -17,12 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
-from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark import versions
+from airflow_kafka_eos.streams import application, foreach
 from airflow_kafka_eos.streams.foreach import exactly_once
+from airflow_kafka_eos.streams.options import OPENED_BY
 from airflow_kafka_eos.streams.source import KafkaEosStreams
+from airflow_kafka_eos.streams.spec import StreamSpec
 from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
 from tests.spark.conftest import spark_environment
@@ -286,6 +290,41 @@ def test_foreach_batch(query: Query) -> None:
     query.run(each=each)
     assert seen == [0, 1, 1, 2]
     assert query.is_all(3)
+
+
+def test_a_run_of_airflows_on_spark_3_5_is_foreach_batch(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the packaged application starts where Spark has no Python data sources."""
+    monkeypatch.setattr(versions, "is_at_least", lambda needed: needed < versions.PYTHON_SOURCES)
+    made: list[exactly_once] = []
+
+    def begun(**given: str) -> exactly_once:
+        made.append(exactly_once(**given))
+        return made[-1]
+
+    monkeypatch.setattr(foreach, "exactly_once", begun)
+    options = query.options | {"queryName": query.name, OPENED_BY: "dag/run#group=load"}
+    files = {"folder": str(query.folder / "source")}
+
+    def run() -> None:
+        rows = query.spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(files["folder"])
+        started = application.start(rows, StreamSpec("jobs/any.py", options), query.spark)
+        try:
+            started.awaitTermination()
+        finally:
+            started.stop()
+
+    run()
+    assert query.is_all(2)
+    query.forget(1)
+    query.file(2)
+    run()
+    assert query.is_all(3)
+    assert len(made) == 2
+    with Ledger.open(query.ledger_url) as ledger:
+        row = ledger.stream(NAMESPACE, query.name)
+        assert row is not None and row.decided == 2
+        load = LoadIdentity(NAMESPACE, query.name, f"{row.query_id}-2")
+        assert [one.responsible for one in ledger.attempts(load)] == ["dag/run#group=load"]
 
 
 def test_foreach_batch_takes_one_frame_under_a_name(query: Query) -> None:

@@ -5,6 +5,7 @@ Rule: loaded-is-visible.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -77,7 +78,12 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         case _:
             assert_never(known.state)
     check_cluster(session, [row], closed_too=True)
-    needed = {tp: last + 1 for tp, last in session.ledger.summary(load, row.number).last_offsets.items()}
+    return behind(session, session.ledger.summary(load, row.number).last_offsets)
+
+
+def behind(session: Session, last_offsets: Mapping[TopicPartition, int]) -> list[Lag]:
+    """Partitions whose last stable offset has not passed the record at that offset."""
+    needed = {tp: last + 1 for tp, last in last_offsets.items()}
     if not needed:
         return []
     stable = session.partitions.last_stable_offsets(sorted(needed))
