@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -158,19 +159,23 @@ def test_a_task_that_times_out_ends_its_driver_before_what_that_has_open(
     )  # fmt: skip
     ti = SimpleNamespace(**vars(CONTEXT["ti"]), try_number=1)
 
-    def drivers() -> list[psutil.Process]:
-        found = psutil.Process().children(recursive=True)
-        return [p for p in found if p.is_running() and any("streams/application.py" in word for word in p.cmdline())]
+    def drivers() -> list[str]:
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it may end meanwhile
+                if any("streams/application.py" in word for word in process.cmdline()):
+                    found.append(process.name())
+        return found
 
     def late(*given: Any) -> None:
         assert drivers()
         raise AirflowTaskTimeout("late")
 
-    swept: list[list[psutil.Process]] = []
+    swept: list[list[str]] = []
     real = RunStreamOperator._end_what_is_open
 
     def end_what_is_open(self: RunStreamOperator, *given: Any) -> None:
-        swept.append([p for p in drivers() if "java" in p.name()])
+        swept.append([name for name in drivers() if "java" in name])
         real(self, *given)
 
     monkeypatch.setattr(RunStreamOperator, "_end_what_is_open", end_what_is_open)

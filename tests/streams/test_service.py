@@ -148,6 +148,8 @@ def unit_of(place: Place, data: Path) -> str:
     program, ledger, kafka = (place.folder / name for name in ("orders_stream.py", "ledger", "kafka.json"))
     ledger.write_text(place.ledger_url + "\n", encoding="utf-8")
     kafka.write_text(f'{{"bootstrap.servers": "{place.kafka.bootstrap_servers}"}}\n', encoding="utf-8")
+    for secret in (ledger, kafka):
+        secret.chmod(0o600)
     written = {
         "/data/orders": str(data), "/checkpoints/orders": str(place.checkpoint),
         '"topic", "orders"': f'"topic", "{place.topic}"',
@@ -177,10 +179,7 @@ def test_each_line_is_there_once_however_often_the_driver_dies(place: Place) -> 
                 wait_until(lambda n=killed: len(service.starts) > n, "the service's next start", 60)  # type: ignore[misc]
                 values = place.values()
                 assert len(set(values)) == len(values), killed
-        try:
-            wait_until(lambda: len(place.values()) >= len(source.right()), "the last rows", 240)
-        except AssertionError as e:
-            raise AssertionError(log.read_text(encoding="utf-8", errors="replace")[-5000:]) from e
+        wait_until(lambda: len(place.values()) >= len(source.right()), f"the last rows ({log})", 240)
         values = place.values()
         assert values == source.right()
         on_time = alert(place)
