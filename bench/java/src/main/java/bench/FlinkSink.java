@@ -1,6 +1,8 @@
 package bench;
 
+import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.flink.api.common.RuntimeExecutionMode;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.serialization.SerializationSchema;
@@ -20,7 +22,8 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 /**
  * Flink's KafkaSink, EXACTLY_ONCE, on a MiniCluster that is there before the clock starts. The source counts; the
  * serializers take the record of that number out of memory, in the same task, so nothing is copied on the way.
- * Runtime mode BATCH: a load has an end, and is committed there without waiting for a checkpoint's turn.
+ * Runtime mode BATCH: a load has an end, and is committed there without waiting for a checkpoint's turn. With a "rate" it
+ * is a stream of so many records a second, whose values begin with the milliseconds at which they were made.
  */
 final class FlinkSink {
     private static final int PARALLELISM = 2;
@@ -53,7 +56,13 @@ final class FlinkSink {
         settings.set(RestartStrategyOptions.RESTART_STRATEGY, "none");
         StreamExecutionEnvironment job = StreamExecutionEnvironment.getExecutionEnvironment(settings);
         job.setParallelism(PARALLELISM);
-        job.setRuntimeMode(RuntimeExecutionMode.BATCH);
+        boolean isStream = given.containsKey("rate");
+        job.setRuntimeMode(isStream ? RuntimeExecutionMode.STREAMING : RuntimeExecutionMode.BATCH);
+        if (isStream) {
+            job.enableCheckpointing(Long.parseLong(given.get("checkpoint.ms")));
+        }
+        long rate = isStream ? Long.parseLong(given.get("rate")) : 0;
+        long count = isStream ? rate * Long.parseLong(given.get("seconds")) : loaded.count();
         job.getConfig().enableObjectReuse();
         KafkaSink<Long> sink = KafkaSink.<Long>builder()
                 .setBootstrapServers(given.get("kafka.bootstrap.servers"))
@@ -63,11 +72,11 @@ final class FlinkSink {
                 .setTransactionalIdPrefix(given.get("id"))
                 .setRecordSerializer(KafkaRecordSerializationSchema.builder()
                         .setTopic(given.get("topic"))
-                        .setKeySerializationSchema(new Key())
-                        .setValueSerializationSchema(new Value())
+                        .setKeySerializationSchema(isStream ? new Number() : new Key())
+                        .setValueSerializationSchema(isStream ? new Paced(rate / PARALLELISM) : new Value())
                         .build())
                 .build();
-        job.fromSource(new NumberSequenceSource(0, loaded.count() - 1), WatermarkStrategy.noWatermarks(), "numbers")
+        job.fromSource(new NumberSequenceSource(0, count - 1), WatermarkStrategy.noWatermarks(), "numbers")
                 .sinkTo(sink);
         cluster.executeJobBlocking(job.getStreamGraph().getJobGraph());
     }
@@ -84,6 +93,35 @@ final class FlinkSink {
         @Override
         public byte[] serialize(Long number) {
             return records.value(number.intValue());
+        }
+    }
+
+    private static final class Number implements SerializationSchema<Long> {
+        @Override
+        public byte[] serialize(Long number) {
+            return number.toString().getBytes(StandardCharsets.UTF_8);
+        }
+    }
+
+    /** Made when its turn has come, of so many in a second. */
+    private static final class Paced implements SerializationSchema<Long> {
+        private static final String PAD = " " + "x".repeat(90);
+        private final long rate;
+        private transient long begun;
+        private transient long made;
+
+        Paced(long rate) {
+            this.rate = rate;
+        }
+
+        @Override
+        public byte[] serialize(Long number) {
+            begun = begun == 0 ? System.nanoTime() : begun;
+            long early = begun + made++ * 1_000_000_000L / rate - System.nanoTime();
+            if (early > 0) {
+                LockSupport.parkNanos(early);
+            }
+            return (System.currentTimeMillis() + PAD).getBytes(StandardCharsets.UTF_8);
         }
     }
 }
