@@ -6,7 +6,9 @@ PostgreSQL and MySQL: READ COMMITTED and SELECT … FOR UPDATE of the load's row
 is overridden: a decision that a crash can take back is no decision.
 
 No connection pool: an operation is rare and short, hundreds of waiting tasks hold no idle connection, a fork
-inherits none, and a connection that died in between cannot be met.
+inherits none, and a connection that died in between cannot be met. But for a streaming query's driver, which makes
+twenty operations for each batch: it keeps connections to a server, for a minute at most. Never to an SQLite file: it
+would go on in the one that was put away, where another one was put in its place.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ CONNECT_TIMEOUT = 10
 #: how often an operation is tried before LedgerUnavailableError; the longest pause between tries in seconds
 TRIES = 4
 LONGEST_PAUSE = 1.0
+#: seconds that a kept connection is used: what stands between drops idle ones without a word, and a server that is
+#: a standby by now is left
+KEPT = 60
 #: Which of this package's extras brings the driver that a connection of that type asks for.
 _EXTRAS = {
     "postgresql": " (`pip install 'airflow-kafka-eos[postgres]'` brings psycopg2)",
@@ -68,12 +73,15 @@ _NOW = {
 
 
 class Database:
-    """A database by its URL; :meth:`write` and :meth:`read` run a function in one transaction each."""
+    """A database by its URL; :meth:`write` and :meth:`read` run a function in one transaction each.
 
-    def __init__(self, url: str) -> None:
+    :param keeps_connections: to a server, instead of a new one for each transaction.
+    """
+
+    def __init__(self, url: str, *, keeps_connections: bool = False) -> None:
         self.url = parse(url)
         self.shown = redacted(url)
-        self.engine = _make_engine(self.url)
+        self.engine = _make_engine(self.url, keeps_connections)
         sqlite = self.url.get_backend_name() == "sqlite"
         self._file = Path(self.url.database or "") if sqlite else None
 
@@ -128,6 +136,8 @@ class Database:
                 wall = _wall(e)
                 if refused or wall or not is_passing(e):
                     break
+                # a kept connection is to a server that stops, or has become a standby
+                self.engine.dispose()
         # outside of the except block: the driver's own exception must not hang on ours, it may quote the URL
         if refused:
             raise ConfigurationError(
@@ -198,10 +208,11 @@ def _wall(error: DBAPIError) -> str:
     return "full" if low == 13 or code == "53100" else "read-only" if low == 8 else ""
 
 
-def _make_engine(url: URL) -> Engine:
+def _make_engine(url: URL, keeps_connections: bool) -> Engine:
     backend = url.get_backend_name()
     arguments: dict[str, Any] = {}
-    options: dict[str, Any] = {}
+    keeps = keeps_connections and backend != "sqlite"
+    options: dict[str, Any] = {"pool_recycle": KEPT} if keeps else {"poolclass": NullPool}
     if backend == "sqlite":
         arguments["timeout"] = LOCK_TIMEOUT
     else:
@@ -211,9 +222,7 @@ def _make_engine(url: URL) -> Engine:
     arguments = {k: v for k, v in arguments.items() if k not in url.query}
     missing = ""
     try:
-        engine = create_engine(
-            url, poolclass=NullPool, hide_parameters=True, connect_args=arguments, **options
-        )
+        engine = create_engine(url, hide_parameters=True, connect_args=arguments, **options)
     except ImportError as e:
         missing = e.name or "the database driver"
     except ArgumentError:

@@ -80,14 +80,15 @@ class Ledger:
         self.ledger_id = ledger_id
 
     @classmethod
-    def open(cls, url: str, *, upgrade: bool | None = None) -> Self:
+    def open(cls, url: str, *, upgrade: bool | None = None, keeps_connections: bool = False) -> Self:
         """Open the ledger at an SQLAlchemy URL (SQLite file, PostgreSQL, MySQL).
 
         :param upgrade: create or upgrade it. None: the embedded SQLite default only.
+        :param keeps_connections: see :class:`.database.Database`.
         :raises LedgerUnavailableError: unreachable, or not upgraded yet.
         :raises ConfigurationError: a bad URL, a missing driver, or a ledger of a newer version.
         """
-        database = Database(url)
+        database = Database(url, keeps_connections=keeps_connections)
         if (url == default_url() if upgrade is None else upgrade) and not is_current(database):
             from airflow_kafka_eos.ledger import migrate  # Alembic; nearly always the ledger is up to date
 

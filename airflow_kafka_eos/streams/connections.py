@@ -11,9 +11,11 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.protocol.session import Session, connect
@@ -23,6 +25,7 @@ from airflow_kafka_eos.streams.options import StreamOptions
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 _MARK = "blockmgr-"
 
+_open_ledger = partial(Ledger.open, keeps_connections=True)
 _open: dict[tuple[object, ...], tuple[Session, ExitStack]] = {}
 
 
@@ -53,7 +56,8 @@ def session(settings: KafkaSettings, namespace: str) -> Iterator[Session]:
         _open.pop(key)[1].close()
     if key not in _open:
         stack = ExitStack()
-        _open[key] = stack.enter_context(connect(settings, url, namespace)), stack
+        opening = connect(settings, url, namespace, open_ledger=_open_ledger)
+        _open[key] = stack.enter_context(opening), stack
     made, stack = _open[key]
     try:
         yield made

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,45 @@ def test_a_connection_that_breaks_is_made_again(ledger: Ledger, url: str) -> Non
     assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=dual_write).verdict is Verdict.COMMIT
     assert len(calls) == 2
     assert len(sql(url, "SELECT attempt_id FROM kafka_eos_decisions")) == 1
+
+
+def test_connections_are_kept_where_that_is_asked_and_only_to_a_server(url: str, tmp_path: Path) -> None:
+    if url.startswith("sqlite"):
+        path = tmp_path / "kept.db"
+        with Ledger.open(f"sqlite:///{path}", upgrade=True, keeps_connections=True) as kept:
+            kept.begin(LOAD, owner="x")
+            Ledger.open(f"sqlite:///{tmp_path}/other.db", upgrade=True).close()
+            for old in tmp_path.glob("kept.db-*"):
+                old.unlink()
+            (tmp_path / "other.db").replace(path)
+            assert kept.attempts(LOAD) == []
+        return
+    who = _BREAK[parse(url).get_backend_name()][0]
+
+    def pids(opened: Ledger) -> set[int]:
+        return {opened.database.read(lambda c: c.execute(text(who)).scalar_one()) for _ in range(3)}
+
+    with Ledger.open(url) as each, Ledger.open(url, keeps_connections=True) as kept:
+        assert (len(pids(each)), len(pids(kept))) == (3, 1)
+
+
+def test_a_kept_connection_that_breaks_between_two_operations_is_made_again(url: str) -> None:
+    if url.startswith("sqlite"):
+        return
+    who, end = _BREAK[parse(url).get_backend_name()]
+    with Ledger.open(url, keeps_connections=True) as kept:
+        pid = kept.database.read(lambda c: c.execute(text(who)).scalar_one())
+        sql(url, end, pid=pid)
+        assert kept.begin(LOAD, owner="x").number == 1
+
+
+def test_a_kept_connection_that_only_reads_is_left(url: str) -> None:
+    """The server behind it has become a standby, and the name leads to its successor."""
+    if not url.startswith("postgresql"):
+        return
+    with Ledger.open(url, keeps_connections=True) as kept:
+        kept.database.read(lambda c: c.execute(text("SET default_transaction_read_only = on")))
+        assert kept.begin(LOAD, owner="x").number == 1
 
 
 def test_an_sqlite_write_transaction_locks_before_it_reads(url: str) -> None:
