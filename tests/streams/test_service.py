@@ -14,12 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from airflow_kafka_eos.sandbox.jars import cache_root
+from bench.jvm import spark_sink
 from tests.kafka.open_transactions import wait_until
 from tests.spark.conftest import REPOSITORY, spark_environment
 from tests.streams.conftest import Place, open_ids
@@ -91,27 +95,38 @@ class Service:
 
 
 class Source:
-    """Files with lines, put there one after the other."""
+    """Lines ``<batch>/<number>``, put where the query reads them, some each second."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    #: the page's, which others put their own in the place of
+    read = 'spark.readStream.text("/data/orders")'
+    jars: Sequence[Path] = ()
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.folder = place.folder / "data"
+        self.folder.mkdir()
+        self.added = 0
         self._is_over = threading.Event()
-        self.files = 0
 
-    def add(self) -> None:
-        made = self._folder / f".{self.files}.txt"
-        made.write_text("".join(f"{self.files}/{n}\n" for n in range(LINES)), encoding="utf-8")
-        made.rename(self._folder / f"{self.files}.txt")
-        self.files += 1
+    def reads(self) -> str:
+        """What the query reads, as the program has it."""
+        return self.read.replace("/data/orders", str(self.folder))
 
-    def right(self) -> list[str]:
-        return sorted(f"{file}/{n}" for file in range(self.files) for n in range(LINES))
+    def put(self, lines: list[str]) -> None:
+        made = self.folder / f".{self.added}.txt"
+        made.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        made.rename(self.folder / f"{self.added}.txt")
+
+    def right(self) -> list[str] | None:
+        """All lines so far, sorted; None: the source does not end."""
+        return sorted(f"{batch}/{n}" for batch in range(self.added) for n in range(LINES))
 
     @contextmanager
     def flowing(self) -> Iterator[None]:
         def flow() -> None:
             while not self._is_over.wait(1):
-                self.add()
+                self.put([f"{self.added}/{n}" for n in range(LINES)])
+                self.added += 1
 
         flows = threading.Thread(target=flow)
         flows.start()
@@ -120,6 +135,46 @@ class Source:
         finally:
             self._is_over.set()
             flows.join(60)
+
+
+class KafkaSource(Source):
+    """A topic that others write, at least once; idempotent here, so that what it has is known."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._topic = f"{place.topic}-in"
+        place.kafka.create_topic(self._topic, partitions=2)
+        self._producer = Producer({"bootstrap.servers": place.kafka.bootstrap_servers, "enable.idempotence": True})
+        folder = cache_root() / "bench"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.jars = sorted(spark_sink(folder, version("pyspark")).glob("*.jar"))
+
+    def reads(self) -> str:
+        servers = self.place.kafka.bootstrap_servers
+        return (
+            f'spark.readStream.format("kafka").option("kafka.bootstrap.servers", "{servers}")'
+            f'.option("subscribe", "{self._topic}").option("startingOffsets", "earliest").load()'
+            '.selectExpr("cast(value AS STRING) AS value")'
+        )
+
+    def put(self, lines: list[str]) -> None:
+        for line in lines:
+            self._producer.produce(self._topic, line.encode())
+        assert self._producer.flush(60) == 0
+
+
+class RateSource(Source):
+    """Numbers by the clock, from 0: a gap or a second one shows."""
+
+    def reads(self) -> str:
+        rate = f'spark.readStream.format("rate").option("rowsPerSecond", {LINES}).load()'
+        return rate + '.selectExpr("cast(value AS STRING) AS value")'
+
+    def put(self, lines: list[str]) -> None:
+        pass
+
+    def right(self) -> None:
+        return None
 
 
 def alert(place: Place, *changed: str) -> subprocess.CompletedProcess[str]:
@@ -143,7 +198,7 @@ def filled(text: str, here: dict[str, str]) -> str:
     return text
 
 
-def unit_of(place: Place, data: Path) -> str:
+def unit_of(place: Place, source: Source) -> str:
     """The page's unit; its program and its files are made."""
     program, ledger, kafka = (place.folder / name for name in ("orders_stream.py", "ledger", "kafka.json"))
     ledger.write_text(place.ledger_url + "\n", encoding="utf-8")
@@ -151,42 +206,50 @@ def unit_of(place: Place, data: Path) -> str:
     for secret in (ledger, kafka):
         secret.chmod(0o600)
     written = {
-        "/data/orders": str(data), "/checkpoints/orders": str(place.checkpoint),
+        Source.read: source.reads(), "/checkpoints/orders": str(place.checkpoint),
         '"topic", "orders"': f'"topic", "{place.topic}"',
     }  # fmt: skip
     program.write_text(filled(block("python"), written), encoding="utf-8")
+    jars = f"--jars {','.join(map(str, source.jars))} " if source.jars else ""
     here = {
-        "/opt/spark/bin": str(BIN), "spark://spark:7077": "local[2]", "/opt/jobs/orders_stream.py": str(program),
+        "/opt/spark/bin": str(BIN), "spark://spark:7077": "local[2]",
+        "/opt/jobs/orders_stream.py": f"{jars}{program}",
         "/etc/orders/ledger": str(ledger), "/etc/orders/kafka.json": str(kafka),
     }  # fmt: skip
     return filled(block("ini"), here)
 
 
-def test_each_line_is_there_once_however_often_the_driver_dies(place: Place) -> None:
-    data = place.folder / "data"
-    data.mkdir()
-    source, log = Source(data), place.folder / "log"
-    service = Service(unit_of(place, data), log)
-    source.add()
+@pytest.mark.parametrize("kind", [Source, KafkaSource, RateSource], ids=["files", "kafka", "rate"])
+def test_each_line_is_there_once_however_often_the_driver_dies(place: Place, kind: type[Source]) -> None:
+    source, log = kind(place), place.folder / "log"
+    service = Service(unit_of(place, source), log)
     with service.kept():
         with source.flowing():
             for killed in range(1, KILLS + 1):
                 # a driver that has done something, so that each death finds work
                 seen = len(place.values())
-                wait_until(lambda before=seen: len(place.values()) > before, "rows of this driver", 240)  # type: ignore[misc]
+                wait_until(lambda before=seen: len(place.values()) > before, f"rows ({log})", 240)  # type: ignore[misc]
                 time.sleep(max(0.0, service.starts[-1] + LIFE_S - time.monotonic()))
                 service.kill()
                 wait_until(lambda n=killed: len(service.starts) > n, "the service's next start", 60)  # type: ignore[misc]
                 values = place.values()
                 assert len(set(values)) == len(values), killed
-        wait_until(lambda: len(place.values()) >= len(source.right()), f"the last rows ({log})", 240)
-        values = place.values()
-        assert values == source.right()
+            seen = len(values)
+            wait_until(lambda: len(place.values()) > seen, f"rows behind the last death ({log})", 240)
+        right = source.right()
+        if right is not None:
+            wait_until(lambda: len(place.values()) >= len(right), f"the last rows ({log})", 240)
+            assert place.values() == right
+            with place.session() as session:
+                wait_until(lambda: open_ids(session) == [], "the end of what was open", 60)
         on_time = alert(place)
         assert (on_time.returncode, on_time.stdout.strip()) == (0, "no streaming query is late"), on_time.stderr
         late = alert(place, "15m", "1ms")
         assert (late.returncode, NAME in late.stdout) == (1, True), late.stderr
         assert alert(place, NAME, "order").returncode == 2
-    with place.session() as session:
-        wait_until(lambda: open_ids(session) == [], "the end of what was open", 60)
-    assert place.values() == values
+    values = place.values()
+    if right is None:
+        assert sorted(map(int, values)) == list(range(len(values)))
+    else:
+        assert values == right
+    print(f"{len(values):,} rows, each once, {len(service.starts)} drivers, {KILLS} of which were killed at work")
