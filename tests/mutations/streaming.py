@@ -404,7 +404,7 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "batch-by-its-key-alone",
         "an author's load whose key looks like a batch's is none",
         "airflow_kafka_eos/micro_batch.py",
-        "batch_of(load) is not None and (submitted_by or \"\").startswith(_OWNER)",
+        "batch_of(load) is not None and is_driver(submitted_by)",
         "batch_of(load) is not None",
         (f"{_TESTS}test_a_load_whose_key_looks_like_a_batchs_is_its_authors",),
     ),
