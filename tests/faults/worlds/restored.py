@@ -21,7 +21,7 @@ from airflow_kafka_eos.micro_batch import batch_of
 from airflow_kafka_eos.protocol.session import Session
 from tests.faults.observing import ends_of, read_librdkafka
 from tests.faults.worlds.checkpoints import Query
-from tests.faults.worlds.drivers import UP_S
+from tests.faults.worlds.drivers import STEP_S, UP_S
 from tests.faults.worlds.forked_engine import command
 from tests.faults.worlds.stream_judge import BEAT, Beat, standing
 from tests.faults.worlds.stream_plan import Kind, Strike
@@ -78,7 +78,7 @@ class LedgerRestored:
         self._number += 1
         if not strike.then:
             time.sleep(strike.seconds)
-        elif not world.comes_by(f"then-{self._number}", strike.then, 1, Kind.DRIVER_KILL):
+        elif not world.comes_by(f"then-{self._number}", strike.then, 1, Kind.DRIVER_KILL, STEP_S):
             world.timeline.log("it dies at a moment", meant=strike.then)
         if world.supervisor.current is not None:
             world.supervisor.current.kill()

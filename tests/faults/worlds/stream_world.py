@@ -283,7 +283,8 @@ class StreamWorld:
             if not self.supervisor.wait_up(UP_S):
                 return False
             with self.supervisor.held():
-                return self.comes_by(str(number), strike.step, strike.nth, Kind.DRIVER_KILL) and self._act(strike)
+                comes = self.comes_by(str(number), strike.step, strike.nth, Kind.DRIVER_KILL, STEP_S)
+                return comes and self._act(strike)
         if not self.comes_by(str(number), strike.step, strike.nth, strike.kind):
             return False
         if strike.kind in (Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.WORKER_KILL):
@@ -296,10 +297,11 @@ class StreamWorld:
             # who waits at the step is as good as dead
             self.downs.append((at, time.monotonic()))
 
-    def comes_by(self, name: str, step: str, nth: int, kind: Kind) -> bool:
+    def comes_by(self, name: str, step: str, nth: int, kind: Kind, up_s: float = UP_S) -> bool:
         """Whether a process comes by at the step, where it is struck, or waits for what strikes it from outside.
 
         :param name: of the strike, in the names of its files.
+        :param up_s: so long a driver may need to be up; little where none is started any more.
         """
         armed, taken = self.folder / "armed.json", self.folder / f"taken-{name}"
         armed.with_suffix(".new").write_text(json.dumps({"number": name, "step": step, "nth": nth, "kind": kind.value}))
@@ -309,7 +311,7 @@ class StreamWorld:
         while not taken.exists():
             if until is None and self.supervisor.is_up:
                 until = time.monotonic() + STEP_S
-            if time.monotonic() > (until or begun + UP_S):
+            if time.monotonic() > (until or begun + up_s):
                 break
             time.sleep(0.01)
         armed.unlink()
