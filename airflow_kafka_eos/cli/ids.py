@@ -60,7 +60,8 @@ def _report(arguments: argparse.Namespace) -> int:
         "bytes": report.bytes,
         "names": names,
     }
-    if show(arguments, shown, names, nothing="no ids"):
+    told = [row | {"slots_in_doubt": ", ".join(map(str, row["slots_in_doubt"]))} for row in names]
+    if show(arguments, shown, told, nothing="no ids"):
         kept = "unknown" if report.expiration_ms is None else f"{report.expiration_ms / 86_400_000:g} days"
         cost = f"about {report.bytes / 1024:.0f} KiB of brokers' memory"
         print(f"\n{report.ids} ids, {cost}; an unused id is kept for: {kept}")

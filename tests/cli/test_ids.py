@@ -30,7 +30,7 @@ def test_the_report_counts_by_load_name(pooled: PooledWorld, command: Command, a
     assert (answer.code, report["ids"], report["expiration_ms"]) == (0, 2, 604_800_000)
     assert {k: v for k, v in row.items() if k not in ("oldest_s", "bytes")} == {
         "name": pooled.load.name, "ids": 2, "pooled": 2, "incrementing": 0,
-        "slots": 1, "leased": 0, "quarantined": 0, "in_doubt": 0, "expired": 0,
+        "slots": 1, "leased": 0, "quarantined": 0, "in_doubt": 0, "slots_in_doubt": [], "expired": 0,
     }  # fmt: skip
     shown = command("ids", "report", *at).out
     assert pooled.load.name in shown and "2 ids, about 1 KiB" in shown and "7 days" in shown
@@ -45,6 +45,8 @@ def test_a_slot_in_doubt_is_settled_by_a_person_only(
     pooled.load_all(["a"])
     pooled.session.ledger.put_slot_in_doubt("airflow", name, 0, "committed as 7:8")
     assert command("ids", "report", *at).code == 1
+    (row,) = json.loads(command("ids", "report", "--output", "json", *at).out)["names"]
+    assert row["slots_in_doubt"] == [0], "the argument of the next command"
     answer = command("ids", "settle", name, "0")
     assert (answer.code, "committed as 7:8" in answer.err) == (2, True)
     assert pooled.slot().doubt is not None

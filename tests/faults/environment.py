@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
+from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -23,6 +26,7 @@ from tests.postgresql import PostgreSQL, postgresql_server
 
 #: of one broker; three of them share a machine with all else
 HEAP = "384m"
+CONNECTED_S = 30.0
 #: retention and cleaner come all the while, where a topic lets them take something
 _ROUNDS = {
     "log.initial.task.delay.ms": "3000",
@@ -126,9 +130,51 @@ class Database:
         assert self.server is not None
         return self.url.replace(f"host={self.server.directory}", f"host={directory}")
 
+    def save(self) -> None:
+        """As a backup does; nobody of ours is connected. There is one at a time."""
+        if self.server is None:
+            _copy(self._file, f"{self._file}.saved")
+            return
+        self._drop(f"{self._name}_saved")
+        self._clone(str(self._name), f"{self._name}_saved")
+
+    def put_back(self) -> None:
+        """As it was when it was saved."""
+        if self.server is None:
+            _copy(f"{self._file}.saved", self._file)
+            return
+        self._drop(str(self._name))
+        self._clone(f"{self._name}_saved", str(self._name))
+
     def drop(self) -> None:
         if self.server is not None:
-            self.server.run(f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
+            for name in (str(self._name), f"{self._name}_saved"):
+                self._drop(name)
+
+    @property
+    def _file(self) -> str:
+        return self.url.removeprefix("sqlite:///")
+
+    def _drop(self, name: str) -> None:
+        assert self.server is not None
+        self.server.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _clone(self, name: str, new: str) -> None:
+        """Who has been killed may be connected for a moment yet."""
+        assert self.server is not None
+        until = time.monotonic() + CONNECTED_S
+        while True:
+            try:
+                return self.server.run(f"CREATE DATABASE {new} TEMPLATE {name}")
+            except OperationalError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+
+
+def _copy(file: str, to: str) -> None:
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
 
 
 @contextmanager

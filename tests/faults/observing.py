@@ -152,13 +152,21 @@ def at_rest(
             time.sleep(_PAUSE_S)
 
 
-def read_librdkafka(servers: str, ends: Mapping[tuple[str, int], int]) -> tuple[Record, ...]:
-    """All that a read_committed reader sees below these offsets, partition by partition in the order that they come."""
+def ends_of(servers: str, topics: Mapping[str, int], level: str = "read_committed") -> dict[tuple[str, int], int]:
+    """Where a reader of this isolation level ends now."""
+    with closing(_admin(servers)) as admin:
+        return _offsets(admin, topics, level)
+
+
+def read_librdkafka(
+    servers: str, ends: Mapping[tuple[str, int], int], level: str = "read_committed"
+) -> tuple[Record, ...]:
+    """All that a reader sees below these offsets, partition by partition in the order that they come."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
             "group.id": str(uuid.uuid4()),
-            "isolation.level": "read_committed",
+            "isolation.level": level,
             "enable.partition.eof": True,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -224,18 +232,18 @@ def _admin(servers: str) -> KafkaAdminClient:
 
 
 def _look(admin: KafkaAdminClient, topics: Mapping[str, int]) -> Brokers:
-    asked = {PythonTopicPartition(t, p): OffsetSpec.LATEST for t, count in topics.items() for p in range(count)}
-
-    def offsets(level: str) -> dict[tuple[str, int], int]:
-        answer = _answer(lambda: admin.list_partition_offsets(asked, isolation_level=level))
-        return {(tp.topic, tp.partition): found.offset for tp, found in answer.items()}
-
     # runs share a cluster: what is open in no topic of this one is of other runs, which are not at their end
     found = tuple(one for one in _open(admin) if any(topic in topics for topic, _ in one.topic_partitions))
     # the end first: what is stable is never ahead of an end that was asked for later
-    end, stable = offsets("read_uncommitted"), offsets("read_committed")
+    end, stable = (_offsets(admin, topics, level) for level in ("read_uncommitted", "read_committed"))
     short = {tp: (stable[tp], end[tp]) for tp in end if stable[tp] < end[tp]}
     return Brokers(found, stable, short)
+
+
+def _offsets(admin: KafkaAdminClient, topics: Mapping[str, int], level: str) -> dict[tuple[str, int], int]:
+    asked = {PythonTopicPartition(t, p): OffsetSpec.LATEST for t, count in topics.items() for p in range(count)}
+    answer = _answer(lambda: admin.list_partition_offsets(asked, isolation_level=level))
+    return {(tp.topic, tp.partition): found.offset for tp, found in answer.items()}
 
 
 def _open(admin: KafkaAdminClient) -> tuple[OpenTransaction, ...]:

@@ -55,6 +55,7 @@ def test_a_report_tells_names_apart_and_counts_what_is_there() -> None:
     orders, payments = report.names
     assert orders.load_name == "orders"
     assert (orders.slots, orders.leased, orders.quarantined, orders.in_doubt) == (4, 1, 1, 1)
+    assert orders.slots_in_doubt == (3,), "which one is to be settled"
     assert (orders.pooled, orders.incrementing, orders.ids) == (2, 1, 3)
     assert (orders.oldest_s, orders.expired) == (8 * 86_400, 1)
     assert orders.bytes == 3 * BYTES_PER_ID + sum(len(str(i)) for i in ids[:3])

@@ -49,10 +49,10 @@ class NameIds:
     """The ids of one load name.
 
     ``slots``, and of them ``leased``, ``quarantined`` (not to be leased yet, or retired) and ``in_doubt``, as the
-    ledger has them; ``pooled`` and ``incrementing``: ids that coordinators know. ``oldest_s``: seconds since the
-    ledger last handed out the one that was not used for longest; None when it knows of none. ``expired``: how many
-    were not handed out for longer than the brokers keep an unused id. ``bytes``: an estimate of what they cost in
-    coordinators' memory.
+    ledger has them; ``slots_in_doubt``: which these are; ``pooled`` and ``incrementing``: ids that coordinators
+    know. ``oldest_s``: seconds since the ledger last handed out the one that was not used for longest; None when it
+    knows of none. ``expired``: how many were not handed out for longer than the brokers keep an unused id.
+    ``bytes``: an estimate of what they cost in coordinators' memory.
     """
 
     load_name: str
@@ -60,6 +60,7 @@ class NameIds:
     leased: int
     quarantined: int
     in_doubt: int
+    slots_in_doubt: tuple[int, ...]
     pooled: int
     incrementing: int
     oldest_s: float | None
@@ -166,13 +167,15 @@ def summary(
             if (used := _used_at(one, leased_at, submitted)) is not None
         ]
         pooled = sum(isinstance(one, PooledId) for one in ids)
+        in_doubt = tuple(sorted(s.number for s in mine if s.doubt is not None))
         names.append(
             NameIds(
                 load_name=name,
                 slots=len(mine),
                 leased=sum(s.is_leased for s in mine),
                 quarantined=sum(_is_quarantined(s, now) for s in mine),
-                in_doubt=sum(s.doubt is not None for s in mine),
+                in_doubt=len(in_doubt),
+                slots_in_doubt=in_doubt,
                 pooled=pooled,
                 incrementing=len(ids) - pooled,
                 oldest_s=max(ages, default=None),

@@ -28,9 +28,10 @@ _REMEDY_DECIDED = (
 )
 _REMEDY = (
     "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or compare the topics "
-    "with the source, note which loads are there, and of each streaming query the last batch, and run "
-    "`airflow-kafka-eos ledger new-id`: it says what follows; then `airflow-kafka-eos ids settle NAME SLOT` for each "
-    "slot in doubt, which retires it, and `airflow-kafka-eos streams set` with --decided for each query"
+    "with the source, note which loads are there, end what is open, and run `airflow-kafka-eos ledger new-id`: it says "
+    "what follows; then `airflow-kafka-eos ids settle NAME SLOT` for each slot in doubt, which retires it; then, not "
+    "before, look which batch of each streaming query is the last one that its topics have, and say so by "
+    "`airflow-kafka-eos streams set` with --decided"
 )
 
 

@@ -27,6 +27,9 @@ from tests.spark.conftest import REPOSITORY, spark_environment
 HOOKS = Path(__file__).with_name("hooks")
 #: as systemd's RestartSec
 RESTART_S = 0.1
+UP_S = 180.0
+#: a driver that is to be struck at a step comes by there within so many seconds of being up, or it does not
+STEP_S = 15.0
 #: of the world's processes: its own name in their environment
 MARK = "STREAM_WORLD"
 _OURS = re.compile(r"airflow_kafka_eos\.errors\.(\w+)")
@@ -237,15 +240,18 @@ class Supervisor:
         finally:
             self._held.set()
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the one that is kept running has started its queries."""
+        driver = self.current
+        return driver is not None and driver.lives and driver.is_up
+
     def wait_up(self, within_s: float) -> bool:
-        """Until the one that is kept running has started its queries."""
+        """Until it is."""
         until = time.monotonic() + within_s
-        while time.monotonic() < until:
-            with self._lock:
-                if self.current is not None and self.current.lives and self.current.is_up:
-                    return True
+        while not self.is_up and time.monotonic() < until:
             time.sleep(0.05)
-        return False
+        return self.is_up
 
     def end(self) -> None:
         self._over.set()

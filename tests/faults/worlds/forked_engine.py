@@ -23,7 +23,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,7 +34,7 @@ from tests.faults.zygote import forking
 #: Spark's spark.task.maxFailures, of local[n,2]
 MOST_FAILURES = 2
 POLL_S = 0.02
-START_S = 120.0
+START_S, COMMAND_S = 120.0, 180.0
 
 
 class QueryFailed(Exception):
@@ -52,11 +52,22 @@ def engine() -> Iterator[str]:
 
 
 def start(address: str, order: dict[str, Any]) -> socket.socket:
-    """A driver; what is returned gives a line with its exit code once it has ended."""
+    """A driver, or a command; what is returned gives a line with its exit code once it has ended."""
     asking = socket.socket(socket.AF_UNIX)
     asking.connect(address)
     asking.sendall(json.dumps(order).encode() + b"\n")
     return asking
+
+
+def command(address: str, arguments: Sequence[str], environ: dict[str, str], out: Path) -> int:
+    """``airflow-kafka-eos`` with these arguments, in a process of its own, whose environment is nobody else's.
+
+    :param out: it, with ``.out`` and ``.err`` behind, is the file for what it says.
+    :returns: its exit code.
+    """
+    with start(address, {"arguments": list(arguments), "environ": environ, "out": str(out)}) as asking:
+        asking.settimeout(COMMAND_S)
+        return int(asking.recv(100) or b"-1")
 
 
 def _serve(address: str) -> None:
@@ -104,7 +115,7 @@ def _nurse(asking: socket.socket) -> None:
     driver = os.fork()
     if driver == 0:
         asking.close()
-        _die_in_order(lambda: _driver(order))
+        _die_in_order(lambda: _command(order) if "arguments" in order else _driver(order))
     _, status = os.waitpid(driver, 0)
     asking.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
@@ -119,6 +130,19 @@ def _die_in_order(work: Callable[[], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _say_into(path: Path) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(path.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+
+
+def _command(order: dict[str, Any]) -> int:
+    from airflow_kafka_eos.cli import main
+
+    _say_into(Path(order["out"]))
+    os.environ.update(order["environ"])
+    return main(order["arguments"])
 
 
 # -- Python processes of a driver --------------------------------------------------------------------------------------
@@ -232,9 +256,7 @@ def _driver(order: dict[str, Any]) -> int:
     os.setsid()
     folder, life = Path(order["folder"]), order["life"]
     Path(folder, f"pid-{life}").write_text(str(os.getpid()))
-    for number, name in ((1, "out"), (2, "err")):
-        file = os.open(folder / f"driver-{life}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(file, number)
+    _say_into(folder / f"driver-{life}")
     os.environ.update(order["environ"] | {FOLDER: str(folder), LIFE: str(life)})
     spec = order["spec"]
     environ = {"SPARK_LOCAL_DIRS": f"/tmp/blockmgr-{uuid.uuid4()}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.faults.facts import Violation
 
@@ -35,6 +35,8 @@ class QueryFact:
     :param decided: the last batch that the ledger has counted as decided; None: it does not know.
     :param unfinished: attempts that nobody has closed, for people.
     :param open: transactional ids, behind the last maintenance.
+    :param forgotten: batches that the ledger has lost when it was put back, and a person has said to be there, with
+        how many rows each has.
     """
 
     name: str
@@ -45,6 +47,7 @@ class QueryFact:
     decided: int | None
     unfinished: Sequence[str] = ()
     open: Sequence[str] = ()
+    forgotten: Mapping[int, int] = field(default_factory=dict)
 
 
 def judge(fact: QueryFact) -> Iterator[Violation]:
@@ -60,17 +63,20 @@ def judge(fact: QueryFact) -> Iterator[Violation]:
         yield Violation("left_open", f"query {fact.name}: {name} is open")
     for text in fact.unfinished:
         yield Violation("left_open", f"query {fact.name}: {text} is not closed")
+    # an attempt of a forgotten one may be known, and no more
+    known = [batch for batch in fact.batches if batch.number not in fact.forgotten]
     for batch in fact.batches:
-        if batch.state != "COMMITTED":
+        if batch in known and batch.state != "COMMITTED":
             yield Violation("unfinished", f"query {fact.name}: batch {batch.number} is {batch.state}")
-        if batch.attempts != 1:
+        if batch.attempts != (batch in known):
             text = f"batch {batch.number} is decided {batch.attempts} times"
             yield Violation("reported_wrong", f"query {fact.name}: {text}")
-    numbers = sorted(batch.number for batch in fact.batches)
+    numbers = sorted([*(batch.number for batch in known), *fact.forgotten])
     if numbers != list(range(len(numbers))) or fact.decided != len(numbers) - 1:
         text = f"its ledger has batches {numbers}, and {fact.decided} as the last decided one"
         yield Violation("reported_wrong", f"query {fact.name}: {text}")
-    if (said := sum(batch.records for batch in fact.batches)) != len(fact.final):
+    said = sum(batch.records for batch in known) + sum(fact.forgotten.values())
+    if said != len(fact.final):
         yield Violation("reported_wrong", f"query {fact.name}: {said} rows by its ledger, {len(fact.final)} visible")
 
 

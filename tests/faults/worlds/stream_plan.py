@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from tests.faults.worlds.stream_steps import ABORTING, EVERY, OF_A_TASK
+from tests.faults.worlds.stream_steps import ABORTING, BETWEEN, DECIDED, EVERY, OF_A_TASK
 
 #: a life by Spark costs ten seconds of a quiet machine's
 MOST_STRIKES, MOST_BY_SPARK = 4, 2
@@ -45,10 +45,12 @@ class Kind(str, Enum):
     CHECKPOINT_MOVED = "checkpoint_moved"
     #: the driver dies, and its checkpoint is put back as it was a while ago
     CHECKPOINT_OLDER = "checkpoint_older"
+    #: the driver dies, and the ledger is saved; the next one dies when more is decided, and it is put back
+    LEDGER_RESTORED = "ledger_restored"
 
 
-#: these end the driver
-DEADLY = (Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.CHECKPOINT_MOVED, Kind.CHECKPOINT_OLDER)
+#: what happens while no driver lives
+BETWEEN_LIVES = (Kind.CHECKPOINT_MOVED, Kind.CHECKPOINT_OLDER, Kind.LEDGER_RESTORED)
 _WEIGHTS = {
     Kind.DRIVER_KILL: 10,
     Kind.JVM_KILL: 5,
@@ -62,6 +64,8 @@ _WEIGHTS = {
     Kind.CHECKPOINT_MOVED: 1,
     Kind.CHECKPOINT_OLDER: 1.5,
 }
+#: so many strikes of a plan are of this kind instead, by dice of its own: other seeds are what they were before it
+_RESTORED, _RESTORED_SHARE = Kind.LEDGER_RESTORED, 0.05
 
 
 _BY_SPARK_SINKS = ("format", "each", "both"), (5, 3, 2)
@@ -75,6 +79,7 @@ class Strike:
     :param nth: it falls when the step is passed for the so-manyth time since it was armed.
     :param delay_ms: without a step: so long after the driver was seen to run.
     :param seconds: how long an outage lasts.
+    :param then: of a ledger that is restored: at which step the driver dies whose work it loses; empty: at a moment.
     """
 
     kind: Kind
@@ -82,6 +87,7 @@ class Strike:
     nth: int = 1
     delay_ms: int = 0
     seconds: float = 0.0
+    then: str = ""
 
     @property
     def where(self) -> str:
@@ -149,7 +155,8 @@ def generate(seed: int) -> StreamPlan:
     engine = SPARK if seed >= BY_SPARK else FORKS
     ledger = dice.choice(("sqlite", "postgresql"))
     most = MOST_BY_SPARK if engine == SPARK else MOST_STRIKES
-    strikes = tuple(_strike(dice, ledger) for _ in range(dice.randint(1, most)))
+    restoring = random.Random(f"streams {seed} restored")
+    strikes = tuple(_maybe_restored(restoring, _strike(dice, ledger)) for _ in range(dice.randint(1, most)))
     plan = StreamPlan(
         seed=seed,
         engine=engine,
@@ -185,6 +192,14 @@ def _strike(dice: random.Random, ledger: str) -> Strike:
     # what a checkpoint suffers, it suffers between lives: the death is at a step all the same
     step = dice.choice(OF_A_TASK if kind is Kind.WORKER_KILL else EVERY)
     return Strike(kind, step, 1 if step == ABORTING else dice.choice((1, 1, 2)), seconds=seconds)
+
+
+def _maybe_restored(dice: random.Random, strike: Strike) -> Strike:
+    if dice.random() >= _RESTORED_SHARE:
+        return strike
+    # a driver that goes on has nothing to abort; a batch that is decided and not whole gives a person most to do
+    steps = [step for step in EVERY if step != ABORTING]
+    return replace(strike, kind=_RESTORED, then=dice.choice(("", *steps, DECIDED, BETWEEN, BETWEEN)))
 
 
 def smaller(plan: StreamPlan) -> Iterator[StreamPlan]:

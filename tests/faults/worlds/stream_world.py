@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import shutil
 import threading
@@ -39,16 +38,15 @@ from tests.faults.observing import at_rest, read_librdkafka
 from tests.faults.proxy import FaultProxy
 from tests.faults.tailing import Tail
 from tests.faults.timeline import Timeline
-from tests.faults.worlds.drivers import MARK, Driver, ForkedDriver, Supervisor, mark
+from tests.faults.worlds.checkpoints import Query
+from tests.faults.worlds.drivers import MARK, STEP_S, UP_S, Driver, ForkedDriver, Supervisor, mark
 from tests.faults.worlds.going_away import broker_killed, ledger_away
 from tests.faults.worlds.outcome import Outcome
+from tests.faults.worlds.restored import LedgerRestored
 from tests.faults.worlds.stream_judge import BEAT, Batch, Beat, QueryFact, judge, standing, torn_s
-from tests.faults.worlds.stream_plan import FORKS, Kind, StreamPlan, Strike
+from tests.faults.worlds.stream_plan import BETWEEN_LIVES, FORKS, Kind, StreamPlan, Strike
 
 NAMESPACE = "worlds"
-#: a driver that is to be struck at a step comes by there within so many seconds of being up, or it does not
-STEP_S = 15.0
-UP_S = 180.0
 #: so long the whole source may take behind the last strike
 FINISH_S = 400.0
 SETTLE_S = 60.0
@@ -59,24 +57,6 @@ _ONCE = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.ignoreDecommiss
 _ONCE |= {"spark.speculation": "false"}
 #: how a driver says that its checkpoint is not the one that the ledger knows
 _OTHER = "OtherCheckpointError"
-
-
-@dataclass
-class Query:
-    """One query, and where its checkpoint is by now."""
-
-    name: str
-    topic: str
-    each: bool
-    folder: Path
-    moves: int = 0
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / f"{self.name}-checkpoint{f'-{self.moves}' if self.moves else ''}"
-
-    def saved(self, what: str) -> Path:
-        return self.folder / f"{self.name}-{what}"
 
 
 class TimedTail(Tail):
@@ -104,12 +84,12 @@ def play(plan: StreamPlan, kafka: LocalKafka, environment: Environment, engine: 
         own = environment
         if any(s.kind is Kind.LEDGER_KILL for s in plan.strikes):
             own = stack.enter_context(Environment(environment.folder, environment))
-        _World(plan, kafka, own, folder, stack, outcome, engine).play()
+        StreamWorld(plan, kafka, own, folder, stack, outcome, engine).play()
     return outcome
 
 
 @dataclass
-class _World:
+class StreamWorld:
     plan: StreamPlan
     kafka: LocalKafka
     environment: Environment
@@ -117,6 +97,7 @@ class _World:
     stack: ExitStack
     outcome: Outcome
     engine: str
+    namespace: str = NAMESPACE
     downs: list[tuple[float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -135,6 +116,7 @@ class _World:
             self.kafka.create_topic(topic, partitions=plan.partitions)
         self.stack.callback(delete_topics, self.kafka.bootstrap_servers, made, self.timeline)
         database = self.environment.ledger(plan.ledger, f"streams_{self.folder.name.replace('-', '_')}", self.folder)
+        self.database = database
         self.stack.callback(database.drop)
         self.ledger_url, self.proxy = database.url, None
         if database.server is not None:
@@ -147,6 +129,7 @@ class _World:
         self.tail = TimedTail(self.kafka.bootstrap_servers, self.topics)
         self.beats: dict[str, float] = {}
         self.supervisor = Supervisor(self._start, self.timeline, self._ended)
+        self.restored = LedgerRestored(self)
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
@@ -289,46 +272,52 @@ class _World:
     def _strike(self, number: int, strike: Strike) -> bool:
         """Whether it fell."""
         self.timeline.log("strike is armed", number=number, kind=strike.kind.value, step=strike.step, nth=strike.nth)
+        if strike.kind is Kind.LEDGER_RESTORED and not self.restored.wait_bound():
+            return False
         if not strike.step:
             if not self.supervisor.wait_up(UP_S):
                 return False
             time.sleep(strike.delay_ms / 1000)
             return self._fall(number, strike)
-        kind = Kind.DRIVER_KILL if strike.kind in (Kind.CHECKPOINT_MOVED, Kind.CHECKPOINT_OLDER) else strike.kind
-        armed = {"number": number, "step": strike.step, "nth": strike.nth, "kind": kind.value}
-        with self.supervisor.held() if kind is not strike.kind else contextlib.nullcontext():
-            (self.folder / "armed.new").write_text(json.dumps(armed))
-            (self.folder / "armed.new").rename(self.folder / "armed.json")
-            begun = time.monotonic()
-            until: float | None = None
-            while not self._taken(number):
-                if until is None and self._is_up():
-                    until = time.monotonic() + STEP_S
-                if time.monotonic() > (until or begun + UP_S):
-                    break
-                time.sleep(0.01)
-            (self.folder / "armed.json").unlink()
-            if not self._taken(number):
+        if strike.kind in BETWEEN_LIVES:
+            if not self.supervisor.wait_up(UP_S):
                 return False
-            at = time.monotonic()
-            self.timeline.log("strike falls", number=number, step=strike.step)
-            try:
-                fell = True if strike.kind in (Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.WORKER_KILL) else (
-                    self._act(strike)
-                )  # fmt: skip
-            finally:
-                (self.folder / f"done-{number}").touch()
-            if strike.kind not in (Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.WORKER_KILL):
-                # who waits at the step is as good as dead
-                self.downs.append((at, time.monotonic()))
-        return fell
+            with self.supervisor.held():
+                comes = self.comes_by(str(number), strike.step, strike.nth, Kind.DRIVER_KILL, STEP_S)
+                return comes and self._act(strike)
+        if not self.comes_by(str(number), strike.step, strike.nth, strike.kind):
+            return False
+        if strike.kind in (Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.WORKER_KILL):
+            return True
+        at = time.monotonic()
+        try:
+            return self._act(strike)
+        finally:
+            (self.folder / f"done-{number}").touch()
+            # who waits at the step is as good as dead
+            self.downs.append((at, time.monotonic()))
 
-    def _taken(self, number: int) -> bool:
-        return (self.folder / f"taken-{number}").exists()
+    def comes_by(self, name: str, step: str, nth: int, kind: Kind, up_s: float = UP_S) -> bool:
+        """Whether a process comes by at the step, where it is struck, or waits for what strikes it from outside.
 
-    def _is_up(self) -> bool:
-        driver = self.supervisor.current
-        return driver is not None and driver.lives and driver.is_up
+        :param name: of the strike, in the names of its files.
+        :param up_s: so long a driver may need to be up; little where none is started any more.
+        """
+        armed, taken = self.folder / "armed.json", self.folder / f"taken-{name}"
+        armed.with_suffix(".new").write_text(json.dumps({"number": name, "step": step, "nth": nth, "kind": kind.value}))
+        armed.with_suffix(".new").rename(armed)
+        begun = time.monotonic()
+        until: float | None = None
+        while not taken.exists():
+            if until is None and self.supervisor.is_up:
+                until = time.monotonic() + STEP_S
+            if time.monotonic() > (until or begun + up_s):
+                break
+            time.sleep(0.01)
+        armed.unlink()
+        if taken.exists():
+            self.timeline.log("strike falls", number=name, step=step)
+        return taken.exists()
 
     def _fall(self, number: int, strike: Strike) -> bool:
         """At a moment, from outside."""
@@ -343,7 +332,7 @@ class _World:
             for one in self.dice.sample(workers, min(1, len(workers))):
                 one.kill()
             return bool(workers)
-        if strike.kind in (Kind.CHECKPOINT_MOVED, Kind.CHECKPOINT_OLDER):
+        if strike.kind in BETWEEN_LIVES:
             with self.supervisor.held():
                 if driver is not None:
                     driver.kill()
@@ -366,8 +355,10 @@ class _World:
                 return any([self._cleanup(query) for query in self.queries])
             case Kind.CHECKPOINT_MOVED:
                 return self._moved()
-            case _:
+            case Kind.CHECKPOINT_OLDER:
                 return self._older()
+            case _:
+                return self.restored.strike(strike)
 
     def _broker(self, strike: Strike) -> bool:
         at = time.monotonic()
@@ -440,7 +431,7 @@ class _World:
             return False
 
     def _moved(self) -> bool:
-        self._wait_dead()
+        self.wait_dead()
         for query in self.queries:
             if not query.checkpoint.exists():
                 return False
@@ -452,36 +443,42 @@ class _World:
 
     def _older(self) -> bool:
         """Saved now; put back when the next driver has gone on for a while and is dead, too."""
-        self._wait_dead()
+        self.wait_dead()
         if not all(query.checkpoint.exists() for query in self.queries):
             return False
         for query in self.queries:
             shutil.rmtree(query.saved("older"), ignore_errors=True)
             shutil.copytree(query.checkpoint, query.saved("older"))
-        with self.supervisor.released():
-            if not self.supervisor.wait_up(UP_S):
-                return False
-            decided = self._decided()
-            until = time.monotonic() + STEP_S
-            while self._decided() == decided and time.monotonic() < until:
-                time.sleep(0.2)
+        if not self.goes_on():
+            return False
         driver = self.supervisor.current
         if driver is not None:
             driver.kill()
-        self._wait_dead()
+        self.wait_dead()
         for query in self.queries:
             shutil.rmtree(query.saved("newest"), ignore_errors=True)
             query.checkpoint.rename(query.saved("newest"))
             query.saved("older").rename(query.checkpoint)
         return True
 
-    def _decided(self) -> list[int | None]:
+    def goes_on(self) -> bool:
+        """Let the next driver run until it has decided a batch, or for a while; whether it came up."""
+        with self.supervisor.released():
+            if not self.supervisor.wait_up(UP_S):
+                return False
+            decided = self.decided()
+            until = time.monotonic() + STEP_S
+            while self.decided() == decided and time.monotonic() < until:
+                time.sleep(0.2)
+        return True
+
+    def decided(self) -> list[int | None]:
         with contextlib.suppress(KafkaEosError), self.session() as session:
             rows = [session.ledger.stream(NAMESPACE, query.name) for query in self.queries]
             return [None if row is None else row.decided for row in rows]
         return []
 
-    def _wait_dead(self) -> None:
+    def wait_dead(self) -> None:
         """Until no process of a driver is left: a person looks before he touches a checkpoint."""
         until = time.monotonic() + 60
         while any(driver.lives or driver.remains() for driver in list(self.supervisor.drivers)):
@@ -507,11 +504,7 @@ class _World:
 
     def _is_noted(self) -> bool:
         """Whether Spark has noted each planned batch as done."""
-        for query in self.queries:
-            planned, noted = (_numbers(query.checkpoint / what) for what in ("offsets", "commits"))
-            if planned != noted:
-                return False
-        return True
+        return all(query.planned() == query.noted() for query in self.queries)
 
     def _wait_for_the_driver(self) -> None:
         driver = self.supervisor.current
@@ -549,6 +542,7 @@ class _World:
                         if row.load.name == query.name
                     ],
                     open_,
+                    self.restored.forgotten[query.name],
                 )
                 batches += len(fact.batches)
                 self.outcome.violations += judge(fact)
@@ -575,13 +569,7 @@ class _World:
             "readers stood still, s": round(longest, 2),
             "of it beyond what was down, s": round(beyond, 2),
             "a file visible in part, s": round(max(torn_s(a, self.plan.rows) for a in rows.values()), 2),
-        }
-
-
-def _numbers(folder: Path) -> list[int]:
-    with contextlib.suppress(FileNotFoundError):
-        return sorted(int(name) for name in os.listdir(folder) if name.isdigit())
-    return []
+        } | self.restored.figures(beats)
 
 
 def _values(records: Any, topic: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.worlds import cursor_plan, stream_plan
-from tests.faults.worlds.stream_steps import EVERY, OF_A_TASK
+from tests.faults.worlds.stream_steps import ABORTING, EVERY, OF_A_TASK
 
 SEEDS = range(400)
 
@@ -25,6 +25,10 @@ def test_streams_have_everything_in_them() -> None:
     for kind in (stream_plan.Kind.DRIVER_KILL, stream_plan.Kind.BROKER_KILL, stream_plan.Kind.LEDGER_AWAY):
         assert {s.step for s in strikes if s.kind is kind} == {"", *EVERY}, f"{kind} at every step"
     assert {s.step for s in strikes if s.kind is stream_plan.Kind.WORKER_KILL} == {"", *OF_A_TASK}
+    of_many = [strike for seed in range(2000) for strike in stream_plan.generate(seed).strikes]
+    restored = {s.then for s in of_many if s.kind is stream_plan.Kind.LEDGER_RESTORED}
+    assert restored == {"", *EVERY} - {ABORTING}, "where what a ledger loses was at"
+    assert {s.then for s in of_many if s.kind is not stream_plan.Kind.LEDGER_RESTORED} == {""}
     assert {plan.ledger for plan in plans} == {"sqlite", "postgresql"}
     assert {plan.naming for plan in plans} == {"pooling", "incrementing"}
     spark = [stream_plan.generate(stream_plan.BY_SPARK + seed) for seed in range(100)]

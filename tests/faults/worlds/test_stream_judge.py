@@ -42,6 +42,16 @@ def test_what_is_wrong_is_found(kind: str, change: dict[str, Any]) -> None:
     assert kind in kinds(**change)
 
 
+def test_a_batch_that_its_ledger_has_forgotten_is_counted_by_what_a_person_has_found() -> None:
+    known, lost = GOOD.batches
+    for batches in ([known], [known, Batch(1, "ABORTED", 0, 0)]):
+        assert kinds(batches=batches, forgotten={1: 3}) == set(), "an attempt of it may be known"
+        assert kinds(batches=batches) != set()
+    assert kinds(batches=[known], forgotten={1: 2}) == {"reported_wrong"}
+    assert kinds(batches=[known], forgotten={2: 3}) == {"reported_wrong"}
+    assert "reported_wrong" in kinds(batches=[known, lost], forgotten={1: 3}), "it is decided once more"
+
+
 def test_readers_stand_still_beyond_what_was_down() -> None:
     beats = [Beat(0.0, 0.5), Beat(1.0, 21.0)]
     assert standing(beats, []) == (20.0, 20.0)

@@ -18,8 +18,9 @@ from tests.faults.worlds.outcome import Outcome
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(3600)]
 
-#: a worker that dies behind its flush is in the first one, whose transaction nobody had ended
-STREAMS = (5, 11)
+#: a worker that dies behind its flush is in the first one, whose transaction nobody had ended; behind the last one's
+#: ledger, which is put back, a batch is there in part
+STREAMS = (5, 11, 40)
 CURSORS = (1, 2)
 
 
