@@ -106,6 +106,8 @@ class PreparingOperator(LoadOperator):
         more (rule: writers-have-a-deadline). None: as ``[kafka_eos]`` says.
     """
 
+    #: its writers see Kafka alone (:mod:`~airflow_kafka_eos.protocol.fences`)
+    _has_fence = False
     template_fields: Sequence[str] = (
         *LoadOperator.template_fields,
         *("job", "sql", "job_args", "topics", "manifest_dir", "since", "until"),
@@ -211,6 +213,7 @@ class PreparingOperator(LoadOperator):
                 deadline_ms=deadline_ms,
                 caps=Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace),
                 arguments_sha256=self._arguments_sha256(),
+                has_fence=self._has_fence,
             )
             step.attempt = row.number
             check_no_sibling(row, context)

@@ -84,6 +84,8 @@ class CleanPoll:
         self._aborted = set(aborted)
         #: warnings that were given: each look meets the same
         self._told: set[str] = set()
+        #: fences that were asked about: once is enough
+        self._fences: set[str] = set()
         self._partitions = {TopicPartition(*tp) for tp in partitions}
         #: once it is done: what no further sweep would end; None for a load that is clean
         self.problem: KafkaEosError | None = None
@@ -106,7 +108,7 @@ class CleanPoll:
             quiet_s = max(quiet_s, APART_S)
         # a thousand ids a look, with a slot; no load is called clean by a look without them
         guesses = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
-        report = SweepReport(told=self._told)
+        report = SweepReport(told=self._told, fences=self._fences)
         try:
             sweep(
                 session,
