@@ -19,17 +19,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.amounts import duration_text, size_text
-from airflow_kafka_eos.connect import fence
-from airflow_kafka_eos.connect.logins import check_login_id, without_secrets
+from airflow_kafka_eos.connect.logins import check_login_id, split
 from airflow_kafka_eos.connect.remote import ONCE, Remote, check_arrow_functions, opened, told
 from airflow_kafka_eos.connect.shipped import shipped
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, StoppedError
-from airflow_kafka_eos.load import TransactionScope
+from airflow_kafka_eos.kafka.client.librdkafka import OnlyLibrdkafkaError
+from airflow_kafka_eos.load import TransactionScope, WriterName
 from airflow_kafka_eos.manifest import ManifestEntry
+from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, PartReport, check_claim, identities
-from airflow_kafka_eos.spark.no_retries import ONE_RUN
+from airflow_kafka_eos.spark.no_retries import run_again_by
 from airflow_kafka_eos.spark.options import WriteOptions, check_schema
-from airflow_kafka_eos.spark.orphan import StopWhenSuperseded
+from airflow_kafka_eos.spark.orphan import StopWhenSuperseded, superseded
 from airflow_kafka_eos.spark.pace import Pace
 from airflow_kafka_eos.spark.preflight import check_cluster
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.naming import AttemptRef
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
+    from airflow_kafka_eos.spark.options import Checked
     from airflow_kafka_eos.spark.spec import ApplicationSpec
 
 _POLL_S = 0.5
@@ -118,6 +120,7 @@ def prepare(
     """
     ref = spec.options.attempt
     check_login_id(job.login)
+    check_writer(spec.options.writer)
     claimant = (
         f"{socket.gethostname()} process {os.getpid()}, by {remote.host}:{remote.port}, {uuid.uuid4().hex}"
     )
@@ -153,7 +156,7 @@ def _write(
     say: Callable[[str], object],
 ) -> None:
     options, ref = spec.options, spec.options.attempt
-    checked = check_cluster(settings, options)  # it may initialise the probe, so never behind the fence
+    checked = _checked(settings, options)  # it may initialise the probe, so never behind the fence
     with told(remote, settings.secrets):
         server = dict(spark.conf.getAll)
         cluster_id, application_id = _known(job, server, remote, ref)
@@ -169,16 +172,19 @@ def _write(
             options = replace(options, tasks=arranged or options.tasks)
         check_stop()
         check_claim(options, store)
+        stood = fences.stand(settings, ref, options.deadline_ms, job.why_over)
+        if isinstance(stood, str):
+            raise superseded(ref, stood)
+        # behind the fence: what scope load initialises here, cleanup shows nobody until it is written
         shared, at_lease = identities(options, settings, checked, store)
         writer = AttemptWriter(options, settings, checked, shared, at_lease, store)
         try:
             from airflow_kafka_eos.connect.task import WRITE, Work, schema
 
-            sent, needed = without_secrets(settings)
+            sent, needed = split(settings)
             work = Work(
-                options, checked, sent, job.login, tuple(needed), cluster_id, application_id,
-                fence.stand(settings, ref, options.deadline_ms, job.why_over), shared, at_lease,
-            )  # fmt: skip
+                options, checked, sent, job.login, tuple(needed), cluster_id, application_id, stood, shared, at_lease
+            )
             say(f"load {ref}: writing to {', '.join(options.topics)}, by {remote}")
             function = shipped(WRITE, pickle.dumps(work))
             reports = _run(spark, frame.mapInArrow(function, schema()), options)
@@ -189,6 +195,33 @@ def _write(
             raise
     if _ran_once(reports, server):
         store.note_ran_once(ref)
+
+
+def check_writer(writer: WriterName) -> None:
+    """
+    :raises ConfigurationError: the confluent writer was asked for.
+    """
+    if writer is WriterName.CONFLUENT:
+        raise ConfigurationError(
+            "writer='confluent' with a Spark Connect server: librdkafka begins transactions by itself, up to minutes "
+            "after its rows were handed over, and nobody can look before it does whether the attempt is over already",
+            remedy="Leave writer out, or use spark-submit (a connection of type spark)",
+        )
+
+
+def _checked(settings: KafkaSettings, options: WriteOptions) -> Checked:
+    """What the cluster says, for the one writer that looks before it begins anything.
+
+    :raises ConfigurationError: a setting is one that only librdkafka has.
+    """
+    try:
+        return check_cluster(settings, replace(options, writer=WriterName.ARROW))
+    except OnlyLibrdkafkaError as e:
+        raise ConfigurationError(
+            f"{e.message}, and with a Spark Connect server no other one writes",
+            remedy="Change that setting of the Kafka connection, or use spark-submit (a connection of type spark)",
+            **options.attempt.ids,
+        ) from None
 
 
 def _set_defaults(spark: SparkSession, server: Mapping[str, str]) -> None:
@@ -252,7 +285,10 @@ def _frame(
 
 
 def _look_at_executors(spark: SparkSession) -> None:
-    """Before functions of ours that do not look themselves whether the package there is of this version."""
+    """Before functions of ours that do not look themselves whether the package there is of this version.
+
+    One task, on one executor: it finds a server that was not upgraded, and not one executor of many.
+    """
     from airflow_kafka_eos.connect.task import LOOK, schema
 
     spark.range(1, numPartitions=1).mapInArrow(shipped(LOOK, b""), schema()).toArrow()
@@ -311,15 +347,9 @@ def _other_reports(problem: str, options: WriteOptions) -> ManifestError:
 def _ran_once(reports: Sequence[PartReport], server: Mapping[str, str]) -> bool:
     """Whether Spark can have run nothing twice. No I/O: a client cannot ask which stages were run again.
 
-    So it is known only of a server that is set not to do so; without, cleanup waits its quiet period.
+    So it is known only of a server that is set not to do so; without, cleanup moves the fence and waits behind it.
     """
-    never = all(
-        server.get(key, "").lower() == value
-        for key, value in ONE_RUN.items()
-        if key not in ("spark.task.maxFailures", "spark.speculation")
-    )
-    is_single = server.get("spark.speculation", "false").lower() == "false"
-    return never and is_single and all(r.attempt_number == 0 and not r.skipped_ids for r in reports)
+    return not run_again_by(server.get) and all(r.attempt_number == 0 and not r.skipped_ids for r in reports)
 
 
 @contextmanager

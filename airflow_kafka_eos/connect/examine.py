@@ -6,14 +6,15 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.connect.logins import check_login_id, without_secrets
+from airflow_kafka_eos.connect.logins import check_login_id, split
 from airflow_kafka_eos.connect.remote import Remote, SparkFailed, opened, told
 from airflow_kafka_eos.connect.shipped import own_version, shipped
 from airflow_kafka_eos.doctor.finding import Finding, Judgement
 from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import TransactionScope
-from airflow_kafka_eos.spark.no_retries import ONE_RUN
+from airflow_kafka_eos.protocol import fences
+from airflow_kafka_eos.spark.no_retries import ONE_RUN, run_again_by
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -53,18 +54,18 @@ def examine(
 
 
 def _runs_once(subject: str, conf: dict[str, str], scope: TransactionScope) -> Finding:
-    wanted = {key: value for key, value in ONE_RUN.items() if key != "spark.task.maxFailures"}
-    wrong = [f"{key}={value}" for key, value in wanted.items() if conf.get(key, "").lower() != value]
+    wrong = [f"{key}={ONE_RUN[key]}" for key in run_again_by(conf.get)]
     judged = Judgement(
         "connect-runs-once", subject, f"scope {scope.value}, not set: {', '.join(wrong) or 'nothing'}"
     )
     remedy = "Start the server with " + " ".join(f"--conf {text}" for text in wrong)
     if not wrong:
-        return judged.ok("Spark runs no stage, and no task, twice")
+        return judged.ok("Spark runs no stage twice, and no task twice at once")
     if scope is TransactionScope.LOAD:
         return judged.error("prepare refuses it: Spark could run the writing stage a second time", remedy)
     return judged.warning(
-        "It cannot be told whether Spark has run something twice: cleanup waits longer", remedy
+        f"It cannot be told whether Spark has run something twice: cleanup waits {fences.QUIET_S:g} s behind each load",
+        remedy,
     )
 
 
@@ -91,7 +92,7 @@ def _of_kafka(
         check_login_id(login)
         with Wire(settings, timeout_s=10) as wire:
             here = wire.cluster_id()
-        sent, kept = without_secrets(settings)
+        sent, kept = split(settings)
         seen = _asked(spark, remote, REACH, pickle.dumps((sent, login, kept)))
     except (KafkaEosError, SparkFailed) as e:
         judged = Judgement("connect-login", subject, getattr(e, "message", str(e)))

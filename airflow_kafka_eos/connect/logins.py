@@ -48,7 +48,7 @@ SENT = frozenset({
 })  # fmt: skip
 
 
-def without_secrets(settings: KafkaSettings) -> tuple[dict[str, str], list[str]]:
+def split(settings: KafkaSettings) -> tuple[dict[str, str], list[str]]:
     """What of a connection may be sent, and the names of what may not."""
     texts = settings.texts
     sent = {key: value for key, value in texts.items() if key in SENT}

@@ -10,11 +10,13 @@ import contextlib
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_eos.connect.shipped import own_version
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, SparkUnavailableError
 from airflow_kafka_eos.reasons import without_secrets
 from airflow_kafka_eos.spark.errortext import cause, gist, own_error
@@ -37,9 +39,11 @@ ANSWER_S = 30.0
 KEEPALIVE_MS = 360_000
 #: Of a request whose answer was lost, 50 ms apart at first and then 4 times as long each time: a minute.
 TRIES = 6
+#: Seconds for the server to release a session: it is told as a courtesy, and what is prepared waits to be decided.
+RELEASE_S = 5.0
 #: Conditions, Spark's own, that say that the server has lost the session or the operation; and pyspark's, that it has
 #: given up asking.
-_GONE = ("INVALID_HANDLE.", "RETRIES_EXCEEDED", "RESPONSE_ALREADY_RECEIVED", "NO_ACTIVE_SESSION")
+_GONE = ("INVALID_HANDLE.", "RETRIES_EXCEEDED", "RESPONSE_ALREADY_RECEIVED")
 #: How a message begins of an error that has one.
 _NAMED = re.compile(r"\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
 #: gRPC's status of an answer that no Spark has given.
@@ -123,8 +127,7 @@ def opened(remote: Remote, conf: Mapping[str, Any] | None = None) -> Iterator[Sp
         spark = _open(remote)
         try:
             with told(remote):
-                version = tuple(int(part) for part in spark.version.split(".")[:2])
-                check_version(version, OLDEST, f"the {remote}", "this package")
+                check_version(spark.version, OLDEST, f"the {remote}", "this package")
                 for key, value in (conf or {}).items():
                     spark.conf.set(str(key), str(value))
             yield spark
@@ -145,8 +148,7 @@ def _open(remote: Remote) -> SparkSession:
             remedy="pip install pyspark-client, of the server's version",
         ) from None
 
-    own = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    check_version(own, OLDEST, "pyspark in Airflow's Python", "Spark Connect")
+    check_version(pyspark.__version__, OLDEST, "pyspark in Airflow's Python", "Spark Connect")
     host = f"[{remote.host}]" if ":" in remote.host and not remote.host.startswith("[") else remote.host
     builder = DefaultChannelBuilder(f"sc://{host}:{remote.port}", [("grpc.keepalive_time_ms", KEEPALIVE_MS)])
     # not by the URL, where a token with a / is cut off, and which pyspark's errors quote
@@ -163,8 +165,9 @@ def _open(remote: Remote) -> SparkSession:
             grpc.channel_ready_future(spark.client._channel).result(ANSWER_S)
         except grpc.FutureTimeoutError:
             _close(spark)
+            by_token = ", asked by TLS, as pyspark does wherever a token (the password) is set" if remote.token else ""
             raise SparkUnavailableError(
-                f"the {remote} does not answer within {ANSWER_S:g} s",
+                f"the {remote} does not answer within {ANSWER_S:g} s{'' if remote.use_ssl else by_token}",
                 remedy="Start it (docs/spark-connect.md); look at host, port, TLS (use_ssl) and firewalls",
             ) from None
     return spark
@@ -217,7 +220,7 @@ def told(remote: Remote, secrets: list[str] | None = None) -> Iterator[None]:
 def _told(remote: Remote, error: Exception, masked: list[str]) -> Exception | None:
     if not _is_clients(error):
         return None
-    found = own_error(error)
+    found = own_error(error, f"pip install airflow-kafka-eos=={own_version()} there, and restart the server")
     if found is not None:
         from airflow_kafka_eos import errors
 
@@ -270,10 +273,11 @@ def _is_clients(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in ("grpc", "pyspark")
 
 
-def check_version(found: tuple[int, ...], oldest: tuple[int, int], who: str, what: str) -> None:
+def check_version(version: str, oldest: tuple[int, int], who: str, what: str) -> None:
     """
     :raises ConfigurationError: naming who is too old, and for what.
     """
+    found = tuple(int(part) for part in version.split(".")[:2])
     if found < oldest:
         raise ConfigurationError(
             f"{who} is Spark {'.'.join(map(str, found))}, and {what} needs {'.'.join(map(str, oldest))} or newer",
@@ -284,11 +288,11 @@ def check_version(found: tuple[int, ...], oldest: tuple[int, int], who: str, wha
 def check_arrow_functions(spark: SparkSession, remote: Remote, what: str) -> None:
     """Behind what client and server must both be able to do: functions over Arrow arrays, rows by task.
 
+    Called where :func:`told` tells what the server says.
+
     :raises ConfigurationError: the server is older than Spark 4.1; the client's own age is looked at where it is asked.
     """
-    with told(remote):
-        version = spark.version
-    check_version(tuple(int(part) for part in version.split(".")[:2]), ARROW_FUNCTIONS, f"the {remote}", what)
+    check_version(spark.version, ARROW_FUNCTIONS, f"the {remote}", what)
 
 
 @contextmanager
@@ -305,9 +309,22 @@ def _mode() -> Iterator[None]:
 
 
 def _close(spark: SparkSession) -> None:
-    """Whatever is still running in it ends, where the server is there; it forgets the session by itself otherwise."""
+    """Whatever is still running in it ends, where the server is there; it forgets the session by itself otherwise.
+
+    pyspark waits for its answer without limit, and a server that stands still may be all that is left to wait for.
+    """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
+    def release() -> None:
+        with contextlib.suppress(Exception):
+            spark.client.set_retry_policies([DefaultPolicy(max_retries=0)])
+            spark.client.release_session()
+
+    thread = threading.Thread(target=release, name="release-session", daemon=True)
+    thread.start()
+    thread.join(RELEASE_S)
     with contextlib.suppress(Exception):
-        spark.client.set_retry_policies([DefaultPolicy(max_retries=0)])
+        if thread.is_alive():
+            spark.client._channel.close()  # ends what waits for an answer
+        spark.release_session_on_close = False
         spark.stop()

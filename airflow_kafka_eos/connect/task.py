@@ -1,9 +1,11 @@
 """What runs on a Spark Connect server's executors: a task's transaction, behind looks that no client can make.
 
 An executor finds its cluster and its login by itself, and its client may be gone for minutes while the server goes on.
-So before a task writes its first record it looks whether it has come to the cluster that Airflow has pinned (rule:
+So before a task begins anything it looks whether it has come to the cluster that Airflow has pinned (rule:
 one-cluster-per-attempt), whether the server is still the one that was asked, and whether its attempt's fence still
-stands (:mod:`airflow_kafka_eos.protocol.fences`). Nothing here, and nothing that it imports, is of pyspark's client.
+stands (:mod:`airflow_kafka_eos.protocol.fences`). Its writer has it look right before it sends what begins something
+(:class:`~airflow_kafka_eos.kafka.producer.interface.WriteTarget`): rows may be held back for minutes, and what is sent
+is repeated for minutes. Nothing here, and nothing that it imports, is of pyspark's client.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pickle
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +24,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from airflow_kafka_eos.connect.logins import settings_here
-from airflow_kafka_eos.errors import OtherClusterError, UndecidableError
+from airflow_kafka_eos.errors import (
+    AccessError,
+    BrokerUnavailableError,
+    OtherClusterError,
+    SparkUnavailableError,
+)
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.manifest import entry_document, entry_of
-from airflow_kafka_eos.naming import IdRole
+from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.reasons import without_known
 from airflow_kafka_eos.spark.attempt_writer import PartReport
 from airflow_kafka_eos.spark.datasource import KafkaEosWriter, PreparedPartition
@@ -44,8 +51,8 @@ WRITE = f"{__name__}:write"
 LOOK, REACH = f"{__name__}:look", f"{__name__}:reach"
 #: The column of what it returns.
 REPORT = "report"
-#: Seconds that a look is good for: less than cleanup's quiet period, which is for who has looked and not begun yet.
-LOOK_S = 5.0
+#: Looks that may take longer than they would be good for.
+SLOW_LOOKS = 5
 #: Of the server's Spark application; another one is another run of the server.
 APPLICATION = "spark.app.id"
 
@@ -83,7 +90,7 @@ def write(pickled: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     work: Work = pickle.loads(pickled)
     settings = settings_here(work.sent, work.login, list(work.needed), os.environ)
     try:
-        report = ExecutorWriter(work, settings).write(batches)
+        report = _written(work, settings, batches)
     except Exception as e:
         if (masked := without_login(e, settings)) is e:
             raise
@@ -94,6 +101,21 @@ def write(pickled: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
         "skipped_ids": report.skipped_ids,
     })  # fmt: skip
     yield pa.RecordBatch.from_arrays([pa.array([text.encode()], pa.binary())], [REPORT])
+
+
+def _written(work: Work, settings: KafkaSettings, batches: Iterator[pa.RecordBatch]) -> PreparedPartition:
+    try:
+        return ExecutorWriter(work, settings).write(batches)
+    except AccessError as e:
+        # whoever reads its remedy has the Airflow connection before him, whose rights are not these
+        raise AccessError(
+            f"by the Kafka login {work.login!r} of the server's executors, on {socket.gethostname()}, and not by the "
+            f"Kafka connection's own: {e.message}",
+            remedy=e.remedy,
+            load=e.load,
+            attempt=e.attempt,
+            transactional_id=e.transactional_id,
+        ) from e
 
 
 def look(_: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,8 +176,89 @@ def without_login(error: Exception, settings: KafkaSettings) -> Exception:
     return error if masked == shown else RuntimeError(masked)
 
 
+class Look:
+    """Looks whether anything may be begun; called before each request that may, by one thread at a time.
+
+    It asks only where its last look began longer than :data:`~.fences.LOOK_S` ago, by a connection that it keeps.
+
+    :param application_id: of the Spark application that this task is of.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        settings: KafkaSettings,
+        application_id: str | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work = work
+        self._settings = settings
+        self._application_id = application_id
+        self._clock = clock
+        self._looked: float | None = None
+        self._wire: Wire | None = None
+
+    def __call__(self) -> None:
+        """
+        :raises OtherClusterError: this host has come to another cluster than Airflow.
+        :raises SparkUnavailableError: the server was started again meanwhile, and its client's operation was sent once
+            more.
+        :raises SupersededError: the attempt is over.
+        :raises BrokerUnavailableError: whether it is could not be found out.
+        """
+        for _ in range(SLOW_LOOKS):
+            if self._is_fresh():
+                return
+            # an answer may be as old as its question
+            began = self._clock()
+            self._look()
+            self._looked = began
+        if not self._is_fresh():
+            raise BrokerUnavailableError(
+                f"whether the attempt is over could not be found out within {fences.LOOK_S:g} s, {SLOW_LOOKS} times: "
+                "this host, or the brokers, are too slow",
+                remedy="Look whether they are short of CPU or memory; prepare's retry opens a new attempt",
+                **self._work.options.attempt.ids,
+            )
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def _is_fresh(self) -> bool:
+        return self._looked is not None and self._clock() - self._looked <= fences.LOOK_S
+
+    def _look(self) -> None:
+        work, ref = self._work, self._work.options.attempt
+        if self._application_id is None or self._application_id != work.application_id:
+            raise SparkUnavailableError(
+                f"the Spark Connect server was started again: this is its application {self._application_id}, and the "
+                f"attempt is written by {work.application_id}",
+                remedy="A retry, or clearing prepare, opens a new attempt",
+                **ref.ids,
+            )
+        if self._wire is None:
+            self._wire = Wire(self._settings)
+        found = self._wire.cluster_id()
+        if found is None or found != work.cluster_id:
+            servers = self._settings.bootstrap_servers
+            raise OtherClusterError(
+                f"the server's executors come to Kafka cluster {found} by {servers}, and the attempt belongs to "
+                f"{work.cluster_id}",
+                remedy=f"Let {servers} be the same cluster on both sides, or put bootstrap.servers into the file of "
+                f"the login {work.login!r} on the executors' hosts. Nothing was written",
+                written_to=work.cluster_id,
+                leads_to=found,
+                **ref.ids,
+            )
+        coordinator = Coordinator(self._wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+        if (by := fences.why_moved(coordinator, ref, work.fence)) is not None:
+            raise superseded(ref, by)
+
+
 class ExecutorWriter(KafkaEosWriter):
-    """The data source's writer, behind what has to be looked at here."""
+    """The data source's writer, which looks before it begins anything."""
 
     def __init__(self, work: Work, settings: KafkaSettings) -> None:
         super().__init__(work.options, settings, work.checked, work.shared, work.at_lease)
@@ -165,53 +268,8 @@ class ExecutorWriter(KafkaEosWriter):
         """The same, and whoever has lost its client meanwhile stops."""
         context = TaskContext.get()
         found = None if context is None else context.getLocalProperty(APPLICATION)
-        return super().write(self.looking(iterator, found))
-
-    def looking(self, batches: Iterator[pa.RecordBatch], application_id: str | None) -> Iterator[pa.RecordBatch]:
-        """The batches, behind a look before the first record, and so before InitProducerId.
-
-        And again from time to time, and before the end: what the writer still holds back begins its transaction when it
-        is sent, which may be long behind the first record of a slow source. A task without rows writes nothing.
-        """
-        looked = None
-        for batch in batches:
-            if batch.num_rows and (looked is None or time.monotonic() - looked > LOOK_S):
-                self._look(application_id)
-                looked = time.monotonic()
-            yield batch
-        if looked is not None and time.monotonic() - looked > LOOK_S:
-            self._look(application_id)
-
-    def _look(self, application_id: str | None) -> None:
-        """
-        :raises OtherClusterError: this host has come to another cluster than Airflow.
-        :raises UndecidableError: the server was started again meanwhile, and its client's operation was sent once more.
-        :raises SupersededError: the attempt is over.
-        """
-        work, ref = self._work, self.options.attempt
-        if application_id is None or application_id != work.application_id:
-            raise UndecidableError(
-                f"the Spark Connect server was started again: this is its application {application_id}, and the "
-                f"attempt is written by {work.application_id}",
-                remedy="A retry, or clearing prepare, opens a new attempt",
-                **ref.ids,
-            )
-        fence = str(ref.common_id(IdRole.PROBE))
-        with Wire(self.settings) as wire:
-            found = wire.cluster_id()
-            if found is None or found != work.cluster_id:
-                raise OtherClusterError(
-                    f"the server's executors come to Kafka cluster {found} by {self.settings.bootstrap_servers}, and "
-                    f"the attempt belongs to {work.cluster_id}",
-                    remedy=f"Let {self.settings.bootstrap_servers} be the same cluster on both sides, or put "
-                    f"bootstrap.servers into the file of the login {work.login!r} on the executors' hosts. Nothing "
-                    "was written",
-                    written_to=work.cluster_id,
-                    leads_to=found,
-                    **ref.ids,
-                )
-            coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
-            seen = coordinator.describe([fence]).get(fence)
-        if seen is None or seen.state != work.fence:
-            now = "is not known" if seen is None else f"stands at {seen.state}"
-            raise superseded(ref, f"its fence {fence} {now}, not at {work.fence}")
+        self.look = looking = Look(self._work, self.settings, found)
+        try:
+            return super().write(iterator)
+        finally:
+            looking.close()

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow.sdk import BaseHook
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
-from airflow_kafka_eos.load import TransactionNaming
+from airflow_kafka_eos.load import TransactionNaming, WriterName
 from airflow_kafka_eos.operators.submitting import for_airflow
 from airflow_kafka_eos.spark.dag_file import JOB, function_here
 
@@ -77,6 +77,7 @@ def runner(
     asked: Mapping[str, Any],
     conf: Mapping[str, Any] | None,
     naming: TransactionNaming,
+    writer: WriterName,
     stop: threading.Event,
 ) -> Callable[[Taken], None]:
     """What prepares an attempt. What is wrong with it is found out before an attempt is taken.
@@ -84,12 +85,11 @@ def runner(
     :param job: None where the specification has SQL.
     :param asked: what the author has given of SparkSubmitOperator's arguments.
     :param stop: interrupts the operation at the server.
-    :raises ConfigurationError: there is no such job; an argument is spark-submit's; or ids are pooled.
+    :raises ConfigurationError: there is no such job; an argument is spark-submit's; and see :func:`check_load`.
     """
     from airflow_kafka_eos.connect.logins import check_login_id
 
-    check_naming(naming)
-
+    check_load(naming, writer)
     login = remote.login_of(kafka_conn_id)
     check_login_id(login)
     for name in OF_A_SUBMIT:
@@ -110,7 +110,7 @@ def runner(
 
         def why_over() -> str | None:
             with resolved.ledger(existing=True) as ledger:
-                return fences.why_over(ledger, taken.ref)
+                return fences.why_over(ledger.attempt(taken.ref.load, taken.ref.attempt))
 
         try:
             if taken.again is not None:
@@ -143,10 +143,15 @@ def _not_again(remote: Remote, taken: Taken) -> ConfigurationError:
     )
 
 
-def check_naming(naming: TransactionNaming) -> None:
+def check_load(naming: TransactionNaming, writer: WriterName) -> None:
+    """Refuse what could not be stopped behind a dead client.
+
+    :raises ConfigurationError: ids are pooled: a fence of a slot would stop whoever has leased it since. Or the writer
+        is one that lets nobody look before it begins.
     """
-    :raises ConfigurationError: ids are pooled: a fence of a slot would stop whoever has leased it since.
-    """
+    from airflow_kafka_eos.connect.engine import check_writer
+
+    check_writer(writer)
     if naming is TransactionNaming.POOLING:
         raise ConfigurationError(
             "transaction_naming='pooling' with a Spark Connect server: what a dead client has left there is stopped by "

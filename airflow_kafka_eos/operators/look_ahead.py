@@ -23,7 +23,7 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicErr
 from airflow_kafka_eos.hooks import registry_settings
 from airflow_kafka_eos.load import Engine, TransactionNaming, TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import LoadOperator, overridden, owner_of
-from airflow_kafka_eos.operators.by_connect import CONNECTION_TYPE, check_naming
+from airflow_kafka_eos.operators.by_connect import CONNECTION_TYPE, check_load
 from airflow_kafka_eos.operators.own_submitter import submitter_before
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.operators.preparing import PreparingOperator
@@ -197,7 +197,7 @@ class _Seen:
         if prepare.engine == Engine.ARROW:
             return Deployment("prepare's own process", "client", {})
         if _names_a_server(prepare._conn_id):
-            check_naming(TransactionNaming(prepare.transaction_naming))
+            check_load(TransactionNaming(prepare.transaction_naming), WriterName(prepare.writer))
             return _BY_CONNECT
         given, conf = prepare.conf, self._known("conf")
         if conf is None and given is not None:

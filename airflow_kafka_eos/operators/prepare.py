@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from airflow_kafka_eos.load import (
     ScopeText,
     TransactionNaming,
     TwoPhaseCommitText,
+    WriterName,
     WriterText,
 )
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
@@ -60,6 +62,21 @@ if TYPE_CHECKING:
 
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """What prepares an attempt.
+
+    :param where: how, for people.
+    :param stop: ends what runs; None: Spark's own hook does.
+    :param has_fence: its writers see Kafka alone.
+    """
+
+    run: Callable[[Taken], None]
+    where: str
+    stop: threading.Event | None = None
+    has_fence: bool = False
 
 
 class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
@@ -175,23 +192,24 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             resolved = self._resolve()
             registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
-            run, where = self._runner(resolved, registry, store, context)
+            how = self._runner(resolved, registry, store, context)
+            self._stop = how.stop
             # what runs in this process is a retry's to begin anew
-            go = this_go(context, self) if self._stop is None and self._is_tracked() else None
+            go = this_go(context, self) if how.stop is None and self._is_tracked() else None
             waited = None if go is None else self.reattached(context, step, resolved, store, go)
             if waited is not None:
                 return self.waited_for(context, step, resolved, store, waited, may_defer=True)
-            taken = self.take(context, step, resolved, store)
+            taken = self.take(context, step, resolved, store, has_fence=how.has_fence)
             if taken.is_done:
                 return self.was_decided(step, taken)
-            self.log.info("load %s: %s", taken.ref, where)
+            self.log.info("load %s: %s", taken.ref, how.where)
             submitted: list[Waited] = []
             if go is not None and taken.again is None:  # a repair is waited for by whoever gives it up if it fails
                 self._note = lambda application: submitted.append(
                     self.handed_over(context, store, taken, application, go)
                 )
             with self.giving_up(resolved, taken):
-                run(taken)
+                how.run(taken)
                 self._note = None
                 if not submitted:
                     manifest = store.read(taken.ref)
@@ -276,10 +294,10 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
 
     def _runner(
         self, resolved: Resolved, registry: RegistrySettings | None, store: ManifestStore, context: Context
-    ) -> tuple[Callable[[Taken], None], str]:
-        """What prepares an attempt, and how, for people. What is wrong is found out before an attempt is taken."""
+    ) -> _Runner:
+        """What prepares an attempt. What is wrong is found out before an attempt is taken."""
         if self.engine == Engine.ARROW:
-            self._stop = threading.Event()
+            stop = threading.Event()
             made = runner(
                 self.job,
                 self.job_args or {},
@@ -288,12 +306,12 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 store,
                 batch_bytes=self.max_batch_bytes,
                 max_records=self.max_records,
-                stop=self._stop,
+                stop=stop,
             )
-            return made, "preparing in this process"
+            return _Runner(made, "preparing in this process", stop)
         remote = by_connect.remote_of(self._conn_id)
         if remote is not None:
-            self._stop, self._has_fence = threading.Event(), True
+            stop = threading.Event()
             made = by_connect.runner(
                 remote,
                 None if self.sql is not None else self.job,
@@ -305,9 +323,10 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 asked={n: getattr(self, n, None) or getattr(self, f"_{n}", None) for n in by_connect.OF_A_SUBMIT},
                 conf=self.conf,
                 naming=TransactionNaming(self.transaction_naming),
-                stop=self._stop,
+                writer=WriterName(self.writer),
+                stop=stop,
             )
-            return made, f"preparing by the {remote}"
+            return _Runner(made, f"preparing by the {remote}", stop, has_fence=True)
         deployment = Deployment.of(self._get_hook(), self.conf)
         deployment.check(self.manifest_dir)
 
@@ -317,7 +336,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 self._application(taken.spec)
                 SparkSubmitOperator.execute(self, context)
 
-        return run_spark, "submitting to Spark"
+        return _Runner(run_spark, "submitting to Spark")
 
     def on_kill(self) -> None:
         """Airflow's own: end what runs, here, at a Spark Connect server, or in Spark.

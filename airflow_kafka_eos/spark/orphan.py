@@ -46,7 +46,7 @@ _AGAIN_S = 1.0
 #: try would supersede the one that has superseded this one.
 _LAST_S = 60.0
 _WAKE_S = 5.0
-#: Neither Airflow nor what it starts uses it.
+#: Of Airflow its scheduler alone listens to it (for tracemalloc), and no task.
 _WAKES = signal.SIGUSR1
 SUPERSEDED_EXIT_CODE = 1
 

@@ -94,7 +94,7 @@ def own_partitions(
     check_schema(frame.schema, has_default_topic=parsed.default_topic is not None)
     session = frame.sparkSession
     # what the scheduler goes by are the context's settings; tasks will see the session's. A client of Spark Connect
-    # sees the context's among the session's, where they cannot be changed
+    # sees the context's among the session's, where by default they cannot be changed
     if hasattr(frame, "_jdf"):
         running = session.sparkContext.getConf()
         check_spark_settings(lambda key: running.get(key, None))

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_kafka_eos.connect import fence
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.operators.by_connect import remote_of
+from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.stages.begin import reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTxnState
@@ -147,7 +147,9 @@ def fenced(key: str) -> tuple[AttemptRow, PreparedTxnState]:
     with session() as opened:
         row = submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER, has_fence=True)
         ref = reference(opened, row)
-    return row, fence.stand(KafkaEosHook().resolve().settings, ref, 2**62, lambda: None)
+    stood = fences.stand(KafkaEosHook().resolve().settings, ref, 2**62, lambda: None)
+    assert isinstance(stood, PreparedTxnState)
+    return row, stood
 
 
 def stands_at(row: AttemptRow) -> PreparedTxnState:
@@ -194,6 +196,15 @@ def test_pooled_ids_are_refused_before_an_attempt(home_with_server: Path, topic:
     assert "transaction_naming='pooling' with a Spark Connect server" in text
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "pooled"))
+    assert not row.is_submitted
+
+
+def test_the_confluent_writer_is_refused_before_an_attempt(home_with_server: Path, topic: Callable[..., str]) -> None:
+    run("begin", "librdkafka")
+    text = refused("prepare", "librdkafka", topics=[topic()], writer="confluent", **BY_CONNECT)
+    assert "writer='confluent' with a Spark Connect server" in text
+    with session() as opened:
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "librdkafka"))
     assert not row.is_submitted
 
 

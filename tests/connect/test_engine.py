@@ -183,7 +183,7 @@ def test_another_run_of_the_server_writes_nothing(
 ) -> None:
     """Its task attempts are counted from 0 again: their ids would be the lost run's."""
     monkeypatch.setattr(task, "APPLICATION", "spark.app.name")  # on this side alone
-    with pytest.raises(UndecidableError, match=r"server was started again: .* written by org\.apache\.spark"):
+    with pytest.raises(SparkUnavailableError, match=r"server was started again: .* written by org\.apache\.spark"):
         preparing(rows(10), topic())
     assert preparing.begun() == []
 
@@ -382,8 +382,9 @@ def test_a_superseded_client_of_a_server_that_hangs_fails_and_does_not_exit(
         gate.open()
 
 
+@pytest.mark.parametrize("scope", TransactionScope)
 def test_an_attempt_that_is_over_before_it_begins_sends_nothing(
-    preparing: Preparing, topic: Callable[..., str]
+    preparing: Preparing, topic: Callable[..., str], scope: TransactionScope
 ) -> None:
     """Whoever has ended it did not find a fence yet; and this host may not see its note."""
 
@@ -392,8 +393,8 @@ def test_an_attempt_that_is_over_before_it_begins_sends_nothing(
         return rows(10)(spark)
 
     with pytest.raises(SupersededError, match="aborted by a test"):
-        preparing(job, topic())
-    assert preparing.begun() == []
+        preparing(job, topic(), scope=scope)
+    assert preparing.begun() == [], "nor is the shared id of scope load initialised"
 
 
 def test_an_orphan_of_a_killed_client_begins_nothing_more_once_its_attempt_is_over(

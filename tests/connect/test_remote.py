@@ -5,34 +5,36 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.connect.engine import Job, _known
-from airflow_kafka_eos.connect.logins import check_login_id, settings_here, without_secrets
+from airflow_kafka_eos.connect.engine import Job, _checked, _known, _ran_once, check_writer
+from airflow_kafka_eos.connect.examine import _runs_once
+from airflow_kafka_eos.connect.logins import check_login_id, settings_here, split
 from airflow_kafka_eos.connect.remote import (
     ONCE,
     Remote,
     SparkFailed,
+    _close,
     _sent_once,
     check_arrow_functions,
     check_version,
     told,
 )
 from airflow_kafka_eos.connect.shipped import shipped
-from airflow_kafka_eos.connect.task import WRITE, ExecutorWriter, read_report, without_login
-from airflow_kafka_eos.errors import (
-    ConfigurationError,
-    OtherClusterError,
-    SparkUnavailableError,
-    TopicError,
-    UndecidableError,
-)
+from airflow_kafka_eos.connect.task import WRITE, Look, read_report, without_login
+from airflow_kafka_eos.errors import ConfigurationError, OtherClusterError, SparkUnavailableError, TopicError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.manifest import AttemptRef
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope, WriterName
+from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
+from airflow_kafka_eos.spark.attempt_writer import PartReport
+from airflow_kafka_eos.spark.no_retries import check_spark_settings
+from airflow_kafka_eos.spark.options import WriteOptions
 
 TOKEN = "a/b+c=d;e f"
 
@@ -180,7 +182,7 @@ def test_an_old_server_is_refused_with_a_new_client() -> None:
     spark.version = "4.1.0"
     check_arrow_functions(spark, REMOTE, "scope load")
     with pytest.raises(ConfigurationError, match=r"is Spark 3\.5, and this needs 4\.0 or newer"):
-        check_version((3, 5), (4, 0), "it", "this")
+        check_version("3.5.8", (4, 0), "it", "this")
 
 
 # -- executors ---------------------------------------------------------------------------------------------------------
@@ -274,11 +276,96 @@ def test_what_executors_compare_is_known(cluster: str | None, server: dict[str, 
 
 
 def test_an_executor_whose_application_has_no_id_writes_nothing() -> None:
-    made = ExecutorWriter.__new__(ExecutorWriter)
-    work: Any = SimpleNamespace(application_id=None)
-    made._work, made.options = work, cast(Any, SimpleNamespace(attempt=REF))
-    with pytest.raises(UndecidableError, match="was started again: this is its application None"):
-        made._look(None)
+    work: Any = SimpleNamespace(application_id=None, options=SimpleNamespace(attempt=REF))
+    with pytest.raises(SparkUnavailableError, match="was started again: this is its application None"):
+        Look(work, KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"}), None)()
+
+
+# -- what is refused, and what is not waited for -----------------------------------------------------------------------
+
+
+OPTIONS = WriteOptions(REF, "/nowhere", ("orders",), 900_000, 2**42)
+
+
+def test_what_only_librdkafka_writes_is_refused() -> None:
+    """Spark-submit falls back to it; here nobody could look before it begins a transaction."""
+    with pytest.raises(ConfigurationError, match="librdkafka begins transactions by itself"):
+        check_writer(WriterName.CONFLUENT)
+    check_writer(WriterName.AUTO)
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1", "partitioner": "fnv1a"})
+    with pytest.raises(ConfigurationError, match="with a Spark Connect server no other one writes") as caught:
+        _checked(settings, OPTIONS)
+    assert "writer=confluent" not in str(caught.value)
+
+
+ONCE_EACH = {
+    "spark.stage.maxConsecutiveAttempts": "1", "spark.stage.ignoreDecommissionFetchFailure": "false",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("conf", "once"),
+    [
+        (ONCE_EACH, True),  # speculation is off by default
+        ({**ONCE_EACH, "spark.speculation": "false"}, True),
+        ({**ONCE_EACH, "spark.speculation": "true"}, False),
+        ({"spark.speculation": "false"}, False),
+    ],
+)
+def test_prepare_and_the_doctor_judge_a_server_alike(conf: dict[str, str], once: bool) -> None:
+    report = PartReport(ManifestEntry(0, None, ()))
+    assert _ran_once([report], conf) is once
+    assert not _ran_once([replace(report, attempt_number=1)], conf)
+    for scope, bad in ((TransactionScope.LOAD, "error"), (TransactionScope.TASK, "warning")):
+        assert _runs_once("it", conf, scope).severity.value == ("ok" if once else bad)
+    with nullcontext() if once else pytest.raises(ConfigurationError):
+        check_spark_settings(conf.get)
+
+
+class StandingStill:
+    """A session whose server does not answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("airflow_kafka_eos.connect.remote.RELEASE_S", 0.1)
+        self.goes_on = threading.Event()
+        self.done: list[str] = []
+        self.release_session_on_close = True
+        self.client = SimpleNamespace(
+            set_retry_policies=lambda _: None, release_session=self.goes_on.wait, _channel=self
+        )
+
+    def close(self) -> None:
+        """Of the channel: gRPC cancels what waits."""
+        self.done.append("closed")
+        self.goes_on.set()
+
+    def stop(self) -> None:
+        self.done.append("stopped")
+        assert not self.release_session_on_close, "it would ask once more"
+
+
+def test_a_server_that_stands_still_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told of a session's end when all is prepared, and what is prepared is to be decided."""
+    session = StandingStill(monkeypatch)
+    done = threading.Thread(target=_close, args=(session,), daemon=True)
+    done.start()
+    done.join(60)
+    assert not done.is_alive()
+    assert session.done == ["closed", "stopped"]
+
+
+def test_an_executor_without_the_package_is_told_what_a_server_needs() -> None:
+    """Functions in a plan are unpickled before anything of ours can look. Nothing is shipped to a server."""
+    error = client_error("x\nModuleNotFoundError: No module named 'airflow_kafka_eos.spark'\n y")
+    wanted = r"pip install airflow-kafka-eos==.* there, and restart the server"
+    with pytest.raises(ConfigurationError, match=wanted) as caught, told(REMOTE):
+        raise error
+    assert "py_files" not in str(caught.value)
+
+
+def test_a_mistake_of_the_authors_is_not_a_server_that_is_gone() -> None:
+    with pytest.raises(SparkFailed), told(REMOTE):
+        raise client_error("[NO_ACTIVE_SESSION] No active Spark session found.")
 
 
 # -- logins ------------------------------------------------------------------------------------------------------------
@@ -299,7 +386,7 @@ def test_what_may_be_a_secret_is_not_sent() -> None:
         **NOBODY_KNOWS,
     }  # fmt: skip
     settings = KafkaSettings.from_mapping(texts)
-    sent, kept = without_secrets(settings)
+    sent, kept = split(settings)
     assert kept == sorted(["sasl.password", "sasl.username", "ssl.key.pem", *NOBODY_KNOWS])
     assert not set(sent.values()) & {*settings.secrets, *NOBODY_KNOWS.values()}
     assert sorted(sent) == [

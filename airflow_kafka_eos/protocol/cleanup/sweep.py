@@ -216,7 +216,7 @@ def _end_repairs(
 def _fence(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
     """Before anything is listed: what a writer begins that has looked before, the listing shows.
 
-    Only attempts by Spark Connect have one; for all others nothing is asked.
+    Only attempts by Spark Connect have one, committed ones too; for all others nothing is asked.
     """
     try:
         fences.move(session.coordinator, fences.of_attempts(session.ledger.ledger_id, rows), report.fences)
@@ -467,10 +467,12 @@ def _abort(session: Session, lingering: list[PreparedTransaction], report: Sweep
 def needs_quiet_period(rows: list[AttemptRow]) -> bool:
     """Whether writers may be left that open one more transaction after a sweep.
 
-    An application that reported its manifest has ended all of its writers; one that was submitted and never did
-    may still have zombies.
+    An application that reported its manifest has ended all of its writers, unless it lives on: then they have a fence.
+    One that was submitted and never did may still have zombies.
     """
-    return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
+    return any(
+        (r.closed_at is None and r.is_submitted and not r.is_prepared) or fences.may_have_writers(r) for r in rows
+    )
 
 
 def nothing_can_hide(rows: list[AttemptRow], *, repaired: bool) -> bool:
