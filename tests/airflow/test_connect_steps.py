@@ -190,21 +190,17 @@ def test_whoever_clears_an_old_load_leaves_anothers_fence(
     assert stands_at(row) == stood
 
 
-def test_pooled_ids_are_refused_before_an_attempt(home_with_server: Path, topic: Callable[..., str]) -> None:
-    run("begin", "pooled")
-    text = refused("prepare", "pooled", topics=[topic()], transaction_naming="pooling", **BY_CONNECT)
-    assert "transaction_naming='pooling' with a Spark Connect server" in text
+@pytest.mark.parametrize(
+    ("argument", "value"), [("transaction_naming", "pooling"), ("writer", "confluent")], ids=["pooled", "librdkafka"]
+)
+def test_what_could_not_be_stopped_is_refused_before_an_attempt(
+    home_with_server: Path, topic: Callable[..., str], argument: str, value: str
+) -> None:
+    run("begin", argument)
+    text = refused("prepare", argument, topics=[topic()], **{argument: value}, **BY_CONNECT)
+    assert f"{argument}={value!r} with a Spark Connect server" in text
     with session() as opened:
-        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "pooled"))
-    assert not row.is_submitted
-
-
-def test_the_confluent_writer_is_refused_before_an_attempt(home_with_server: Path, topic: Callable[..., str]) -> None:
-    run("begin", "librdkafka")
-    text = refused("prepare", "librdkafka", topics=[topic()], writer="confluent", **BY_CONNECT)
-    assert "writer='confluent' with a Spark Connect server" in text
-    with session() as opened:
-        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "librdkafka"))
+        (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, argument))
     assert not row.is_submitted
 
 

@@ -16,6 +16,7 @@ from airflow_kafka_eos.errors import (
     AccessError,
     BrokerUnavailableError,
     ConfigurationError,
+    ProducerFencedError,
     SparkUnavailableError,
     SupersededError,
 )
@@ -23,7 +24,7 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.load import LoadIdentity, TransactionScope, WriterName
+from airflow_kafka_eos.load import LoadIdentity, TransactionScope, Verdict, WriterName
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.protocol import fences
@@ -31,7 +32,8 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.attempt_writer import Part, identities
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.preflight import check_cluster
-from airflow_kafka_eos.transaction import PreparedTxnState
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState
+from tests.kafka.open_transactions import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -82,11 +84,18 @@ class Task:
         return None if found is None else found.coordinator_state.value
 
 
+@pytest.fixture(scope="module", params=["3.9", "4.4"])
+def kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """Transaction version 1, where partitions are announced, and 2, where Produce does it."""
+    with LocalKafka(version=request.param, heap="256m") as running:
+        yield running
+
+
 @pytest.fixture
 def work(kafka: LocalKafka, topic: Callable[..., str], request: pytest.FixtureRequest) -> Work:
-    ref = AttemptRef(LoadIdentity("tests", "connect", request.node.name), LEDGER, 1)
+    ref = AttemptRef(LoadIdentity("tests", "connect", request.node.name.partition("[")[0]), LEDGER, 1)
     settings = KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})
-    options = WriteOptions(ref, "/nowhere", (topic(),), 900_000, int(time.time() * 1000) + 1_800_000)
+    options = WriteOptions(ref, "/nowhere", (topic(2),), 900_000, int(time.time() * 1000) + 1_800_000)
     checked = check_cluster(settings, options)  # before it: two-phase commit is asked for by the same id
     stood = fences.stand(settings, ref, options.deadline_ms, lambda: None)
     assert isinstance(stood, PreparedTxnState)
@@ -156,6 +165,31 @@ def test_rows_that_were_held_back_begin_nothing_behind_an_old_look(made: Task) -
     with pytest.raises(SupersededError):
         made.write(source())
     assert made.state() in ("Empty", "CompleteAbort"), "initialised before, and not begun"
+
+
+def test_what_was_ended_is_not_begun_anew(work: Work, kafka: LocalKafka) -> None:
+    """On transaction version 1 an announcement would, under the same epoch; on 2 the end has raised that."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "batch.size": "1"}  # each record is sent at once
+    made = Task(work, KafkaSettings.from_mapping(settings))
+
+    def rows(partition: int) -> pa.RecordBatch:
+        places = pa.array([partition] * 3, pa.int32())
+        return pa.RecordBatch.from_pydict({"value": ["v"] * 3, "partition": places})
+
+    def source() -> Iterator[pa.RecordBatch]:
+        yield rows(0)
+        wait_until(lambda: made.state() == "Ongoing", "a transaction")
+        made.move_later()
+        with Wire(made.settings) as wire:
+            name = str(made.ref.task_id(0, 7))
+            open_ = made.coordinator(wire).describe([name])[name]
+            made.coordinator(wire).end(PreparedTransaction(name, open_.state), Verdict.ABORT)
+        wait_until(lambda: made.state() == "CompleteAbort", "its end")
+        yield rows(1)
+
+    with pytest.raises(SupersededError if kafka.version.startswith("3.") else ProducerFencedError):
+        made.write(source())
+    assert made.state() == "CompleteAbort"
 
 
 def test_a_task_of_scope_load_looks_too(work: Work, made: Task) -> None:

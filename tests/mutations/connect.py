@@ -244,7 +244,7 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "airflow_kafka_eos/operators/by_connect.py",
         "    if naming is TransactionNaming.POOLING:\n",
         "    if naming is None:\n",
-        (_STEPS + "test_pooled_ids_are_refused_before_an_attempt",),
+        (_STEPS + "test_what_could_not_be_stopped_is_refused_before_an_attempt",),
     ),
     Mutation(
         "writers-have-a-deadline",
