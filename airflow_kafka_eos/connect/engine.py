@@ -175,7 +175,7 @@ def _write(
         stood = fences.stand(settings, ref, options.deadline_ms, job.why_over)
         if isinstance(stood, str):
             raise superseded(ref, stood)
-        # behind the fence: what scope load initialises here, cleanup shows nobody until it is written
+        # behind the fence: what scope load initialises here shows in no listing until it is written
         shared, at_lease = identities(options, settings, checked, store)
         writer = AttemptWriter(options, settings, checked, shared, at_lease, store)
         try:

@@ -165,9 +165,10 @@ def _open(remote: Remote) -> SparkSession:
             grpc.channel_ready_future(spark.client._channel).result(ANSWER_S)
         except grpc.FutureTimeoutError:
             _close(spark)
-            by_token = ", asked by TLS, as pyspark does wherever a token (the password) is set" if remote.token else ""
+            by_tls = remote.token is not None and not remote.use_ssl and remote.host != "localhost"
+            why = ". It was spoken to by TLS: pyspark does so where a token (the password) is set" if by_tls else ""
             raise SparkUnavailableError(
-                f"the {remote} does not answer within {ANSWER_S:g} s{'' if remote.use_ssl else by_token}",
+                f"the {remote} does not answer within {ANSWER_S:g} s{why}",
                 remedy="Start it (docs/spark-connect.md); look at host, port, TLS (use_ssl) and firewalls",
             ) from None
     return spark

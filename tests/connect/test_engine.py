@@ -33,6 +33,7 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import TransactionScope
 from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.attempt_writer import AttemptWriter
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
@@ -429,6 +430,35 @@ def test_an_orphan_of_a_killed_client_begins_nothing_more_once_its_attempt_is_ov
     assert len(preparing.begun()) == 2
     with pytest.raises(ManifestError):
         preparing.store.read(preparing.ref)
+
+
+def test_a_server_that_stands_still_behind_the_write_is_not_waited_for(
+    preparing: Preparing, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is prepared, and waits to be decided."""
+    assert preparing.server.process is not None
+    group = preparing.server.process.pid
+    went_on = threading.Event()
+
+    def go_on() -> None:
+        went_on.set()
+        os.killpg(group, signal.SIGCONT)
+
+    patience = threading.Timer(240, go_on)
+    commit = AttemptWriter.commit
+
+    def then_it_stands_still(self: AttemptWriter, messages: Any) -> None:
+        commit(self, messages)
+        patience.start()
+        os.killpg(group, signal.SIGSTOP)
+
+    monkeypatch.setattr(AttemptWriter, "commit", then_it_stands_still)
+    try:
+        assert preparing(rows(10), topic()).records == 10
+        assert not went_on.is_set()
+    finally:
+        patience.cancel()
+        go_on()
 
 
 def test_a_server_that_dies_is_told_and_the_next_attempt_goes_through(

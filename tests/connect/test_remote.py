@@ -24,6 +24,7 @@ from airflow_kafka_eos.connect.remote import (
     _sent_once,
     check_arrow_functions,
     check_version,
+    opened,
     told,
 )
 from airflow_kafka_eos.connect.shipped import shipped
@@ -352,6 +353,27 @@ def test_a_server_that_stands_still_is_not_waited_for(monkeypatch: pytest.Monkey
     done.join(60)
     assert not done.is_alive()
     assert session.done == ["closed", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("token", "use_ssl", "host", "said"),
+    [
+        (TOKEN, False, "127.0.0.1", True),
+        (TOKEN, True, "127.0.0.1", False),
+        (None, False, "127.0.0.1", False),
+        (TOKEN, False, "localhost", False),
+    ],
+)
+def test_a_server_that_does_not_answer_is_told_with_the_tls_that_a_token_brings(
+    monkeypatch: pytest.MonkeyPatch, token: str | None, use_ssl: bool, host: str, said: bool
+) -> None:
+    """Nobody has asked for it, and a server without it seems to be away."""
+    monkeypatch.setattr("airflow_kafka_eos.connect.remote.ANSWER_S", 0.2)
+    monkeypatch.setattr("airflow_kafka_eos.connect.remote.RELEASE_S", 0.2)
+    remote = Remote("c", host, 1, None, token, use_ssl)
+    with pytest.raises(SparkUnavailableError, match="does not answer within") as caught, opened(remote):
+        pass
+    assert ("spoken to by TLS" in str(caught.value)) is said
 
 
 def test_an_executor_without_the_package_is_told_what_a_server_needs() -> None:

@@ -129,6 +129,15 @@ OF_CONNECT: tuple[Mutation, ...] = (
     ),
     Mutation(
         "writers-have-a-deadline",
+        "reached-while-it-connects",
+        "a broker that is being connected to keeps what it is sent, and is not reached yet",
+        "airflow_kafka_eos/kafka/client/wire.py",
+        "        return sends_at_once(connection)\n",
+        "        return True\n",
+        ("tests/kafka/test_wire.py::test_a_broker_is_reached_where_a_request_would_not_wait_for_its_connection",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
         "confluent-begins-unseen",
         "a writer that lets nobody look before it begins writes nothing that has a fence",
         "airflow_kafka_eos/kafka/producer/writers.py",

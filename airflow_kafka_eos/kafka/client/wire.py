@@ -16,7 +16,14 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.client import retry
-from airflow_kafka_eos.kafka.client.connections import TRANSACTION_VERSION, Loop, Manager, at_debug, finalized
+from airflow_kafka_eos.kafka.client.connections import (
+    TRANSACTION_VERSION,
+    Loop,
+    Manager,
+    at_debug,
+    finalized,
+    sends_at_once,
+)
 from airflow_kafka_eos.kafka.client.pool import ConnectionPool
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.transaction import TopicPartition
@@ -356,9 +363,9 @@ class PipelinedWire(Wire):
             if not isinstance(found, BrokerUnavailableError):
                 raise found from None  # what one said that refused the login
             return False
-        if connection.initializing:
+        if not connection.init_future.is_done:
             self._net.poll(timeout_ms=_REACHED_MS, future=connection.init_future)
-        return bool(connection.connected and not connection.paused)
+        return sends_at_once(connection)
 
     def turn(self, timeout_s: float) -> None:
         """Let what is under way make progress; returns when something did, was woken, or after ``timeout_s``."""
