@@ -102,7 +102,8 @@ OPTIONS: Mapping[str, Option] = {
     "quiet_period": Option(
         "float",
         "10",
-        "Where a Spark application never reported: seconds for which nothing may have been open before cleanup ends.",
+        "Where a Spark application never reported: seconds for which nothing may have been open before cleanup ends. "
+        "By Spark Connect at least 10.",
         "30",
         _seconds,
     ),

@@ -28,6 +28,7 @@
         ├── RegistryUnavailableError no schema registry answered
         ├── LedgerUnavailableError   the ledger's database is locked or gone
         │   └── LedgerNotReadyError  there is no ledger in it, or one that is not upgraded yet
+        ├── SparkUnavailableError    no Spark Connect server answered, or it has lost the session
         ├── StorageUnavailableError  the object store with the manifests did not answer
         ├── StreamError              the stream of rows that prepare reads (engine="arrow") ended in an error
         ├── SourceUnavailableError   what says where a cursor's range ends did not answer
@@ -68,6 +69,7 @@ __all__ = [
     "SandboxError",
     "SchemaRefusedError",
     "SourceUnavailableError",
+    "SparkUnavailableError",
     "StoppedError",
     "StorageUnavailableError",
     "StreamError",
@@ -260,6 +262,10 @@ class LedgerUnavailableError(TransientError):
 
 class LedgerNotReadyError(LedgerUnavailableError):
     """There is no ledger where one was looked for, or it is not upgraded yet. Only a task may wait for that."""
+
+
+class SparkUnavailableError(TransientError):
+    """No Spark Connect server answers, or it was started again and has lost the session. Nothing becomes visible."""
 
 
 class StorageUnavailableError(TransientError):

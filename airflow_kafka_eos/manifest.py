@@ -177,21 +177,23 @@ def dump(manifest: Manifest) -> str:
         "digest_algorithm": manifest.digest_algorithm,
         "ran_again": manifest.ran_again,
         "topics": {name: asdict(info) for name, info in manifest.topics.items()},
-        "entries": [
-            {
-                "spark_partition": e.spark_partition,
-                "transaction": None
-                if e.transaction is None
-                else {
-                    "transactional_id": e.transaction.transactional_id,
-                    "prepared_transaction_state": str(e.transaction.state),
-                },
-                "writes": [vars(w) for w in e.writes],
-            }
-            for e in manifest.entries
-        ],
+        "entries": [entry_document(e) for e in manifest.entries],
     }
     return _text(document)
+
+
+def entry_document(entry: ManifestEntry) -> dict[str, Any]:
+    """An entry as it stands in the document; :func:`entry_of` reads it."""
+    return {
+        "spark_partition": entry.spark_partition,
+        "transaction": None
+        if entry.transaction is None
+        else {
+            "transactional_id": entry.transaction.transactional_id,
+            "prepared_transaction_state": str(entry.transaction.state),
+        },
+        "writes": [vars(w) for w in entry.writes],
+    }
 
 
 def sha256(manifest: Manifest) -> str:
@@ -268,7 +270,7 @@ def load(text: str, expected: AttemptRef) -> Manifest:
             transaction_timeout_ms=int(document["transaction_timeout_ms"]),
             digest_algorithm=str(document["digest_algorithm"]),
             topics={name: TopicInfo(**info) for name, info in document["topics"].items()},
-            entries=tuple(_entry(e) for e in document["entries"]),
+            entries=tuple(entry_of(e) for e in document["entries"]),
             ran_again=bool(document["ran_again"]),
         )
         problem = _inconsistency(manifest)
@@ -289,7 +291,10 @@ def _attempt(part: Mapping[str, Any]) -> AttemptRef:
     return AttemptRef(identity, part["ledger_id"], int(part["number"]), None if slot is None else int(slot), repairs)
 
 
-def _entry(part: Mapping[str, Any]) -> ManifestEntry:
+def entry_of(part: Mapping[str, Any]) -> ManifestEntry:
+    """
+    :raises KeyError, TypeError, ValueError, AttributeError, ConfigurationError: it is malformed.
+    """
     txn = part["transaction"]
     transaction = None
     if txn is not None:

@@ -83,7 +83,8 @@ class ExactlyOnceLoad(TaskGroup):
     :param kafka_conn_id: connection of the Kafka provider's type ``kafka``. (section, templated)
     :param ledger_conn_id: connection of the ledger's database; without, the embedded SQLite file beside Airflow's home.
         (section, templated)
-    :param spark_conn_id: Spark connection; default ``spark_default``.
+    :param spark_conn_id: Spark connection; default ``spark_default``. One of type ``spark_connect`` names a server that
+        runs already: prepare is its client (docs/spark-connect.md).
     :param transactions: how its Kafka transactions are written, and how long they may stay open:
         :class:`~airflow_kafka_eos.argument_groups.Transactions`.
     :param checks: what must be true of what prepare wrote: :class:`~airflow_kafka_eos.argument_groups.Checks`.

@@ -23,6 +23,7 @@ LONG = (
     "tests/airflow/test_telling.py",
     "tests/bench",
     "tests/cli/test_airflow.py",
+    "tests/connect/test_engine.py",
     "tests/crashes",
     "tests/doctor/test_remedies.py",
     "tests/faults",

@@ -38,8 +38,12 @@ ALLOWED = {
     # the last two ask Airflow's own database
     "sqlalchemy": {"ledger", "hooks", "sources", "airflow_kafka_eos.plugin.dags", "airflow_kafka_eos.cli.connections"},
     "alembic": {"ledger"},
-    "pyspark": {"spark", "streams", "airflow_kafka_eos.testing.rows"},
-    "pyarrow": {"kafka", "spark", "sources", "arrow", "streams", "airflow_kafka_eos.testing.rows"},
+    "pyspark": {"spark", "connect", "streams", "airflow_kafka_eos.testing.rows"},
+    "grpc": {"airflow_kafka_eos.connect.remote"},
+    "pyarrow": {
+        *("kafka", "spark", "sources", "arrow", "streams"),
+        *("airflow_kafka_eos.connect.task", "airflow_kafka_eos.testing.rows"),
+    },
     "numpy": {"arrow", "kafka", "spark"},
     "pandas": {"sandbox"},
 }

@@ -34,6 +34,7 @@ PINNED = [
     "SandboxError",
     "SchemaRefusedError",
     "SourceUnavailableError",
+    "SparkUnavailableError",
     "StoppedError",
     "StorageUnavailableError",
     "StreamError",

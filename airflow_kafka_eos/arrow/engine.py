@@ -80,7 +80,7 @@ def prepare(
     spec = replace(spec, options=replace(spec.options, claim=claimant))
     read = _Read()
     with (
-        StopWhenSuperseded(store, ref, told="its stream is not read any further") as watch,
+        StopWhenSuperseded(store, ref, told="its stream is not read any further", in_task=True) as watch,
         Pace(str(ref), read.line, say) as pace,
     ):
 

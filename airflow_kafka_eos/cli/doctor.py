@@ -9,11 +9,11 @@ import argparse
 import logging
 import shlex
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.airflow_options import airflow_option, default_of, or_setting
+from airflow_kafka_eos.cli.airflow_options import airflow_option, default_of, or_setting, setting
 from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import seconds, whole
 from airflow_kafka_eos.cli.ledger import url_of
@@ -25,6 +25,8 @@ from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.doctor.examine import Examination
+    from airflow_kafka_eos.doctor.finding import Finding
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 
 #: what they log of connections is in the findings, and Airflow's logging would print it between them
 _CHATTY = ("kafka", "alembic")
@@ -56,7 +58,10 @@ def add_to(commands: Any) -> None:
         "--spark-conf", action="append", metavar="KEY=VALUE",
         help="a Spark setting of the load; may be given several times",
     )  # fmt: skip
-    doctor.add_argument("--spark-conn-id", help="check the settings in this Airflow connection's extra too")
+    doctor.add_argument(
+        "--spark-conn-id",
+        help="check the settings in this Airflow connection's extra too, or the Spark Connect server that it names",
+    )
     add_session(doctor, timeout_s=10)
     doctor.set_defaults(run=_run)
 
@@ -81,7 +86,9 @@ def _run(arguments: argparse.Namespace) -> int:
         ledger_flags=_flags(arguments, "conn_id"),
         cluster_flags=_flags(arguments, "kafka_conn_id", "bootstrap_server", "command_config"),
     )
-    found = examine(settings_of(arguments), url_of(arguments), asked, timeout_s=arguments.timeout)
+    settings = settings_of(arguments)
+    found = examine(settings, url_of(arguments), asked, timeout_s=arguments.timeout)
+    found = replace(found, findings=(*found.findings, *_of_connect(arguments, settings)))
     table = [
         {"check": f.id, "result": f.severity, "subject": f.subject, "seen": _short(f.seen)} for f in found.findings
     ]
@@ -90,6 +97,26 @@ def _run(arguments: argparse.Namespace) -> int:
     if not found.reached_anything:
         return TRANSIENT
     return FOUND if found.has_errors else OK
+
+
+def _of_connect(arguments: argparse.Namespace, settings: KafkaSettings | None) -> list[Finding]:
+    """Of a Spark connection of type ``spark_connect``, which names a server that runs already."""
+    if not arguments.spark_conn_id:
+        return []
+    connection = airflow_connection("--spark-conn-id", arguments.spark_conn_id)
+    if connection.conn_type != "spark_connect":
+        return []
+    from airflow_kafka_eos.connect.examine import examine as examine_connect
+    from airflow_kafka_eos.connect.remote import Remote
+    from airflow_kafka_eos.doctor.finding import Judgement
+
+    try:
+        remote = Remote.of(arguments.spark_conn_id, connection)
+    except ConfigurationError as e:  # what else was found is shown, too
+        judged = Judgement("connect-reachable", arguments.spark_conn_id, e.message)
+        return [judged.error("No load can be prepared by it", e.remedy)]
+    kafka_conn_id = setting("kafka_conn_id", arguments.kafka_conn_id or None)
+    return examine_connect(remote, settings, kafka_conn_id, TransactionScope(arguments.scope))
 
 
 def _flags(arguments: argparse.Namespace, *names: str) -> str:
@@ -112,7 +139,10 @@ def _spark_conf(arguments: argparse.Namespace) -> dict[str, str] | None:
         return None
     conf: dict[str, str] = {}
     if arguments.spark_conn_id:
-        extra = airflow_connection("--spark-conn-id", arguments.spark_conn_id).extra_dejson
+        found = airflow_connection("--spark-conn-id", arguments.spark_conn_id)
+        if found.conn_type == "spark_connect":  # its settings are the server's
+            return dict(_pairs("--spark-conf", arguments.spark_conf)) if arguments.spark_conf else None
+        extra = found.extra_dejson
         conf |= {key: str(value) for key, value in extra.items() if key.startswith("spark.")}
     return conf | dict(_pairs("--spark-conf", arguments.spark_conf or ()))
 

@@ -58,6 +58,7 @@ def submit(
     deadline_ms: int | None = None,
     cluster_id: str | None = None,
     arguments_sha256: str | None = None,
+    has_fence: bool = False,
 ) -> AttemptRow:
     """The attempt that the caller's application may prepare: no two callers get the same.
 
@@ -72,6 +73,7 @@ def submit(
         (rule: writers-have-a-deadline).
     :param cluster_id: of the Kafka cluster that its application writes to; None: not known.
     :param arguments_sha256: of what its job is asked for; None: that does not follow from the run.
+    :param has_fence: its writers see Kafka alone, and look at a fence there before they begin.
     :raises ConfigurationError: pooling without a deadline: nobody could tell how long its ids may not be used.
     :raises InDoubtError: a slot of the load's name is in doubt.
     """
@@ -110,6 +112,7 @@ def submit(
         writers_until=None if deadline_ms is None else text_of(datetime.fromtimestamp(deadline_ms / 1000, UTC)),
         cluster_id=cluster_id,
         arguments_sha256=arguments_sha256,
+        has_fence=has_fence,
     )
 
 

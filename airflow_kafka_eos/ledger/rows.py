@@ -36,7 +36,8 @@ class AttemptRow:
     known once prepared. ``slot``: of pooled ids; it stays noted when given back. ``writers_until``: past it none of its
     writers begins a transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the
     Kafka cluster that it was submitted to. ``arguments_sha256``: of what its job was asked for; None where that does
-    not follow from the run. ``pruned_at``: the ledger has forgotten its transactions.
+    not follow from the run. ``pruned_at``: the ledger has forgotten its transactions. ``has_fence``: whether its
+    writers look at a fence in Kafka before they begin; None: of before there were any.
     """
 
     load: LoadIdentity
@@ -64,6 +65,7 @@ class AttemptRow:
     cluster_id: str | None = None
     arguments_sha256: str | None = None
     pruned_at: str | None = None
+    has_fence: bool | None = None
 
     @property
     def is_undecided(self) -> bool:

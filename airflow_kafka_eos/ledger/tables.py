@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the revisions is called
-REVISION = "0010"
+REVISION = "0011"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -123,6 +123,8 @@ attempts = Table(
     Column("arguments_sha256", _varchar(64)),
     # its transactions are forgotten since then
     Column("pruned_at", _TIME),
+    # whether its writers look at a fence in Kafka before they begin (rule: writers-have-a-deadline)
+    Column("has_fence", Boolean),
     UniqueConstraint("load_id", "number", name="uq_kafka_eos_attempts_number"),
     # what nobody has closed; what a run has (owners begin with it); who asked for the same
     Index("ix_kafka_eos_attempts_closed", "pruned_at", "closed_at"),

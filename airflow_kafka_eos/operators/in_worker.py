@@ -16,7 +16,7 @@ from airflow_kafka_eos.spark.dag_file import JOB, function_here
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.hooks import Resolved
-    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.operators.preparing import Taken
     from airflow_kafka_eos.spark.formats.settings import RegistrySettings
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
@@ -36,22 +36,22 @@ def runner(
     batch_bytes: int,
     max_records: int | None,
     stop: threading.Event,
-) -> Callable[[str, AttemptRef], None]:
-    """What prepares an attempt, given its spec.
+) -> Callable[[Taken], None]:
+    """What prepares an attempt.
 
     :param stop: ends it between two batches.
     :raises ConfigurationError: there is no such job: found out before an attempt is taken.
     """
     function = _bound(job, job_args)
 
-    def run(spec_text: str, ref: AttemptRef) -> None:
+    def run(taken: Taken) -> None:
         from airflow_kafka_eos.arrow.engine import prepare
         from airflow_kafka_eos.arrow.stream import Bounds
         from airflow_kafka_eos.spark.spec import ApplicationSpec
 
         try:
             prepare(
-                ApplicationSpec.from_json(spec_text),
+                ApplicationSpec.from_json(taken.spec),
                 resolved.settings,
                 store,
                 function,

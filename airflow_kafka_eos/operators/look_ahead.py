@@ -21,8 +21,9 @@ from airflow.sdk import BaseHook
 from airflow_kafka_eos.arguments import is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TopicError, TransientError
 from airflow_kafka_eos.hooks import registry_settings
-from airflow_kafka_eos.load import Engine, TwoPhaseCommit, Verdict, WriterName
+from airflow_kafka_eos.load import Engine, TransactionNaming, TwoPhaseCommit, Verdict, WriterName
 from airflow_kafka_eos.operators.base import LoadOperator, overridden, owner_of
+from airflow_kafka_eos.operators.by_connect import CONNECTION_TYPE, check_load
 from airflow_kafka_eos.operators.own_submitter import submitter_before
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.operators.preparing import PreparingOperator
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_BY_CONNECT = Deployment("a Spark Connect server", "client", {})
 #: What the Spark provider makes a master of; a connection that is a URI has the master's scheme as its type.
 _SPARK_TYPES = ("spark", "yarn", "k8s", "mesos", "local")
 #: Names in a template that mean something else in prepare's task, or are not there yet.
@@ -122,7 +124,8 @@ def _look(begin: LoadOperator, context: Any, session: Session, row: AttemptRow, 
             prepare._hold_time_ms,
             TwoPhaseCommit(prepare.two_phase_commit),
             WriterName(prepare.writer),
-            writes=hands_over and seen.kafka_conn_id == begin.kafka_conn_id,
+            # executors of a server may have a login of their own
+            writes=hands_over and deployment is not _BY_CONNECT and seen.kafka_conn_id == begin.kafka_conn_id,
         )
         if hands_over:
             _check_settings(session)
@@ -193,7 +196,9 @@ class _Seen:
             return Deployment("an operator of the author's", "client" if here else "cluster", {})
         if prepare.engine == Engine.ARROW:
             return Deployment("prepare's own process", "client", {})
-        _check_spark_connection(prepare._conn_id)
+        if _names_a_server(prepare._conn_id):
+            check_load(TransactionNaming(prepare.transaction_naming), WriterName(prepare.writer))
+            return _BY_CONNECT
         given, conf = prepare.conf, self._known("conf")
         if conf is None and given is not None:
             return None  # it may name another deploy mode
@@ -227,7 +232,7 @@ class _Seen:
             return
         wrong = "cannot be read" if path.exists() else "is not there"
         in_worker = isinstance(self.prepare, PrepareLoadOperator) and self.prepare.engine == Engine.ARROW
-        runs = "prepare" if in_worker else "the Spark driver"
+        runs = "prepare" if in_worker or deployment is _BY_CONNECT else "the Spark driver"
         where = f"on {socket.gethostname()}, where {runs} runs"
         message = f"job={job!r}: the file {path.absolute()} {wrong} {where}"
         if self.may_be_made:
@@ -292,21 +297,30 @@ class _Seen:
         return references is not None and not {task.task_id for task, _ in references()} <= self._known_tasks
 
 
-def _check_spark_connection(conn_id: str) -> None:
-    """The Spark provider takes a connection that is not there for a YARN."""
+def _names_a_server(conn_id: str) -> bool:
+    """Whether a Spark connection, which is looked at, is a Spark Connect server's.
+
+    The Spark provider takes a connection that is not there for a YARN.
+    """
     found = _connection("spark_conn_id", conn_id)
     if found is None:
-        return
+        return False  # nothing is judged by it: prepare asks again
+    if found.conn_type == CONNECTION_TYPE:
+        from airflow_kafka_eos.connect.remote import Remote
+
+        Remote.of(conn_id, found)
+        return True
     if found.conn_type not in _SPARK_TYPES:
         raise ConfigurationError(
             f"spark_conn_id={conn_id!r}: the Airflow connection is of type {found.conn_type!r}, not 'spark'",
-            remedy="Name a connection of type spark; then clear begin",
+            remedy="Name a connection of type spark, or spark_connect; then clear begin",
         )
     if found.conn_type != "yarn" and not found.host:
         raise ConfigurationError(
             f"spark_conn_id={conn_id!r}: the Airflow connection names no Spark master, its host is empty",
             remedy="Set its host to local[2], spark://host:7077, yarn or k8s://https://host:port; then clear begin",
         )
+    return False
 
 
 def _connection(argument: str, conn_id: str) -> Any:

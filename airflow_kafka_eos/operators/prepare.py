@@ -1,10 +1,11 @@
-"""prepare: submit the packaged Spark application that writes the prepared transactions, or write them here."""
+"""prepare: submit the packaged Spark application that writes the transactions, ask a server to, or write them here."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,18 @@ from airflow_kafka_eos.arguments import (
 from airflow_kafka_eos.cursor import Cursor
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.hooks import registry_settings
-from airflow_kafka_eos.load import Engine, EngineText, NamingText, ScopeText, TwoPhaseCommitText, WriterText
+from airflow_kafka_eos.load import (
+    Engine,
+    EngineText,
+    NamingText,
+    ScopeText,
+    TransactionNaming,
+    TwoPhaseCommitText,
+    WriterName,
+    WriterText,
+)
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
+from airflow_kafka_eos.operators import by_connect
 from airflow_kafka_eos.operators.application_watch import Status, status_by_spark_submit
 from airflow_kafka_eos.operators.base import Step, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.in_worker import BATCH_BYTES, check_engine, runner
@@ -46,11 +57,26 @@ if TYPE_CHECKING:
 
     from airflow_kafka_eos.hooks import Resolved
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-    from airflow_kafka_eos.manifest import AttemptRef
+    from airflow_kafka_eos.operators.preparing import Taken
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 #: SparkSubmitOperator's own default, which tells nobody anything
 DEFAULT_SPARK_NAME = "arrow-spark"
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """What prepares an attempt.
+
+    :param where: how, for people.
+    :param stop: ends what runs; None: Spark's own hook does.
+    :param has_fence: its writers see Kafka alone.
+    """
+
+    run: Callable[[Taken], None]
+    where: str
+    stop: threading.Event | None = None
+    has_fence: bool = False
 
 
 class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
@@ -69,6 +95,9 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
     ``track_driver_via_k8s_api``), a retry goes on with the very attempt that the try before has submitted
     (rule: reattach-to-its-own); with ``wait_in_triggerer=True`` it is waited for in the triggerer (docs/spark.md).
 
+    Where the connection is of type ``spark_connect``, this process is that server's client (:mod:`.by_connect`); of
+    SparkSubmitOperator's arguments, ``conf`` is the session's then.
+
     With ``engine="arrow"`` the job runs in this process (:mod:`.in_worker`), and reading stops behind ``max_records``;
     with Spark, decide alone counts them.
 
@@ -77,7 +106,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
     """
 
     step_name = "prepare"
-    #: engine="arrow": ends the reading of the stream
+    #: engine="arrow", Spark Connect: ends what runs
     _stop: threading.Event | None = None
     #: while spark-submit runs: what is done with the id that it prints
     _note: Callable[[str], None] | None = None
@@ -163,23 +192,24 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
             resolved = self._resolve()
             registry = registry_settings(self.registry_conn_id) if self.registry_conn_id else None
             store = manifest_store(self.manifest_dir)
-            run = self._runner(resolved, registry, store, context)
-            go = this_go(context, self) if self._is_tracked() else None
+            how = self._runner(resolved, registry, store, context)
+            self._stop = how.stop
+            # what runs in this process is a retry's to begin anew
+            go = this_go(context, self) if how.stop is None and self._is_tracked() else None
             waited = None if go is None else self.reattached(context, step, resolved, store, go)
             if waited is not None:
                 return self.waited_for(context, step, resolved, store, waited, may_defer=True)
-            taken = self.take(context, step, resolved, store)
+            taken = self.take(context, step, resolved, store, has_fence=how.has_fence)
             if taken.is_done:
                 return self.was_decided(step, taken)
-            where = "submitting to Spark" if self.engine == Engine.SPARK else "preparing in this process"
-            self.log.info("load %s: %s", taken.ref, where)
+            self.log.info("load %s: %s", taken.ref, how.where)
             submitted: list[Waited] = []
             if go is not None and taken.again is None:  # a repair is waited for by whoever gives it up if it fails
                 self._note = lambda application: submitted.append(
                     self.handed_over(context, store, taken, application, go)
                 )
             with self.giving_up(resolved, taken):
-                run(taken.spec, taken.ref)
+                how.run(taken)
                 self._note = None
                 if not submitted:
                     manifest = store.read(taken.ref)
@@ -264,11 +294,11 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
 
     def _runner(
         self, resolved: Resolved, registry: RegistrySettings | None, store: ManifestStore, context: Context
-    ) -> Callable[[str, AttemptRef], None]:
-        """What prepares an attempt, given its spec. What is wrong with it is found out before an attempt is taken."""
+    ) -> _Runner:
+        """What prepares an attempt. What is wrong is found out before an attempt is taken."""
         if self.engine == Engine.ARROW:
-            self._stop = threading.Event()
-            return runner(
+            stop = threading.Event()
+            made = runner(
                 self.job,
                 self.job_args or {},
                 resolved,
@@ -276,31 +306,50 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 store,
                 batch_bytes=self.max_batch_bytes,
                 max_records=self.max_records,
-                stop=self._stop,
+                stop=stop,
             )
+            return _Runner(made, "preparing in this process", stop)
+        remote = by_connect.remote_of(self._conn_id)
+        if remote is not None:
+            stop = threading.Event()
+            made = by_connect.runner(
+                remote,
+                None if self.sql is not None else self.job,
+                self.job_args or {},
+                resolved,
+                self.kafka_conn_id,
+                registry,
+                store,
+                asked={n: getattr(self, n, None) or getattr(self, f"_{n}", None) for n in by_connect.OF_A_SUBMIT},
+                conf=self.conf,
+                naming=TransactionNaming(self.transaction_naming),
+                writer=WriterName(self.writer),
+                stop=stop,
+            )
+            return _Runner(made, f"preparing by the {remote}", stop, has_fence=True)
         deployment = Deployment.of(self._get_hook(), self.conf)
         deployment.check(self.manifest_dir)
 
-        def run_spark(spec_text: str, ref: AttemptRef) -> None:
+        def run_spark(taken: Taken) -> None:
             handed_over = self._handed_over(deployment, resolved.settings, registry)
-            with handed_over, own_error_first(lambda: store.failure(ref)):
-                self._application(spec_text)
+            with handed_over, own_error_first(lambda: store.failure(taken.ref)):
+                self._application(taken.spec)
                 SparkSubmitOperator.execute(self, context)
 
-        return run_spark
+        return _Runner(run_spark, "submitting to Spark")
 
     def on_kill(self) -> None:
-        """Airflow's own: end what runs, here or in Spark.
+        """Airflow's own: end what runs, here, at a Spark Connect server, or in Spark.
 
         Not an application whose id is noted: a worker that is restarted must not end it. Behind a click, the next
         attempt or cleanup makes its attempt undecidable, and tells its driver to stop.
         """
         if self._stop_waiting is not None:
             self._stop_waiting.set()
-        elif self.engine == Engine.SPARK:
-            super().on_kill()
         elif self._stop is not None:
             self._stop.set()
+        elif self.engine == Engine.SPARK:
+            super().on_kill()
 
     def _application(self, spec: str) -> None:
         from airflow_kafka_eos import spark

@@ -177,12 +177,15 @@ class PreparingOperator(LoadOperator):
         self._follow_from_run = follow_from_run(self.job, self.sql, self.job_args)
         super().render_template_fields(context, jinja_env)
 
-    def take(self, context: Any, step: Step, resolved: Resolved, store: ManifestStore) -> Taken:
+    def take(
+        self, context: Any, step: Step, resolved: Resolved, store: ManifestStore, *, has_fence: bool = False
+    ) -> Taken:
         """Take an attempt for one application (rule: one-application-per-attempt), and tell drivers of older ones.
 
         Of a decided load nothing is written again (rule: one-key-loads-once), but for what was lost since and is gone
         from the log (docs/adr/0014): then the job runs again, and only the lost Spark partitions are written.
 
+        :param has_fence: its writers see Kafka alone (:mod:`~airflow_kafka_eos.protocol.fences`).
         :raises KafkaEosError: what is asked for cannot be written, and no attempt is taken; or see
             :func:`~airflow_kafka_eos.protocol.stages.begin.submit`.
         """
@@ -211,6 +214,7 @@ class PreparingOperator(LoadOperator):
                 deadline_ms=deadline_ms,
                 caps=Caps(self.max_transactional_ids, self.max_transactional_ids_of_namespace),
                 arguments_sha256=self._arguments_sha256(),
+                has_fence=has_fence,
             )
             step.attempt = row.number
             check_no_sibling(row, context)

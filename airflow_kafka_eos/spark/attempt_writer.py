@@ -131,6 +131,8 @@ class AttemptWriter:
 
     #: what :meth:`write_part` makes
     report: Callable[..., PartReport] = PartReport
+    #: see :class:`~airflow_kafka_eos.kafka.producer.interface.WriteTarget`
+    look: Callable[[], object] | None = None
 
     def __init__(
         self,
@@ -220,6 +222,7 @@ class AttemptWriter:
             self.checked.limits,
             two_phase_commit=self.checked.two_phase_commit,
             shared=None if self.shared is None else self.shared.state,
+            look=self.look,
         )
         return make_writer(self.checked.writer.value, self.settings, target)
 

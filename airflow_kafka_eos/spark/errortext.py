@@ -35,10 +35,12 @@ _MAX_LINES = 6
 _MAX_LENGTH = 500
 
 
-def own_error(exception: BaseException) -> str | None:
+def own_error(exception: BaseException, install: str = "") -> str | None:
     """``"<class>: <message>"`` of our error, from the exception itself or from its text; None when it has none.
 
     With several (one of each failed task), the last terminal one: a retried task ends with it.
+
+    :param install: what to do where executors lack a package; empty: as with spark-submit.
     """
     if isinstance(exception, errors.KafkaEosError):
         return f"{type(exception).__name__}: {exception}"
@@ -47,7 +49,7 @@ def own_error(exception: BaseException) -> str | None:
     if not found:
         # the executors have not even our errors
         missing = _NOT_THERE.search(_text(exception))
-        return None if missing is None else f"{errors.ConfigurationError.__name__}: {_no_package(missing[1])}"
+        return None if missing is None else f"{errors.ConfigurationError.__name__}: {_no_package(missing[1], install)}"
     return ": ".join((terminal or found)[-1])
 
 
@@ -123,14 +125,15 @@ def _text(exception: BaseException) -> str:
         return ""
 
 
-def _no_package(name: str) -> errors.ConfigurationError:
-    archived = name in ("airflow_kafka_eos", "kafka")
+def _no_package(name: str, install: str) -> errors.ConfigurationError:
+    remedy = f"pip install {name} on every executor, and where the driver runs (docs/spark.md)"
+    if name in ("airflow_kafka_eos", "kafka"):
+        remedy = (
+            "Write an archive with airflow-kafka-eos spark-archive OUT.zip and ship it with "
+            "spark_args={'py_files': 'OUT.zip'}, or install airflow-kafka-eos there"
+        )
     return errors.ConfigurationError(
-        f"the Python of Spark's executors (spark.pyspark.python) has no package {name}",
-        remedy="Write an archive with airflow-kafka-eos spark-archive OUT.zip and ship it with "
-        "spark_args={'py_files': 'OUT.zip'}, or install airflow-kafka-eos there"
-        if archived
-        else f"pip install {name} on every executor, and where the driver runs (docs/spark.md)",
+        f"the Python of Spark's executors (spark.pyspark.python) has no package {name}", remedy=install or remedy
     )
 
 

@@ -27,7 +27,16 @@ def run_job(spec: ApplicationSpec, spark: SparkSession, store: ManifestStore) ->
     job = spec.job or ""
     with questions_refused(f"the job {job}"):
         found = find_job(job, loaded=by_value)(spark, **spec.arguments)
+    return checked_frame(found, spec, store)
+
+
+def checked_frame(found: object, spec: ApplicationSpec, store: ManifestStore) -> DataFrame:
+    """What a job has returned, without where its range ends.
+
+    :raises ConfigurationError: it is no DataFrame, or the job does not keep to its range.
+    """
     found = without_until(found, spec, store)
+    job = spec.job or ""
     if not isinstance(found, DataFrame):
         raise ConfigurationError(
             f"the job {job} returned {'nothing' if found is None else type(found).__name__}, not a Spark DataFrame",

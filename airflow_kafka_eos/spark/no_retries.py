@@ -23,30 +23,44 @@ ONE_RUN = {
     "spark.stage.ignoreDecommissionFetchFailure": "false",
     "spark.speculation": "false",
 }
+_OF_STAGES = ("spark.stage.maxConsecutiveAttempts", "spark.stage.ignoreDecommissionFetchFailure")
+_SPECULATION = "spark.speculation"
 _SUCCEEDED, _FAILED = "SUCCEEDED", "FAILED"
 _WAIT_S = 20.0
 _PAUSE_S = 0.02
 
 
+def run_again_by(setting: Callable[[str], str | None]) -> list[str]:
+    """Those of Spark's settings by which it may run a stage twice, or a task twice at once. No I/O.
+
+    A task that has failed is another matter: that it runs again shows in its attempt number.
+
+    :param setting: the value of a Spark setting, None when it is not set.
+    """
+    wrong = [key for key in _OF_STAGES if str(setting(key) or "").lower() != ONE_RUN[key]]
+    if str(setting(_SPECULATION) or "false").lower() != ONE_RUN[_SPECULATION]:  # Spark's default
+        wrong.append(_SPECULATION)
+    return wrong
+
+
 def check_spark_settings(setting: Callable[[str], str | None]) -> None:
     """Refuse Spark settings with which a stage may run twice, or a task twice at once.
 
-    :param setting: the value of a Spark setting, None when it is not set.
+    :param setting: see :func:`run_again_by`.
     :raises ConfigurationError: naming the setting.
     """
-    for key in ("spark.stage.maxConsecutiveAttempts", "spark.stage.ignoreDecommissionFetchFailure"):
-        if (value := setting(key)) != ONE_RUN[key]:
+    for key in run_again_by(setting):
+        if key == _SPECULATION:
             raise ConfigurationError(
-                f"{key} is {value or 'not set'}: Spark could run the writing stage a second time, and scope load "
-                "cannot take back what the first has written",
-                remedy=f"Start Spark with {key}={ONE_RUN[key]} (the packaged application does so by itself), or use "
-                "scope task",
+                "spark.speculation is on: Spark would run a task twice at once, and scope load cannot tell apart what "
+                "they write",
+                remedy="Start Spark with spark.speculation=false, or use scope task",
             )
-    if str(setting("spark.speculation") or "false").lower() != "false":
         raise ConfigurationError(
-            "spark.speculation is on: Spark would run a task twice at once, and scope load cannot tell apart what they "
-            "write",
-            remedy="Start Spark with spark.speculation=false, or use scope task",
+            f"{key} is {setting(key) or 'not set'}: Spark could run the writing stage a second time, and scope load "
+            "cannot take back what the first has written",
+            remedy=f"Start Spark with {key}={ONE_RUN[key]} (the packaged application does so by itself), or use "
+            "scope task",
         )
 
 

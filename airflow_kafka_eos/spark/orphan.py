@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import SupersededError
 
@@ -40,8 +41,13 @@ POLL_SECONDS = 0.5
 POLL_S = 10.0
 #: The author's code may catch what a cancelled Spark job raises and begin another: it is cancelled again.
 _AGAIN_S = 1.0
-#: Or it waits for something that is not Spark: then the process ends, as it does when its task is gone.
+#: Or it waits for something that is not Spark: then the process ends, as it does when its task is gone. Where it is the
+#: task's own process, its main thread is woken by a signal first: by an exit alone Airflow would try again, and that
+#: try would supersede the one that has superseded this one.
 _LAST_S = 60.0
+_WAKE_S = 5.0
+#: Of Airflow its scheduler alone listens to it (for tracemalloc), and no task.
+_WAKES = signal.SIGUSR1
 SUPERSEDED_EXIT_CODE = 1
 
 
@@ -104,6 +110,7 @@ class StopWhenSuperseded:
 
     :param ref: the attempt that this application has claimed.
     :param told: what is done then, for the log.
+    :param in_task: it is Airflow's task itself, in its main thread.
     :raises SupersededError: on entering, where a platform runs an earlier try's application late or once more; or on
         leaving. It names who has superseded it.
     """
@@ -115,11 +122,15 @@ class StopWhenSuperseded:
         *,
         poll_s: float = POLL_S,
         told: str = "its Spark jobs are cancelled",
+        in_task: bool = False,
     ) -> None:
         self._store = store
         self._ref = ref
         self._poll_s = poll_s
         self._told = told
+        self._in_task = in_task and threading.current_thread() is threading.main_thread()
+        self._before: Any = None
+        self._waking = threading.Lock()
         self._cancel: Callable[[], object] = lambda: None
         self._over = threading.Event()
         self._found: SupersededError | None = None
@@ -129,6 +140,8 @@ class StopWhenSuperseded:
         by = self._look()
         if by is not None:
             raise superseded(self._ref, by)
+        if self._in_task:
+            self._before = signal.signal(_WAKES, self._woken)
         self._thread.start()
         return self
 
@@ -136,6 +149,9 @@ class StopWhenSuperseded:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
+        if self._in_task:
+            with self._waking:
+                signal.signal(_WAKES, self._before or signal.SIG_DFL)
         # what it is in the middle of is a read of the store, which may take its time: it is not waited for
         if self._found is not None and (error is None or isinstance(error, Exception)):
             raise self._found from error
@@ -167,19 +183,36 @@ class StopWhenSuperseded:
             return None
 
     def _stop(self) -> None:
-        give_up = time.monotonic() + _LAST_S
         with suppress(OSError):  # nobody may read it any more
             print(f"airflow-kafka-eos: load {self._ref} is superseded: {self._told}", flush=True)
-        while time.monotonic() < give_up:
+        # not here: asking a server may take as long as that server takes
+        threading.Thread(target=self._cancel_on, name="cancel-when-superseded", daemon=True).start()
+        if self._over.wait(_LAST_S):
+            return
+        give_up = time.monotonic() + _LAST_S
+        while self._in_task and time.monotonic() < give_up:
+            with self._waking:
+                if not self._over.is_set():
+                    signal.pthread_kill(threading.main_thread().ident or 0, _WAKES)
+            if self._over.wait(_WAKE_S):
+                return
+        with suppress(OSError):  # as main() prints it, for Airflow to find
+            print(f"{SupersededError.__name__}: {self._found}", file=sys.stderr, flush=True)
+        os._exit(SUPERSEDED_EXIT_CODE)
+
+    def _cancel_on(self) -> None:
+        while True:
             try:
                 self._cancel()
             except Exception as e:
                 _log.debug("%s: its jobs cannot be cancelled: %s", self._ref, e)
             if self._over.wait(_AGAIN_S):
                 return
-        with suppress(OSError):  # as main() prints it, for Airflow to find
-            print(f"{SupersededError.__name__}: {self._found}", file=sys.stderr, flush=True)
-        os._exit(SUPERSEDED_EXIT_CODE)
+
+    def _woken(self, *_: object) -> None:
+        """In the main thread, wherever that is."""
+        if self._found is not None and not self._over.is_set():
+            raise self._found
 
 
 def superseded(ref: AttemptRef, by: str) -> SupersededError:

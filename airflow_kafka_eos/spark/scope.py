@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+
 FUNCTION = "airflow_kafka_eos.spark.scope.own_partitions"
 _PLACE = "kafka_eos place"
 #: In the metadata of the column ``partition``: the topics' partitions that the rows were arranged for, and the tasks.
@@ -72,26 +74,32 @@ class Owners:
         return ((firsts[codes] + partitions) % self.tasks).astype(np.int32)
 
 
-def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) -> DataFrame:
+def own_partitions(
+    frame: DataFrame, options: Mapping[str, str] | WriteOptions, settings: KafkaSettings | None = None
+) -> DataFrame:
     """Fill the column ``partition`` as the writer would, and move each row to the task that owns its Kafka partition.
 
     :param frame: what is to be written.
     :param options: those of ``df.write.format("kafka_eos")``.
+    :param settings: of Kafka; None: those of the options, and of the environment.
     :returns: the same rows, in ``transaction.tasks`` Spark partitions, or fewer. Rows of one Spark partition keep their
         order.
     :raises ConfigurationError: options or columns are wrong, a topic is missing, Spark may run a stage twice, or is too
         old.
     """
     from pyspark.sql import functions as F
+    from pyspark.sql import types as t
 
     parsed = options if isinstance(options, WriteOptions) else WriteOptions.parse(options)
     check_schema(frame.schema, has_default_topic=parsed.default_topic is not None)
     session = frame.sparkSession
-    # what the scheduler goes by are the context's settings; tasks will see the session's
-    running = session.sparkContext.getConf()
-    check_spark_settings(lambda key: running.get(key, None))
+    # what the scheduler goes by are the context's settings; tasks will see the session's. A client of Spark Connect
+    # sees the context's among the session's, where by default they cannot be changed
+    if hasattr(frame, "_jdf"):
+        running = session.sparkContext.getConf()
+        check_spark_settings(lambda key: running.get(key, None))
     check_spark_settings(lambda key: session.conf.get(key, None))
-    settings = parsed.settings(os.environ)
+    settings = settings or parsed.settings(os.environ)
     counts = partitions_of(settings, parsed)
     owners = Owners.of(counts, parsed.tasks)
     if len(counts) == 1 and not {"topic", "key", "partition"} & set(frame.columns):
@@ -111,7 +119,8 @@ def own_partitions(frame: DataFrame, options: Mapping[str, str] | WriteOptions) 
     columns = [F.col(n) for n in names] or [F.monotonically_increasing_id()]
     place = arrow_udf(  # type: ignore[call-overload]  # its stubs know no type hints
         _placing(names, owners, parsed, ProducerOptions.from_settings(settings).partitioner),
-        "struct<partition:int,owner:int>",
+        # made of types, not read from a text, which may be a class of Spark Connect's client for executors to import
+        t.StructType([t.StructField("partition", t.IntegerType()), t.StructField("owner", t.IntegerType())]),
     ).asNondeterministic()
     partition = F.col(f"`{_PLACE}`.partition").alias("partition", metadata=_arrangement(owners))
     others = [F.col(n) for n in frame.columns if n != "partition"]

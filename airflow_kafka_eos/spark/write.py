@@ -117,7 +117,7 @@ def _is_plain(frame: DataFrame) -> bool:
         return False
     # adaptive execution keeps what the author has arranged at the root of a plan, and a write's plan has it there;
     # below a mapInArrow it may be optimised away, and the rows of one key get into several tasks
-    return not _is_arranged(plan)
+    return not is_arranged(plan)
 
 
 def _pickled(writer: KafkaEosWriter) -> int:
@@ -147,7 +147,7 @@ def _write_without_data_source(
 def _as_arranged(frame: DataFrame) -> Iterator[None]:
     """Adaptive execution off where the author has arranged the rows: below a mapInArrow it would arrange them anew."""
     plan = str(frame._jdf.queryExecution().analyzed().toString())
-    if not _is_arranged(plan):
+    if not is_arranged(plan):
         yield
         return
     settings = frame.sparkSession.conf
@@ -159,7 +159,8 @@ def _as_arranged(frame: DataFrame) -> Iterator[None]:
         settings.set(_ADAPTIVE, before)
 
 
-def _is_arranged(plan: str) -> bool:
+def is_arranged(plan: str) -> bool:
+    """Whether an author has said how rows are dealt out to tasks, by the text of the analysed plan."""
     return "Repartition" in plan or "Rebalance" in plan
 
 

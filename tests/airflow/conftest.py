@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.keeping import HOST, free_ports
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.processes import end_session
 from tests.airflow.steps import connection
@@ -53,6 +55,8 @@ class Place:
     bootstrap: str
     kafka: LocalKafka
     yarn: Yarn
+    #: where the connection spark_connect expects a server
+    connect_port: int
     #: what a test has started again
     again: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -63,7 +67,9 @@ def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.Te
     switches = tmp_path_factory.mktemp("switches")
     for topic in TOPICS:
         kafka.create_topic(topic, partitions=2)
-    connections = {
+    (connect_port,) = free_ports(1)
+    connections: dict[str, dict[str, Any]] = {
+        "spark_connect": {"conn_type": "spark_connect", "host": HOST, "port": connect_port},
         # a password that this broker's listener does not ask for: it must show up nowhere
         "kafka_default": {
             "conn_type": "kafka",
@@ -90,7 +96,7 @@ def place(kafka: LocalKafka, postgresql: PostgreSQL, tmp_path_factory: pytest.Te
             start_again=False,
         ) as airflow,
     ):
-        there = Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka, elsewhere)
+        there = Place(airflow, ledger, switches, kafka.bootstrap_servers, kafka, elsewhere, connect_port)
         yield there
     for leader in there.again:
         end_session(leader)

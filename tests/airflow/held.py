@@ -22,8 +22,9 @@ GONE_SECONDS = 60.0
 
 
 class Held(Run):
-    """A run of ``clicks``, ``own_clicks``, ``whole`` or ``arrow``: its id names its key, its topic and the folder of
-    its moments.
+    """A run of ``clicks``, ``own_clicks``, ``whole``, ``arrow``, ``connect`` or ``connect_whole``.
+
+    Its id names its key, its topic and the folder of its moments.
     """
 
     def __init__(self, place: Place, name: str, dag: str = "clicks") -> None:
@@ -46,7 +47,7 @@ class Held(Run):
             moved to the tasks that own their partitions behind this moment: there is none yet.
         """
         wait_for(lambda: self._pid(moment), lambda: f"{self.id} at {moment}: {self.tasks()}")
-        if moment == "writing" and with_open and self.dag in ("clicks", "own_clicks", "arrow"):
+        if moment == "writing" and with_open and self.dag in ("clicks", "own_clicks", "arrow", "connect"):
             wait_for(self.held_back, lambda: f"an open transaction of {self.id}")
 
     def go(self, moment: str) -> None:
@@ -83,6 +84,8 @@ class Held(Run):
 
     def process(self, moment: str) -> psutil.Process:
         """The task's own process, which its supervisor has forked."""
+        if moment == "writing" and self.dag in ("connect", "connect_whole"):
+            return psutil.Process(int(self._file("client", "").read_text()))
         if moment != "writing" or self.dag in ("arrow", "far", "far_here"):
             return psutil.Process(self._pid(moment))
         submitted = self.jvm()
@@ -95,6 +98,15 @@ class Held(Run):
     def jvm(self) -> psutil.Process:
         newest = self.place.ledger.attempts(self.load)[-1]
         return submit_of(self.airflow, AttemptRef(self.load, self.place.ledger.ledger_id, newest.number, newest.slot))
+
+    def pid(self, moment: str) -> int:
+        """Of whoever has stopped there: in Spark, an executor's Python."""
+        return self._pid(moment)
+
+    def wait_for_attempts(self, number: int) -> bool:
+        """Wait until the load has so many."""
+        wait_for(lambda: self.attempts() >= number, lambda: f"attempt {number} of {self.id}: {self.tasks()}")
+        return True
 
     def kill_supervisor(self, moment: str) -> None:
         supervisor = self.process(moment).parent()

@@ -14,23 +14,26 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.keeping import HOST
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.conftest import PARSED_ONCE
 from tests.airflow.examples import PATIENCE, Examples
 from tests.airflow.rest import past_midnight
 from tests.airflow.stored import stored
+from tests.connect.server import Server
 from tests.kafka.open_transactions import wait_until
 from tests.postgresql import PostgreSQL
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("orders", "clicks", "invoices", "payments", "approved_orders", "events", "left_behind", "readings",
-          "measurements", "large_orders", "parcels")  # fmt: skip
+          "measurements", "large_orders", "parcels", "temperatures")  # fmt: skip
 pytestmark = pytest.mark.timeout(1800)
 
 READERS = {"plain_reader", "partitioned_reader_of_plain", "plain_reader_of_partitions", "hourly_partitioned_reader"}
 DAGS = READERS | {
-    *("approve_outsized", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load", "hourly_stream"),
-    *("incremental", "kafka_eos_maintenance", "load_in_doubt", "mapped_topics", "own_operator", "without_spark"),
+    *("approve_outsized", "by_spark_connect", "deadline_alert", "dual_write_postgresql", "hourly_partitioned_load"),
+    *("hourly_stream", "incremental", "kafka_eos_maintenance", "load_in_doubt", "mapped_topics", "own_operator"),
+    "without_spark",
 }
 HOUR = "2026-01-01T10"
 STUCK = LoadIdentity("airflow", "deadline_alert.load_events", "stuck")
@@ -61,6 +64,11 @@ def examples(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Examples]:
     """All of them at once: each run takes some twenty tasks, most of which wait for one another."""
+    wanted = {dag for item in request.session.items for dag in getattr(getattr(item, "function", None), "dags", ())}
+    served = Server(tmp_path_factory.mktemp("connect"))
+    if "by_spark_connect" in wanted:
+        request.addfinalizer(served.kill)
+        served.start()
     past_midnight(900)  # by then all that is daily has had its only run
     home, dags = tmp_path_factory.mktemp("examples"), tmp_path_factory.mktemp("dags")
     for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "airflow" / "readers").glob("*.py")):
@@ -74,6 +82,7 @@ def examples(
             "host": "local[2]",
             "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
         },
+        "spark_connect": {"conn_type": "spark_connect", "host": HOST, "port": served.port},
         "warehouse": {
             "conn_type": "postgres",
             "host": postgresql.directory,

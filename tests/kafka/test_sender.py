@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.errors import TopicError
+from airflow_kafka_eos.errors import SupersededError, TopicError
 from airflow_kafka_eos.kafka.client import retry
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.arrow import sender as module
-from airflow_kafka_eos.kafka.producer.arrow.sender import Sender
+from airflow_kafka_eos.kafka.producer.arrow.sender import Enrolment, Sender
 from airflow_kafka_eos.kafka.producer.interface import Tally
 from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.records.batch import SealedBatch
-from airflow_kafka_eos.transaction import TopicPartition
+from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition
 
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+CONCURRENT_TRANSACTIONS = 51
 UNKNOWN_TOPIC_OR_PARTITION = 3
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -34,6 +35,37 @@ class HandWire:
         self.under_way: list[tuple[SealedBatch, Answered]] = []
         self.leaderless: set[TopicPartition] = set()
         self.enrolled: list[TopicPartition] = []
+        #: as they are asked for by Enrolment
+        self.transaction_version_of_all = 2
+        self.unreached: set[int] = set()
+        self.answers: list[int] = []
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        return {0: (0, 13)}
+
+    def transaction_version(self) -> int:
+        return self.transaction_version_of_all
+
+    def is_reached(self, node_id: int) -> bool:
+        return node_id not in self.unreached
+
+    def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(ids, 1)
+
+    def forget_coordinators(self, ids: Iterable[str]) -> None:
+        pass
+
+    def until_settled(self, attempt: Callable[[], None], **_: object) -> None:
+        while True:
+            try:
+                return attempt()
+            except retry.Retry:
+                self.unreached.clear()
+
+    def send_to_coordinator(self, name: str, request: Any) -> SimpleNamespace:
+        row = SimpleNamespace(partition_index=0, partition_error_code=self.answers.pop(0))
+        topic = SimpleNamespace(name="t", results_by_partition=[row])
+        return SimpleNamespace(results_by_topic_v3_and_below=[topic])
 
     def start(self, broker: int, request: Any, answered: Any) -> None:
         _broker, batches = answered.args
@@ -79,7 +111,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def sender(wire: HandWire, clock: SimpleNamespace) -> Sender:
-    enrolment: Any = SimpleNamespace(transactional_id="id", produce_versions=(12, 12), enrol=wire.enrolled.extend)
+    enrolment: Any = SimpleNamespace(
+        transactional_id="id", produce_versions=(12, 12), enrol=wire.enrolled.extend, looks_at_produce=False,
+        note_begun=lambda: None,
+    )  # fmt: skip
+    return made(wire, enrolment)
+
+
+def made(wire: HandWire, enrolment: Enrolment) -> Sender:
     options = ProducerOptions.from_settings(KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"}))
     return Sender(wire, enrolment, {"t": uuid.UUID(int=1)}, options, Tally())  # type: ignore[arg-type]
 
@@ -154,3 +193,75 @@ def test_a_partition_without_a_leader_is_not_enrolled_and_keeps_no_other_waiting
     wire.leaderless = set()
     turn(sender, clock)
     assert wire.enrolled == [ONE, TWO]
+
+
+# -- whoever begins a transaction looks right before (rule: writers-have-a-deadline) -----------------------------------
+
+
+class Looks:
+    """Counts them; the last one finds that the attempt is over."""
+
+    def __init__(self, good: int = 100) -> None:
+        self.good, self.made = good, 0
+
+    def __call__(self) -> None:
+        self.made += 1
+        if self.made > self.good:
+            raise SupersededError("it is over")
+
+
+def looking(wire: HandWire, looks: Looks) -> Sender:
+    return made(wire, Enrolment(wire, "id", PreparedTxnState(1, 0), shared=False, look=looks))  # type: ignore[arg-type]
+
+
+def test_each_produce_that_may_begin_the_transaction_is_behind_a_look(wire: HandWire, clock: SimpleNamespace) -> None:
+    looks = Looks()
+    sender = looking(wire, looks)
+    hand_over(sender, [0])
+    turn(sender, clock)
+    assert (looks.made, wire.orders) == (1, [0])
+    wire.answer(0, NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    turn(sender, clock)
+    assert (looks.made, wire.orders) == (2, [0]), "what is sent again, too"
+    wire.answer(0, 0)
+    hand_over(sender, [1])
+    turn(sender, clock)
+    assert (looks.made, wire.orders) == (2, [1]), "it has begun: whoever ends it raises the epoch"
+
+
+def test_behind_a_look_that_fails_nothing_is_sent(wire: HandWire, clock: SimpleNamespace) -> None:
+    sender = looking(wire, Looks(good=1))
+    hand_over(sender, [0])
+    turn(sender, clock)
+    wire.answer(0, NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    with pytest.raises(SupersededError):
+        turn(sender, clock)
+    assert wire.orders == []
+
+
+def test_no_look_is_made_for_what_would_wait_for_a_connection(wire: HandWire, clock: SimpleNamespace) -> None:
+    """It would be sent once that is made, however old the look is by then."""
+    looks = Looks()
+    sender = looking(wire, looks)
+    wire.unreached = {1}
+    hand_over(sender, [0])
+    turn(sender, clock)
+    assert (looks.made, wire.orders) == (0, [])
+    wire.unreached = set()
+    turn(sender, clock)
+    assert (looks.made, wire.orders) == (1, [0])
+
+
+def test_each_announcement_of_partitions_is_behind_a_look(wire: HandWire, clock: SimpleNamespace) -> None:
+    """On transaction version 1 it begins anew what somebody has ended, under the same epoch."""
+    wire.transaction_version_of_all, wire.answers, wire.unreached = 1, [CONCURRENT_TRANSACTIONS, 0, 0], {1}
+    looks = Looks(good=2)
+    sender = looking(wire, looks)
+    hand_over(sender, [0])
+    turn(sender, clock)
+    assert (looks.made, wire.orders) == (2, [0]), "what is announced again, too"
+    wire.answer(0, 0)
+    hand_over(sender, [0], TWO)
+    with pytest.raises(SupersededError):
+        turn(sender, clock)
+    assert wire.answers == [0], "the second partition was not announced"

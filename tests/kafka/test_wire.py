@@ -20,11 +20,11 @@ from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnava
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire, Wire
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
-from tests.kafka.open_transactions import an_id, coordinator_of, prepare, settings_of
+from tests.kafka.open_transactions import an_id, coordinator_of, prepare, settings_of, wait_until
 from tests.secured import PASSWORD, Secured, free_port
 
 pytestmark = pytest.mark.broker
@@ -64,6 +64,22 @@ def test_versions_are_those_that_both_sides_speak(kafka: LocalKafka) -> None:
             wire.send_to_broker(wire.broker_ids()[0], DescribeTransactionsRequest(min_version=1))
         with pytest.raises(BrokerUnavailableError):
             wire.send_to_broker(4711, ListTransactionsRequest(state_filters=[], producer_id_filters=[]))
+
+
+def test_a_broker_is_reached_where_a_request_would_not_wait_for_its_connection() -> None:
+    with (
+        LocalKafka(version="4.4", heap="256m") as kafka,
+        PipelinedWire(settings_of(kafka.bootstrap_servers), timeout_s=60, request_timeout_s=60) as wire,
+    ):
+        (node,) = wire.broker_ids()
+        wire._manager.close(node)
+        kafka.pause()
+        try:
+            assert not wire.is_reached(node)
+        finally:
+            kafka.resume()
+        wait_until(lambda: wire.is_reached(node), "its connection")
+        assert not wire.is_reached(4711), "nobody has told of that one"
 
 
 def test_several_requests_find_the_way_by_themselves(kafka: LocalKafka) -> None:

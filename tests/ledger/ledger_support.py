@@ -96,7 +96,7 @@ NEXT = """\
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0011", "0010", None, None
+revision, down_revision, branch_labels, depends_on = "0012", "0011", None, None
 
 
 def upgrade() -> None:
@@ -108,6 +108,6 @@ def next_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on the package is a version that has one revision more."""
     there = folder / "100% ours"
     shutil.copytree(Path(migrate.__file__).parent / "migrations", there / "migrations")
-    (there / "migrations" / "versions" / "r0011_colour.py").write_text(NEXT)
+    (there / "migrations" / "versions" / "r0012_colour.py").write_text(NEXT)
     monkeypatch.setattr(migrate, "__file__", str(there / "migrate.py"))
-    monkeypatch.setattr(migrate, "REVISION", "0011")
+    monkeypatch.setattr(migrate, "REVISION", "0012")

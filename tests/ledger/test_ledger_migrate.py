@@ -53,7 +53,7 @@ def test_a_ledger_of_before_is_upgraded_by_the_revisions_since(
     sql(url, insert + "decisions VALUES (1, 1, 'commit', 't', 'o', '', 1, NULL)")
     sql(url, insert + "transactions VALUES ('id', 1, '7:0', 0, 10, 100, '[]', '{}', NULL, NULL)")
     next_version(tmp_path, monkeypatch)
-    with pytest.raises(LedgerUnavailableError, match="revision 0010, not 0011"):
+    with pytest.raises(LedgerUnavailableError, match="revision 0011, not 0012"):
         Ledger.open(url)
     with Ledger.open(url, upgrade=True) as ledger:
         load = LoadIdentity("n", "l", "k")
@@ -63,7 +63,7 @@ def test_a_ledger_of_before_is_upgraded_by_the_revisions_since(
         )  # fmt: skip
         assert [str(t.transaction) for t in ledger.transactions(load, 1)] == ["id (7:0)"]
     assert sql(url, "SELECT colour FROM kafka_eos_loads") == [(None,)]
-    assert migrate.current(url) == "0011"
+    assert migrate.current(url) == "0012"
 
 
 def test_an_attempt_whose_cluster_nobody_knows(url: str) -> None:
@@ -229,7 +229,7 @@ def test_a_ledger_that_was_never_made(new_url: Callable[[bool], str], tmp_path: 
 def test_a_ledger_of_an_older_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "REVISION", "9999")
     with pytest.raises(
-        LedgerUnavailableError, match=r"revision 0010, not 9999.*`airflow-kafka-eos ledger upgrade`"
+        LedgerUnavailableError, match=r"revision 0011, not 9999.*`airflow-kafka-eos ledger upgrade`"
     ):
         Ledger.open(url)
 
@@ -394,3 +394,19 @@ def test_importing_the_ledger_imports_no_airflow() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_attempts_of_revision_0010_have_no_fence(url: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.begin(LOAD, owner="o")
+        assert ledger.submit(LOAD, owner="o").has_fence is False
+    sql(url, f"ALTER TABLE {tables.attempts.name} DROP COLUMN has_fence")
+    sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0010'")
+    for _ in range(2):  # where MySQL was cut off
+        migrate.upgrade(url)
+        sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0010'")
+    migrate.upgrade(url)
+    with Ledger.open(url) as ledger:
+        assert [row.has_fence for row in ledger.attempts(LOAD)] == [None]
+        assert ledger.submit(LOAD, owner="o", has_fence=True).has_fence
+        assert [row.has_fence for row in ledger.attempts(LOAD)] == [None, True]

@@ -6,6 +6,7 @@ A snippet that the code no longer has exactly once fails a test of this folder: 
 from __future__ import annotations
 
 from tests.mutations.compacting import OF_COMPACTING
+from tests.mutations.connect import OF_CONNECT
 from tests.mutations.connecting import OF_CONNECTING
 from tests.mutations.deciding import OF_DECIDING
 from tests.mutations.elsewhere import OF_OTHER_CLUSTERS
@@ -41,5 +42,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_CONNECTING,
     *OF_READING_ON,
     *OF_REATTACHING,
+    *OF_CONNECT,
     *OF_STREAMS,
 )

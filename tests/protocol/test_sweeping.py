@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -234,6 +235,36 @@ def test_without_a_leader_of_the_transaction_log_no_listing_is_complete(
         poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=0)
         for _ in range(3):
             assert "away" in (poll(replace(world.session, coordinator=away)) or "")
+    assert poll(world.session) is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_quiet_time_begins_anew_behind_a_look_that_proves_nothing(
+    world: World, settings: KafkaSettings, fails: bool
+) -> None:
+    """What was hidden meanwhile may just have begun."""
+
+    class Away(Coordinator):
+        def epochs(self) -> CoordinatorEpochs | None:
+            return None
+
+        def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
+            if fails:
+                raise BrokerUnavailableError("nobody answers")
+            return super().list_open(prefix, longer_than_ms=longer_than_ms)
+
+    world.open_attempt()
+    now = [0.0]
+    poll = CleanPoll(world.load, up_to=9, by=RUN, quiet_s=10, clock=lambda: now[0])
+    assert poll(world.session) is not None
+    now[0] = 11
+    with Wire(settings, timeout_s=60) as wire:
+        away = Away(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
+        with suppress(BrokerUnavailableError):
+            assert poll(replace(world.session, coordinator=away)) is not None
+    now[0] = 12
+    assert poll(world.session) is not None, "a quiet period that nobody has seen"
+    now[0] = 22.5
     assert poll(world.session) is None
 
 

@@ -176,3 +176,28 @@ def test_a_job_that_waits_for_something_else_than_spark_is_ended(tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == orphan.SUPERSEDED_EXIT_CODE
     assert done.stderr.splitlines()[-1].startswith("SupersededError: the attempt was superseded or aborted while")
+
+
+#: The one server of its jobs has stopped answering, and the job waits for something else.
+WOKEN = STUBBORN.replace(
+    "poll_s=0.1):", "poll_s=0.1, in_task=True) as watch:\n    watch.cancels(lambda: time.sleep(300))"
+)
+
+
+def test_a_task_that_does_so_is_woken_and_fails_by_that_error(tmp_path: Path) -> None:
+    """By an exit alone Airflow would try again, and supersede the newest attempt in turn."""
+    script = WOKEN.replace("with superseded", "try:\n  with superseded").replace("\n    ", "\n      ")
+    script += "except superseded.SupersededError as e:\n    print('said', e, flush=True)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=os.environ | spark_environment(),
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("said the attempt was superseded or aborted while")
+
+
+def test_the_signal_that_wakes_is_whose_it_was(ref: AttemptRef, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    with StopWhenSuperseded(ManifestStore(str(tmp_path)), ref, in_task=True):
+        assert signal.getsignal(signal.SIGUSR1) != before
+    assert signal.getsignal(signal.SIGUSR1) == before

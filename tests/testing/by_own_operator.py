@@ -28,7 +28,7 @@ class Assigned(CollectLoadOperator):
 
     assigned = ""
 
-    def take(self, *_: Any) -> Taken:
+    def take(self, *_: Any, **__: Any) -> Taken:
         ref = ApplicationSpec.from_json(self.assigned).options.attempt
         return Taken(AttemptRow(ref.load, ref.attempt, "trial", "now"), ref, spec=self.assigned)
 

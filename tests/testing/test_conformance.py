@@ -29,6 +29,7 @@ from airflow_kafka_eos.testing import (
     local_place,
 )
 from tests.airflow.processes import kill, of_session
+from tests.connect.server import Server, server
 from tests.spark.conftest import spark_environment
 from tests.testing.own import FAULTS, RIGHT
 
@@ -100,6 +101,20 @@ def test_an_own_operator_conforms(place: Place, own_operator: Prepare, clause: C
 @each_clause
 def test_spark_submit_conforms(place: Place, clause: Clause) -> None:
     clause.check(place, SPARK_SUBMIT)
+
+
+@pytest.fixture(scope="module")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    # an operation whose client was killed keeps its two tasks for as long as their gate is closed
+    with server(tmp_path_factory.mktemp("server"), master="local[8,2]") as running:
+        yield running
+
+
+@pytest.mark.spark
+@each_clause
+def test_spark_connect_conforms(place: Place, connect_server: Server, clause: Clause) -> None:
+    """What is killed is the client: the server goes on with what it was asked for."""
+    clause.check(place, by(python("tests.testing.by_connect", str(connect_server.port))))
 
 
 @each_clause

@@ -246,6 +246,11 @@ def finalized(answer: Any) -> dict[str, int]:
     return {f.name: int(f.max_version_level) for f in answer.finalized_features or []}
 
 
+def sends_at_once(connection: Any) -> bool:
+    """Whether it keeps no request: in the middle of a first login, or of a new one, it would, however many are."""
+    return bool(connection.connected and not connection.paused and not connection._reauth.is_reauthenticating)
+
+
 class Pieces(list[Any]):
     """A frame that is sent piece by piece, from where the pieces lie."""
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from kafka import errors
 from kafka.future import Future
 
-from airflow_kafka_eos.kafka.client.connections import Loop, Manager
+from airflow_kafka_eos.kafka.client.connections import Loop, Manager, sends_at_once
 
 T = TypeVar("T")
 
@@ -69,13 +69,7 @@ def connections_for(requests: int) -> int:
 
 
 def _takes_one_more(connection: Any) -> bool:
-    """Whether a request would be sent at once: in the middle of a new login it would be kept, however many are."""
-    return (
-        connection.connected
-        and not connection.paused
-        and not connection._reauth.is_reauthenticating
-        and len(connection.in_flight_requests) < DEPTH
-    )
+    return sends_at_once(connection) and len(connection.in_flight_requests) < DEPTH
 
 
 class ConnectionPool(Generic[T]):

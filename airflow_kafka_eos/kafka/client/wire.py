@@ -16,7 +16,14 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.client import retry
-from airflow_kafka_eos.kafka.client.connections import TRANSACTION_VERSION, Loop, Manager, at_debug, finalized
+from airflow_kafka_eos.kafka.client.connections import (
+    TRANSACTION_VERSION,
+    Loop,
+    Manager,
+    at_debug,
+    finalized,
+    sends_at_once,
+)
 from airflow_kafka_eos.kafka.client.pool import ConnectionPool
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.transaction import TopicPartition
@@ -312,6 +319,9 @@ def find_coordinators(transactional_ids: list[str]) -> Any:
 #: More than we ever have under way: kafka-python refuses further requests instead of queueing them.
 _NEVER_REFUSED = 1000
 
+#: What a connection with its login takes, mostly.
+_REACHED_MS = 250
+
 #: Gets the response, or the error why there is none.
 Answered = Callable[[Any, BaseException | None], None]
 
@@ -342,6 +352,20 @@ class PipelinedWire(Wire):
             return
         future.add_callback(lambda response: answered(response, None))
         future.add_errback(lambda error: answered(None, self._manager.explained(error)))
+
+    def is_reached(self, node_id: int) -> bool:
+        """Whether a request to this broker would go out at once. Else a connection is begun, and waited for a bit."""
+        self._connect()
+        try:
+            connection = self._manager.get_connection(node_id)
+        except Exception as e:  # a pause between two tries, or the newest metadata do not have it any more
+            found = self._manager.explained(e)
+            if not isinstance(found, BrokerUnavailableError):
+                raise found from None  # what one said that refused the login
+            return False
+        if not connection.init_future.is_done:
+            self._net.poll(timeout_ms=_REACHED_MS, future=connection.init_future)
+        return sends_at_once(connection)
 
     def turn(self, timeout_s: float) -> None:
         """Let what is under way make progress; returns when something did, was woken, or after ``timeout_s``."""

@@ -12,7 +12,7 @@ transaction (rule: recorded-identity). No I/O.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,6 +61,8 @@ class WriteTarget:
     :param shared: scope ``load``: the identity that the driver's InitProducerId was answered. The writer then
         initialises nothing, writes into that transaction, never ends it, and refuses a partition whose leader
         knows the producer id already (rule: scope-load-writes-once).
+    :param look: called right before each request that may begin something, its repeats included; what it raises keeps
+        that from being sent (rule: writers-have-a-deadline). By one thread at a time. None: nobody looks.
     """
 
     transactional_id: AnyId
@@ -70,6 +72,7 @@ class WriteTarget:
     deadline_ms: int
     two_phase_commit: bool = False
     shared: PreparedTxnState | None = None
+    look: Callable[[], object] | None = None
 
 
 class TransactionWriter(Protocol):

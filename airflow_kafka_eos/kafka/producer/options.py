@@ -26,7 +26,9 @@ READ = (
     "max.in.flight.requests.per.connection",
 )
 #: Names that are right, without the fifth of a second that it takes to load librdkafka.
-_RIGHT = {*READ, "acks", "client.id", "enable.idempotence", "linger.ms", "message.max.bytes", "socket.timeout.ms"}
+SETTING_NAMES = {
+    *READ, "acks", "client.id", "enable.idempotence", "linger.ms", "message.max.bytes", "socket.timeout.ms",
+}  # fmt: skip
 #: What looks at these is ``ProducerOptions`` and ``KafkaSettings``; a client id may be any text.
 _ELSEWHERE = {*READ, "acks", "client.id", "enable.idempotence", "retries"}
 #: what librdkafka says of a name; its value is another matter
@@ -131,8 +133,8 @@ def check_setting_names(settings: KafkaSettings) -> None:
     """
     # how the connection is made is checked where it is read; librdkafka would connect, or ask for files
     for key, value in settings.texts.items():
-        if key not in _RIGHT and not key.startswith(CONNECTION_KEYS) and _UNKNOWN in _answer(key, value):
-            near = nearest(key, _RIGHT)
+        if key not in SETTING_NAMES and not key.startswith(CONNECTION_KEYS) and _UNKNOWN in _answer(key, value):
+            near = nearest(key, SETTING_NAMES)
             remedy = f"Did you mean {near}" if near else "Use librdkafka's names, or remove it"
             raise setting_error(key, "is unknown", remedy)
 

@@ -33,9 +33,11 @@ def make_writer(name: str, settings: KafkaSettings, target: WriteTarget) -> Tran
         from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 
         return ArrowWriter(settings, target)
-    if target.shared is not None or target.two_phase_commit:
+    if target.shared is not None or target.two_phase_commit or target.look is not None:
+        # it sends InitProducerId, AddPartitionsToTxn and Produce by itself, and again, for as long as it likes
         raise ConfigurationError(
-            "librdkafka can neither write into a transaction that others began nor ask for two-phase commit",
+            "librdkafka can neither write into a transaction that others began nor ask for two-phase commit, nor does "
+            "it let anybody look before it begins one",
             remedy="Use writer=arrow",
             transactional_id=str(target.transactional_id),
         )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from airflow_kafka_eos.errors import AccessError, KafkaEosError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.cleanup.sweep import (
     CLEANUP,
     SweepReport,
@@ -46,9 +47,10 @@ class CleanPoll:
 
     One empty listing proves little: a coordinator that is just moving hides its ids, and a loser of Spark's speculation
     may be late. So it takes two of them that were complete, some time apart, but where nothing can hide: a commit whose
-    tasks ran once (:func:`~.sweep.nothing_can_hide`). The looks that the quiet period begins and
-    ends with ask by name too for what nobody has reported (:func:`~.sweep.describe_guesses`); those between only list.
-    What only a person can end is not waited for: ``problem`` says it.
+    tasks ran once (:func:`~.sweep.nothing_can_hide`). That time is at least :data:`~.fences.QUIET_S` where a fence was
+    moved (rule: writers-have-a-deadline). The looks that it begins and ends with ask by name too for what nobody has
+    reported (:func:`~.sweep.describe_guesses`); those between only list. What only a person can end is not waited for:
+    ``problem`` says it.
 
     Coordinators' word is not the last one: they forget to end a transaction in some partitions
     (:mod:`..forgotten_markers`). So where anything was aborted, the leaders of its partitions are asked as well, and
@@ -84,6 +86,8 @@ class CleanPoll:
         self._aborted = set(aborted)
         #: warnings that were given: each look meets the same
         self._told: set[str] = set()
+        #: fences that were asked about: once is enough
+        self._fences: set[str] = set()
         self._partitions = {TopicPartition(*tp) for tp in partitions}
         #: once it is done: what no further sweep would end; None for a load that is clean
         self.problem: KafkaEosError | None = None
@@ -103,10 +107,17 @@ class CleanPoll:
         quiet_s, looks = 0.0, 1
         if not nothing_can_hide(rows, repaired=bool(session.ledger.repairs(self.load))):
             quiet_s, looks = self.quiet_s if needs_quiet_period(rows) else 0.0, LOOKS
-            quiet_s = max(quiet_s, APART_S)
+            # one that is set shorter would take a writer for gone that has just looked
+            fenced_s = fences.QUIET_S if any(map(fences.may_have_writers, rows)) else 0.0
+            quiet_s = max(quiet_s, APART_S, fenced_s)
+        began, quiet_since, looked = self._clock(), self._quiet_since, self._looks
+        # up to its beginning: what this look lists, it may list long before it ends
+        quiet = 0.0 if quiet_since is None else began - quiet_since
+        # only a look that is whole leaves it: behind one that failed, or saw a part, it is counted anew
+        self._quiet_since, self._looks = None, 0
         # a thousand ids a look, with a slot; no load is called clean by a look without them
-        guesses = self._quiet_since is None or self._clock() - self._quiet_since >= quiet_s
-        report = SweepReport(told=self._told)
+        guesses = quiet_since is None or quiet >= quiet_s
+        report = SweepReport(told=self._told, fences=self._fences)
         try:
             sweep(
                 session,
@@ -120,19 +131,16 @@ class CleanPoll:
         finally:  # brokers that are away when their answer is awaited are those that forget
             self._aborted.update(report.aborted)
             self._partitions |= report.partitions
-        now = self._clock()
         if not report.is_quiet:
-            self._quiet_since, self._looks = None, 0
             return f"load {self.load}: {report}", -1
         if not report.is_complete:
             return f"load {self.load}: a transaction coordinator is moving or away, so its listing proves nothing", -1
-        self._looks += 1
-        self._quiet_since = now if self._quiet_since is None else self._quiet_since
-        quiet = now - self._quiet_since
+        now = self._clock()
+        self._looks, self._quiet_since = looked + 1, now if quiet_since is None else quiet_since
         if quiet < quiet_s or self._looks < looks or not guesses:
             # the same text at each look: it is told once
             waits = f"load {self.load}: nothing is open; this must stay so for {quiet_s:g} s"
-            return waits, max(0.0, quiet_s - quiet)
+            return waits, max(0.0, quiet_s - (now - self._quiet_since))
         refused = self._end_hanging(session)
         if refused is None:
             finish(session, self.load, up_to=self.up_to)

@@ -32,6 +32,7 @@ from airflow_kafka_eos.naming import (
     prefix,
     slot_prefix,
 )
+from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_attempts_known, check_commits_known
@@ -73,6 +74,8 @@ class SweepReport:
     partitions: set[TopicPartition] = field(default_factory=set)
     #: warnings that were given before: whoever waits looks again and again
     told: set[str] = field(default_factory=set)
+    #: fences that were asked about before; whoever waits asks once
+    fences: set[str] = field(default_factory=set)
     #: no coordinator moved, or was away, while the listing was made: it hid nothing
     is_complete: bool = True
 
@@ -136,7 +139,8 @@ def sweep(
 ) -> SweepReport:
     """One pass over the attempts of a load with number ``up_to`` or below.
 
-    The order matters (rule: describe-then-ask): first the ledger makes them undecidable, then Kafka describes the
+    The order matters (rule: describe-then-ask): first the ledger makes them undecidable, and the fences of those that
+    have one are moved (rule: writers-have-a-deadline), then Kafka describes the
     ledger's ids and those that a listing adds, then the ledger is asked who holds each id and whether that very
     identity is decided, and only then exactly the described identity is ended by EndTxn. A decided load is rolled
     forward instead.
@@ -156,6 +160,7 @@ def sweep(
     check_cluster(session, rows)  # submitted meanwhile
     failed = _roll_forward(session, rows, report)  # first, for the time of decided transactions is running
     failed = _end_repairs(session, load, rows, by, report) or failed
+    failed = _fence(session, rows, report) or failed
     lingering = _lingering(session, load, rows, up_to, report, guesses)
     if any(PooledId.parse(t.transactional_id) for t in lingering):
         check_commits_known(session, load)  # a slot may have had holders since that the ledger has forgotten
@@ -203,6 +208,18 @@ def _end_repairs(
     try:
         session.ledger.abandon_repairs(load, reason=f"cleanup by {by}")
         report.aborted += end_abandoned(session, load, closed_too=True, partitions=report.partitions)
+    except KafkaEosError as e:
+        return e
+    return None
+
+
+def _fence(session: Session, rows: list[AttemptRow], report: SweepReport) -> KafkaEosError | None:
+    """Before anything is listed: what a writer begins that has looked before, the listing shows.
+
+    Only attempts by Spark Connect have one, committed ones too; for all others nothing is asked.
+    """
+    try:
+        fences.move(session.coordinator, fences.of_attempts(session.ledger.ledger_id, rows), report.fences)
     except KafkaEosError as e:
         return e
     return None
@@ -450,10 +467,12 @@ def _abort(session: Session, lingering: list[PreparedTransaction], report: Sweep
 def needs_quiet_period(rows: list[AttemptRow]) -> bool:
     """Whether writers may be left that open one more transaction after a sweep.
 
-    An application that reported its manifest has ended all of its writers; one that was submitted and never did
-    may still have zombies.
+    An application that reported its manifest has ended all of its writers, unless it lives on: then they have a fence.
+    One that was submitted and never did may still have zombies.
     """
-    return any(r.closed_at is None and r.is_submitted and not r.is_prepared for r in rows)
+    return any(
+        (r.closed_at is None and r.is_submitted and not r.is_prepared) or fences.may_have_writers(r) for r in rows
+    )
 
 
 def nothing_can_hide(rows: list[AttemptRow], *, repaired: bool) -> bool:

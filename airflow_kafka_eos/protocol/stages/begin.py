@@ -89,6 +89,7 @@ def submit(
     deadline_ms: int | None = None,
     caps: Caps | None = None,
     arguments_sha256: str | None = None,
+    has_fence: bool = False,
 ) -> AttemptRow:
     """Take the opened attempt for one application, or open a new one when it was taken before.
 
@@ -114,7 +115,7 @@ def submit(
             sweep_free_slots(session, load, owner)
     row = session.ledger.submit(
         load, owner=owner, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id,
-        arguments_sha256=arguments_sha256,
+        arguments_sha256=arguments_sha256, has_fence=has_fence,
     )  # fmt: skip
     _sweep_older(session, row)
     if row.verdict is None:

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -147,13 +147,27 @@ class Enrolment:
     version must not be sent where it is not.
     """
 
-    def __init__(self, wire: PipelinedWire, transactional_id: str, state: PreparedTxnState, *, shared: bool) -> None:
+    def __init__(
+        self,
+        wire: PipelinedWire,
+        transactional_id: str,
+        state: PreparedTxnState,
+        *,
+        shared: bool,
+        look: Callable[[], object] | None = None,
+    ) -> None:
         """
         :param shared: scope ``load``: a partition whose leader knows producer id and epoch is refused
             (rule: scope-load-writes-once).
+        :param look: called right before each request that may begin the transaction
+            (rule: writers-have-a-deadline). Where partitions are announced each announcement may: on transaction
+            version 1 it begins anew what somebody has ended. Else Produce, until one is acknowledged: from there on
+            whoever ends the transaction raises the epoch, too.
         """
         self._wire = wire
         self._shared = shared
+        self._look = look
+        self._has_begun = False
         self.transactional_id = transactional_id
         self._state = state
         offered = wire.api_versions()[ProduceRequest.API_KEY][1]
@@ -164,20 +178,31 @@ class Enrolment:
         )
         self._enrolled: set[TopicPartition] = set()
 
+    @property
+    def looks_at_produce(self) -> bool:
+        """Whether the next Produce may begin the transaction, and somebody wants to look before."""
+        return self._look is not None and self._implicit and not self._has_begun
+
+    def note_begun(self) -> None:
+        """A Produce was acknowledged."""
+        self._has_begun = True
+
     def enrol(self, partitions: Sequence[TopicPartition]) -> None:
-        """Add partitions where they must be announced.
+        """Add partitions where they must be announced; called before each Produce, also before one that is repeated.
 
         :raises KafkaEosError: the transaction is gone, an ACL is missing, or no coordinator answered in time.
         """
         left = [p for p in partitions if p not in self._enrolled]
-        if not left:
-            return
-        if self._shared:
-            self._check_unwritten(left)
-        if not self._implicit:
-            what = f"adding {len(left)} partitions to {self.transactional_id}"
-            self._wire.until_settled(lambda: self._add(left), what=what, transactional_id=self.transactional_id)
-        self._enrolled.update(left)
+        if left:
+            if self._shared:
+                self._check_unwritten(left)
+            if not self._implicit:
+                what = f"adding {len(left)} partitions to {self.transactional_id}"
+                self._wire.until_settled(lambda: self._add(left), what=what, transactional_id=self.transactional_id)
+            self._enrolled.update(left)
+        if partitions and self.looks_at_produce:
+            assert self._look is not None
+            self._look()
 
     def _check_unwritten(self, partitions: Sequence[TopicPartition]) -> None:
         """Only the second writer of a partition can find them there: each has one owning task.
@@ -206,6 +231,12 @@ class Enrolment:
             v3_and_below_topics=[topic(name=n, partitions=ps) for n, ps in topics.items()],
             version=_ADD_PARTITIONS_VERSION,
         )
+        if self._look is not None:
+            node = self._wire.coordinators([self.transactional_id])[self.transactional_id]
+            if not self._wire.is_reached(node):
+                self._wire.forget_coordinators([self.transactional_id])
+                raise retry.Retry("there is no connection to the coordinator yet")
+            self._look()
         answer = self._wire.send_to_coordinator(self.transactional_id, request)
         # one that is refused makes the broker attempt none of the others
         codes = {
@@ -450,6 +481,7 @@ class Sender:
         if isinstance(found, KafkaEosError):
             self._fail(found)
         elif found is Answer.DONE:
+            self._enrolment.note_begun()
             queue.in_flight.remove(batch)
             queue.moved_at = now
             if first:
@@ -474,7 +506,11 @@ class Sender:
     def _leader(self, queue: _Queue, now: float) -> int | None:
         """The partition's leader; None when there is none now: the queue waits a little."""
         try:
-            return self._wire.leaders([queue.partition])[queue.partition]
+            leader = self._wire.leaders([queue.partition])[queue.partition]
+            # what waits for a connection is sent once it is made, however old a look is by then
+            if self._enrolment.looks_at_produce and not self._wire.is_reached(leader):
+                raise retry.Retry(f"there is no connection to broker {leader} yet")
+            return leader
         except (retry.Retry, BrokerUnavailableError) as e:
             queue.reason = str(e)
         queue.failures += 1

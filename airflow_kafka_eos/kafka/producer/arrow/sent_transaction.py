@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
@@ -49,8 +49,10 @@ class SentTransaction:
     def _coordinator(self, wire: Wire) -> Coordinator:
         return Coordinator(wire, namespace=self._name.namespace, ledger_id=self._name.ledger_id)
 
-    def _make_sender(self, wire: PipelinedWire, topic_ids: Mapping[str, str]) -> Sender:
-        enrolment = Enrolment(wire, self._id, self._state, shared=self._shared)
+    def _make_sender(
+        self, wire: PipelinedWire, topic_ids: Mapping[str, str], look: Callable[[], object] | None = None
+    ) -> Sender:
+        enrolment = Enrolment(wire, self._id, self._state, shared=self._shared, look=look)
         ids = {topic: uuid_of(topic_id) for topic, topic_id in topic_ids.items()}
         self._sender = Sender(wire, enrolment, ids, self._options, self._tally)
         return self._sender

@@ -75,6 +75,7 @@ class ArrowWriter(SentTransaction):
 
         Rule: one-init-per-transaction.
         """
+        self._look()  # before anything is asked: this may be another cluster, which says no more than that it refuses
         wire = self._connect()
         wire.timeout_s = min(ANSWER_S, self._left_ms() / 1000)
         self._topics = self._identified(wire)
@@ -82,11 +83,12 @@ class ArrowWriter(SentTransaction):
             self._id,
             self._target.transaction_timeout_ms,
             enable_2pc=self._target.two_phase_commit,
-            # it is sent again until it is answered: never beyond the deadline
-            before_sending=self._left_ms,
+            # it is sent again until it is answered: never beyond the deadline, nor when the attempt is over
+            before_sending=self._may_begin,
         )
         wire.timeout_s = ANSWER_S
-        self._make_sender(wire, {name: limits.topic_id or "" for name, limits in self._topics.items()})
+        ids = {name: limits.topic_id or "" for name, limits in self._topics.items()}
+        self._make_sender(wire, ids, self._target.look)
         self._batcher = Batcher(
             self._state,
             {name: limits.max_message_bytes for name, limits in self._target.topics.items()},
@@ -137,6 +139,15 @@ class ArrowWriter(SentTransaction):
 
     def _left_ms(self) -> int:
         return left_ms(self._target.deadline_ms, self._now_ms(), self._id)
+
+    def _look(self) -> None:
+        if self._target.look is not None:
+            self._target.look()
+
+    def _may_begin(self) -> None:
+        """Rule: writers-have-a-deadline."""
+        self._left_ms()
+        self._look()
 
     def _check_timestamps(self, columns: Columns, topics: npt.NDArray[np.int32]) -> None:
         if columns.timestamps is None:
