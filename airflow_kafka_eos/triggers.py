@@ -34,7 +34,7 @@ from airflow_kafka_eos.operators.application_watch import (
     ApplicationWatch,
     status_by_spark_submit,
 )
-from airflow_kafka_eos.operators.submitting import manifest_store
+from airflow_kafka_eos.operators.submitting import NOT_DURABLE, manifest_store
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
@@ -295,7 +295,7 @@ class ApplicationTrigger(BaseTrigger):
                 remedy="Mount that folder on the triggerer's hosts too, or use an object store",
                 **self.ref.ids,
             )
-        asks = SparkSubmitOperator(task_id="status", durable=False, **self.platform)
+        asks = SparkSubmitOperator(task_id="status", **NOT_DURABLE, **self.platform)
         return ApplicationWatch(store, self.ref, self.application, status_by_spark_submit(asks))
 
 

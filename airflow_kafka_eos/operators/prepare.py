@@ -38,6 +38,7 @@ from airflow_kafka_eos.operators.base import Step, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.in_worker import BATCH_BYTES, check_engine, runner
 from airflow_kafka_eos.operators.reattaching import ReattachingOperator, Waited, this_go
 from airflow_kafka_eos.operators.submitting import (
+    NOT_DURABLE,
     Deployment,
     environment,
     manifest_store,
@@ -154,7 +155,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
         check_engine(self.engine, sql, max_batch_bytes)
         # each by its name once more: so an editor and mypy know them
         super().__init__(
-            durable=False,
+            **NOT_DURABLE,
             topics=topics,
             job=job,
             sql=sql,

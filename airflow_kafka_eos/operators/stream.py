@@ -51,7 +51,13 @@ from airflow_kafka_eos.operators.base import (
 )
 from airflow_kafka_eos.operators.prepare import DEFAULT_SPARK_NAME
 from airflow_kafka_eos.operators.preparing import LONGEST_HOLD_TIME, check_writer
-from airflow_kafka_eos.operators.submitting import FINAL, Deployment, environment, own_error_first
+from airflow_kafka_eos.operators.submitting import (
+    FINAL,
+    NOT_DURABLE,
+    Deployment,
+    environment,
+    own_error_first,
+)
 from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE
 from airflow_kafka_eos.streams.options import OPENED_BY, Replay
@@ -184,7 +190,7 @@ class RunStreamOperator(StreamTask, SparkSubmitOperator):
         check_writer(TransactionScope.TASK, two_phase, named)
         naming = TransactionNaming.read("transaction_naming", transaction_naming)
         compared = Replay.read("replay", replay)
-        super().__init__(durable=False, **kwargs)
+        super().__init__(**NOT_DURABLE, **kwargs)
         # rendered when they are read
         self.job: Any = job
         self.job_args: Any = job_args

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import airflow.sdk
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_kafka_eos.errors import (
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Airflow 3.3 would reconnect to an application, whosever it is. Versions before warn of the argument, for each task
+#: whenever a DAG file is read, for they reconnect to none.
+NOT_DURABLE: dict[str, Any] = {"durable": False} if hasattr(airflow.sdk, "ResumableJobMixin") else {}
 #: What the next attempt would meet too. Superseded: a retry would open one attempt more, and so stop the one that has
 #: superseded this one.
 FINAL = (ConfigurationError, AccessError, BrokerTooOldError, RecordError, CheckFailedError, SupersededError)
