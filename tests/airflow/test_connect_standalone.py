@@ -50,10 +50,10 @@ def held(place: Place, name: str, dag: str = "connect") -> Held:
     return run
 
 
-def arrives_once(run: Held, attempts: int) -> None:
+def arrives_once(run: Held, *attempts: int) -> None:
     assert run.wait() == "success", run.tasks()
     assert run.count(whole=True) == right(whole=True)
-    assert run.attempts() == attempts
+    assert run.attempts() in attempts
 
 
 def test_a_run_arrives_once_and_shows_no_secret(place: Place, running: Server) -> None:
@@ -96,15 +96,17 @@ def test_a_server_that_is_killed_and_comes_back(place: Place, running: Server) -
     assert run.attempts() >= 2
 
 
-@pytest.mark.parametrize(("dag", "attempts"), [("connect", 1), ("connect_whole", 2)])
-def test_an_executor_that_is_killed(place: Place, running: Server, dag: str, attempts: int) -> None:
-    """Scope task: Spark runs its task again. Scope load: the attempt is lost."""
+@pytest.mark.parametrize(("dag", "attempts"), [("connect", (1,)), ("connect_whole", (1, 2))], ids=["task", "load"])
+def test_an_executor_that_is_killed(place: Place, running: Server, dag: str, attempts: tuple[int, ...]) -> None:
+    """Spark runs its task again. In scope load it dies before rows are arranged: what it had arranged of another task's
+    may be lost with it, and with that the attempt.
+    """
     run = held(place, f"{dag}-executor", dag)
     worker = psutil.Process(run.pid("writing"))
     executor = next(p for p in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
     run.go("writing")
     kill(executor)
-    arrives_once(run, attempts)
+    arrives_once(run, *attempts)
 
 
 def test_prepare_that_is_marked_failed_ends_and_goes_through_once_it_is_cleared(place: Place, running: Server) -> None:
