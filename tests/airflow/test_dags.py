@@ -235,6 +235,13 @@ def test_a_query_takes_what_has_come_and_a_later_run_what_has_come_since(example
     assert sorted(e["extra"]["batches"] for e in events) == [[0, 1], [2, 2]]
 
 
+@runs("by_spark_connect")
+def test_a_load_by_spark_connect_arrives(examples: Examples) -> None:
+    run = examples.ended("by_spark_connect")
+    assert run["state"] == "success", examples.states("by_spark_connect", run["dag_run_id"])
+    assert len(examples.visible("temperatures")) == 24
+
+
 @runs("own_operator")
 def test_a_load_behind_an_operator_of_the_authors_arrives(examples: Examples) -> None:
     run = examples.ended("own_operator")
