@@ -8,6 +8,7 @@ LONG = (
     "tests/adapters/test_airflow_cli.py",
     "tests/airflow/test_authored.py",
     "tests/airflow/test_bad_input.py",
+    "tests/airflow/test_connect_steps.py",
     "tests/airflow/test_cursor_steps.py",
     "tests/airflow/test_dags.py",
     "tests/airflow/test_far_standalone.py",
