@@ -168,15 +168,7 @@ def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[..., Any]:
         from airflow_kafka_eos.spark.find_job import find_job
 
         return _with(find_job(job, loaded=by_value, where="where prepare runs"), job_args)
-    # this process has run the DAG file to come to its task
-    function = function_here(job_args["dag_id"], job_args["group_id"])
-    if function is None:
-        raise ConfigurationError(
-            f"the DAG file {job_args['file']} has no load {job_args['group_id']!r} of DAG {job_args['dag_id']!r} when "
-            "prepare's worker reads it",
-            remedy="The file must define the same loads wherever it is read, and not by the host, the time or a random "
-            "number",
-        )
+    function = function_here(job_args)
     module = sys.modules.get(function.__module__)
     if module is not None:
         by_value(module)  # the server's executors have no DAG file

@@ -71,16 +71,7 @@ def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[..., Any]:
         from airflow_kafka_eos.spark.find_job import find_job
 
         return partial(find_job(job, where="where prepare runs"), **job_args)
-    # this process has run the DAG file to come to its task
-    function = function_here(job_args["dag_id"], job_args["group_id"])
-    if function is None:
-        raise ConfigurationError(
-            f"the DAG file {job_args['file']} has no load {job_args['group_id']!r} of DAG {job_args['dag_id']!r} when "
-            "prepare's worker reads it",
-            remedy="The file must define the same loads wherever it is read, and not by the host, the time or a random "
-            "number",
-        )
-    return partial(function, **job_args["arguments"])
+    return partial(function_here(job_args), **job_args["arguments"])
 
 
 def check_engine(engine: str, sql: Any, max_batch_bytes: Any) -> None:

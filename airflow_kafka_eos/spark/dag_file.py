@@ -40,9 +40,21 @@ def job_args(
     }
 
 
-def function_here(dag_id: str, group_id: str) -> Callable[..., Any] | None:
-    """The function of a load of a DAG file that this process has run; None where it has not."""
-    return _functions.get((dag_id, group_id))
+def function_here(job_args: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function of a load in prepare's own process, which has run the DAG file to come to its task.
+
+    :param job_args: as :func:`job_args` makes them.
+    :raises ConfigurationError: the file has made no such load this time.
+    """
+    function = _functions.get((job_args["dag_id"], job_args["group_id"]))
+    if function is None:
+        raise ConfigurationError(
+            f"the DAG file {job_args['file']} has no load {job_args['group_id']!r} of DAG {job_args['dag_id']!r} when "
+            "prepare's worker reads it",
+            remedy="The file must define the same loads wherever it is read, and not by the host, the time or a random "
+            "number",
+        )
+    return function
 
 
 def load(

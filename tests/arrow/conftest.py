@@ -18,12 +18,12 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
-from airflow_kafka_eos.naming import prefix
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.formats.settings import RegistrySettings, ValueFormat
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
+from tests.kafka.open_transactions import holding_back
 
 # of no other tests on this broker
 LEDGER = "00000000ee"
@@ -70,15 +70,7 @@ class Preparing:
             coordinator.end_many(manifest.transactions, Verdict.COMMIT)
 
     def open_ids(self) -> list[str]:
-        """The load's transactional ids that hold back readers; those that are being ended are waited for."""
-        with Wire(self.settings) as wire:
-            coordinator = Coordinator(wire, namespace=self.ref.load.namespace, ledger_id=LEDGER)
-            end = time.monotonic() + 20
-            while True:
-                seen = coordinator.describe(coordinator.list_open(prefix(self.ref.load, LEDGER))).values()
-                if all(d.coordinator_state.value == "Ongoing" for d in seen) or time.monotonic() > end:
-                    return sorted(d.transactional_id for d in seen if d.is_open)
-                time.sleep(0.05)
+        return holding_back(self.settings, self.ref.load, LEDGER)
 
 
 @pytest.fixture

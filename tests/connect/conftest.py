@@ -24,6 +24,7 @@ from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from tests.connect.server import Server, server
+from tests.kafka.open_transactions import holding_back
 
 # of no other tests on this broker
 LEDGER = "00000000cc"
@@ -92,15 +93,7 @@ class Preparing:
         )
 
     def open_ids(self) -> list[str]:
-        """The load's transactional ids that hold back readers; those that are being ended are waited for."""
-        with Wire(self.settings) as wire:
-            coordinator = Coordinator(wire, namespace=self.ref.load.namespace, ledger_id=LEDGER)
-            end = time.monotonic() + 20
-            while True:
-                seen = coordinator.describe(coordinator.list_open(prefix(self.ref.load, LEDGER))).values()
-                if all(d.coordinator_state.value == "Ongoing" for d in seen) or time.monotonic() > end:
-                    return sorted(d.transactional_id for d in seen if d.is_open)
-                time.sleep(0.05)
+        return holding_back(self.settings, self.ref.load, LEDGER)
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,18 @@ def prepare(
     return PreparedTransaction(transactional_id, described.state), last
 
 
+def holding_back(settings: KafkaSettings, load: LoadIdentity, ledger_id: str) -> list[str]:
+    """The load's transactional ids that hold back readers; those that are being ended are waited for."""
+    with Wire(settings) as wire:
+        coordinator = coordinator_of(wire, load.namespace, ledger_id)
+        end = time.monotonic() + 20
+        while True:
+            seen = coordinator.describe(coordinator.list_open(prefix(load, ledger_id))).values()
+            if all(d.coordinator_state.value == "Ongoing" for d in seen) or time.monotonic() > end:
+                return sorted(d.transactional_id for d in seen if d.is_open)
+            time.sleep(0.05)
+
+
 def wait_until(done: Callable[[], bool], what: str, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not done():
