@@ -6,6 +6,9 @@ the run's date: a retry or a clear goes on there, and the first run of a backfil
 Checkpoint and files are below `STREAM_FOLDER`, `/tmp/kafka_eos_stream` by default: in production an object store, or a
 folder that all workers mount.
 
+The job stands in this file, so Spark's Python needs Airflow, too; in a file of its own, or an installed package, it
+needs none.
+
 Needs the connections `kafka_default` and `spark_default`, and the topic `parcels`.
 """
 
