@@ -51,7 +51,9 @@ def in_spark(folder: Path, servers: str) -> None:
     import pyspark
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    # four tries of a task, as on a cluster: Spark 3.5 may give a task the worker of one that it has just cancelled, and
+    # closes it then ("Socket is closed", seen in the batch behind the one that failed)
+    builder = SparkSession.builder.master("local[2, 4]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     forms = FORMS if hasattr(spark, "dataSource") else FORMS[:1]
     for form in forms:
