@@ -16,15 +16,11 @@ is in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from airflow_kafka_eos.errors import UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.naming import AnyId, AttemptRef, PooledId, slot_prefix
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTxnState, TransactionDescription
-
-if TYPE_CHECKING:
-    from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 
 #: id -> how its coordinator showed it when the lease was taken up; ids that none knew are not in it.
 Snapshot = Mapping[str, tuple[CoordinatorState, PreparedTxnState]]
@@ -44,16 +40,14 @@ def snapshot(settings: KafkaSettings, ref: AttemptRef) -> Snapshot:
     from airflow_kafka_eos.kafka.client.wire import Wire
 
     with Wire(settings) as wire:
-        return snapshot_by(Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id), ref)
+        coordinator = Coordinator(wire, namespace=ref.load.namespace, ledger_id=ref.ledger_id)
+        listed = coordinator.list_known(slot_prefix(ref.load.namespace, ref.ledger_id, ref.load.name, ref.slot))
+        return as_leased(ref, coordinator.describe([name for name in listed if ref.owns(PooledId.parse(name))]))
 
 
-def snapshot_by(coordinator: Coordinator, ref: AttemptRef) -> Snapshot:
-    """The same, by a connection that is there."""
-    if ref.slot is None:
-        return {}
-    listed = coordinator.list_known(slot_prefix(ref.load.namespace, ref.ledger_id, ref.load.name, ref.slot))
-    described = coordinator.describe([name for name in listed if ref.owns(PooledId.parse(name))])
-    return {name: _state(found) for name, found in described.items()}
+def as_leased(ref: AttemptRef, described: Mapping[str, TransactionDescription]) -> Snapshot:
+    """The same, by what was described behind the lease and before any task ran."""
+    return {name: _state(found) for name, found in described.items() if ref.owns(PooledId.parse(name))}
 
 
 def choose(

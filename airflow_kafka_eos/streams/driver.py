@@ -16,7 +16,7 @@ from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter
 from airflow_kafka_eos.spark.checkpoint import Checkpoint
 from airflow_kafka_eos.spark.options import Checked, WriteOptions, check_schema
-from airflow_kafka_eos.spark.pooled import snapshot_by
+from airflow_kafka_eos.spark.pooled import as_leased
 from airflow_kafka_eos.spark.preflight import check_cluster
 from airflow_kafka_eos.streams.connections import driver_identity, session
 from airflow_kafka_eos.streams.messages import Begun, Message
@@ -63,17 +63,18 @@ def begin(
     settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
     of_run = (batch.namespace, batch.name, batch.query_id, run)
     with session(settings, options.namespace) as opened:
-        row = batches.begin_batch(
+        turn = batches.begin_batch(
             opened, batch, run, naming=options.naming, deadline_ms=deadline_ms,
             deadline_s=options.commit_timeout_ms / 1000, first=of_run not in _begun,
         )  # fmt: skip
         _begun.add(of_run)
-        if row is None:
+        if turn is None:
             return Begun(batch, run, 0), None
+        row = turn.row
         if row.verdict is Verdict.COMMIT:
             return Begun(batch, run, row.number, row.records or 0), None
         ref = AttemptRef(batch.load, opened.ledger.ledger_id, row.number, row.slot)
-        at_lease = snapshot_by(opened.coordinator, ref)
+        at_lease = as_leased(ref, turn.slot)
     write = options.write(ref, deadline_ms)
     checked = _checked(options, settings, write)
     writer = AttemptWriter(write, settings, checked, None, at_lease)

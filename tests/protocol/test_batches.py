@@ -29,7 +29,7 @@ from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
-from airflow_kafka_eos.manifest import Manifest
+from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from airflow_kafka_eos.protocol.cleanup.namespace import choose, clean, find, is_abandoned
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
@@ -75,6 +75,12 @@ class Query:
     def ask(
         self, batch: MicroBatch, run: StreamRun = FIRST, *, writers_have_s: float = 600, **more: Any
     ) -> AttemptRow | None:
+        turn = self.turn(batch, run, writers_have_s=writers_have_s, **more)
+        return None if turn is None else turn.row
+
+    def turn(
+        self, batch: MicroBatch, run: StreamRun = FIRST, *, writers_have_s: float = 600, **more: Any
+    ) -> batches.Turn | None:
         return batches.begin_batch(
             self.world.session,
             batch,
@@ -88,9 +94,11 @@ class Query:
         ref = reference(self.world.session, row)
         return self.world.manifest(ref, [self.world.write(ref, part, n) for n, part in enumerate(parts)])
 
-    def decide(self, batch: MicroBatch, manifest: Manifest, run: StreamRun = FIRST) -> None:
+    def decide(
+        self, batch: MicroBatch, manifest: Manifest, run: StreamRun = FIRST, *, writers_left: bool = True
+    ) -> None:
         batches.decide_batch(
-            self.world.session, batch, run, manifest, writers_left=True, margin_s=200, deadline_s=30
+            self.world.session, batch, run, manifest, writers_left=writers_left, margin_s=200, deadline_s=30
         )
 
     def load(self, batch: MicroBatch, *parts: Sequence[str], run: StreamRun = FIRST) -> None:
@@ -190,6 +198,23 @@ def test_a_batch_that_is_decided_behind_the_sweep_is_rolled_forward(
         patch.setattr(batches, "sweep_earlier", decided_behind_it)
         assert query.begin(batch).verdict is Verdict.COMMIT
     assert query.world.visible() == ["a"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_batch_that_gets_a_slot_back_knows_its_ids_as_they_were_leased(query: Query, first: bool) -> None:
+    """Else its tasks would take them for those of a task that runs twice, and each batch would use up new ones."""
+    pooling = TransactionNaming.POOLING
+    turn = query.turn(query.batch(0), naming=pooling)
+    assert turn is not None and turn.slot == {}
+    ref = reference(query.world.session, turn.row)
+    entry = ManifestEntry(0, *query.world.write_arrow(ref.task_id(0, 0), ["a"]))
+    query.decide(query.batch(0), query.world.manifest(ref, [entry]), writers_left=False)
+    again = query.turn(query.batch(1), naming=pooling, first=first)
+    assert again is not None and again.row.slot == turn.row.slot
+    assert [(name, shown.coordinator_state.is_committed) for name, shown in again.slot.items()] == [
+        (str(ref.task_id(0, 0)), True)
+    ]
+    assert query.world.session.coordinator.describe(again.slot) == again.slot
 
 
 def test_done_is_said_behind_the_decision_only(query: Query) -> None:

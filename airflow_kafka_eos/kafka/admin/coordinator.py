@@ -100,6 +100,17 @@ class Coordinator:
         """Transactional ids that start with ``prefix``, whatever their state, sorted; see :meth:`list_open`."""
         return self.list_in(prefix, ())
 
+    def list_states(self, prefix: str) -> list[tuple[str, CoordinatorState]]:
+        """Transactional ids that start with ``prefix``, each with the state that its coordinator shows; those that are
+        open or whose last transaction is committed, by one listing for both. Raises as :meth:`list_open`.
+
+        One that moves while we ask may be shown by two coordinators, in two states.
+        """
+        return self._wire.until_settled(
+            lambda: everywhere(self._wire, prefix, OPEN_STATES | COMMITTED),
+            what=f"listing the transactions of {prefix!r}",
+        )
+
     def epochs(self) -> CoordinatorEpochs | None:
         """Where the coordinators are; None while one is away.
 

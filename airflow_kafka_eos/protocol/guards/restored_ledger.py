@@ -8,7 +8,7 @@ everything that the listing shows. Under the ledger's own random id (rule: only-
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
@@ -85,18 +85,19 @@ def check_batches_known(session: Session, batch: MicroBatch) -> None:
     load = batch.load
     own = name_prefix(load.namespace, session.ledger.ledger_id, load.name)
     by_load: dict[LoadIdentity, list[str]] = {}
-    committed = session.coordinator.list_committed(own)
-    for name in {*session.coordinator.list_open(own), *committed}:
+    seen = session.coordinator.list_states(own)  # once for all: this is asked for each batch
+    committed = {name for name, state in seen if state.is_committed}
+    for name in {name for name, state in seen if state.is_committed or not state.is_at_rest}:
         found = TransactionalId.parse(name)
         of = None if found is None else batch_of(found.load)
         if found is not None and of is not None and of[0] == batch.query_id and of[1] >= batch.number:
             by_load.setdefault(found.load, []).append(name)
     for other, names in sorted(by_load.items(), key=lambda item: str(item[0])):
         check_attempts_known(session, other, names)
-        shown = sorted(set(names) & set(committed))
+        shown = sorted(committed.intersection(names))
         if shown and not _is_decided(session, other):
             raise _doubt(other, "knows no decision to commit, and the broker shows committed transactions", shown)
-    check_commits_known(session, load)
+    check_commits_known(session, load, listed=committed)
 
 
 def check_repairs_known(session: Session, load: LoadIdentity) -> None:
@@ -135,7 +136,7 @@ def check_repairs_known(session: Session, load: LoadIdentity) -> None:
         raise _doubt(load, what, unknown, remedy=_REMEDY_DECIDED)
 
 
-def check_commits_known(session: Session, load: LoadIdentity) -> None:
+def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collection[str] | None = None) -> None:
     """Refuse to go on where an id of any slot of the load's name shows a commit that the ledger has not decided.
 
     Pooled ids do not say whose commit it was: it may have been this very load's. Slots that the ledger knows are put in
@@ -144,13 +145,16 @@ def check_commits_known(session: Session, load: LoadIdentity) -> None:
     What it cannot tell: an id that was initialised again, or whose next transaction is open or aborted, shows its
     commit no more, and one that its coordinator has forgotten (``transactional.id.expiration.ms``) shows nothing.
 
+    :param listed: the ids of the name that show a commit, where they were listed just now.
     :raises InDoubtError: there is such a commit.
     """
-    namespace, name = load.namespace, load.name
+    namespace, name, ledger_id = load.namespace, load.name, session.ledger.ledger_id
     slots = session.ledger.slots(namespace, name)
     retired = {s.number for s in slots if s.is_retired}
-    listed = session.coordinator.list_committed(slot_prefix(namespace, session.ledger.ledger_id, name))
-    ids = {i: found.slot for i in listed if (found := PooledId.parse(i)) is not None and found.slot not in retired}
+    if listed is None:
+        listed = session.coordinator.list_committed(slot_prefix(namespace, ledger_id, name))
+    pooled = ((i, PooledId.parse(i)) for i in listed)
+    ids = {i: found.slot for i, found in pooled if found is not None and found.slot not in retired}
     if not ids:
         return
     described = session.coordinator.describe(ids)

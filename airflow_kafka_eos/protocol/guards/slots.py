@@ -36,21 +36,22 @@ _ENDING = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_A
 _ENDING_S = 30.0
 
 
-def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> None:
+def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> dict[str, TransactionDescription]:
     """Describe every id of the slot that an attempt has leased; nothing happens without a slot.
 
+    :returns: those that a coordinator knows, each at rest.
     :raises InDoubtError: the broker knows of something that the ledger does not. The slot is put in doubt, and with it
         the load's name: nothing is written until a person has looked.
     :raises NotFinishedError: the brokers do not finish what was ended long since.
     """
     if row.slot is None:
-        return
+        return {}
     described = _settled(session, row, row.slot, poll_s)
     decided = decided_of(session, described.values())
     found = unaccounted(described.values(), decided)
     if not found:
         session.ledger.note_slot_checked(row)
-        return
+        return described
     reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
     session.ledger.put_slot_in_doubt(row.load.namespace, row.load.name, row.slot, reason)
     raise InDoubtError(

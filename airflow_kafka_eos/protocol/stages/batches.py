@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import groupby
+from typing import NamedTuple
 
 from airflow_kafka_eos.errors import KafkaEosError, UndecidableError
 from airflow_kafka_eos.ledger import streams
@@ -29,13 +31,20 @@ from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, sweep_free_slots
 from airflow_kafka_eos.protocol.stages.commit import commit
 from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
 
 log = logging.getLogger(__name__)
 
 #: A swept attempt is closed once nothing of it was found open for so long, in seconds: its zombies may come late.
 QUIET_S = 60.0
 _PASSES, _PAUSE_S = 20, 0.2
+
+
+class Turn(NamedTuple):
+    """A batch's attempt, and each id of the slot that it has leased, as its coordinator showed it behind the lease."""
+
+    row: AttemptRow
+    slot: Mapping[str, TransactionDescription] = {}
 
 
 def begin_batch(
@@ -47,15 +56,15 @@ def begin_batch(
     deadline_ms: int,
     deadline_s: float,
     first: bool = True,
-) -> AttemptRow | None:
+) -> Turn | None:
     """Open an attempt of a batch, behind the sweep of what is left of earlier ones; or roll a decided batch forward.
 
     :param deadline_ms: milliseconds since the epoch: no writer of it begins a transaction after that.
     :param deadline_s: seconds that rolling forward may take.
     :param first: False: this run has begun a batch before. What brokers may know, and the ledger does not, is then
         asked where it counts, behind what was prepared.
-    :returns: undecided: it is to be written. Decided to be committed: it is, and nothing is written again. None: a
-        person has said that the topics have it.
+    :returns: its row undecided: it is to be written. Decided to be committed: it is, and nothing is written again.
+        None: a person has said that the topics have it.
     :raises OtherCheckpointError, SupersededError, InDoubtError: see :mod:`airflow_kafka_eos.ledger.streams`; nothing
         was written.
     :raises InDoubtError: brokers know more of it than the ledger; or what was decided needs a person.
@@ -64,7 +73,8 @@ def begin_batch(
     # each time, before anything is ended: a driver that hung for an hour has a successor
     bound = session.ledger.bind_stream(batch, run)
     check_cluster(session, session.ledger.attempts(load))
-    sweep_earlier(session, batch, by=by, deadline_s=deadline_s)
+    listed = session.coordinator.list_open(name_prefix(batch.namespace, session.ledger.ledger_id, batch.name))
+    sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)
     if first:
         check_not_restored(session, load)
     if bound.decided == batch.number and session.ledger.pass_over_batch(batch, run):
@@ -72,29 +82,32 @@ def begin_batch(
         if known := session.ledger.attempts(load):
             _swept(session, load, up_to=known[-1].number, by=by)
         return None
-    if naming is TransactionNaming.POOLING:
+    if naming is TransactionNaming.POOLING and (first or listed):
         sweep_free_slots(session, load, by)
     row = session.ledger.begin_batch(
         batch, run, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id
     )
     if row.verdict is Verdict.COMMIT:
         _roll_forward(session, load, deadline_s)
-        return row
+        return Turn(row)
     if row.number > 1:
         _swept(session, load, up_to=row.number - 1, by=by)
-    check_slot(session, row)
-    return row
+    return Turn(row, check_slot(session, row))
 
 
-def sweep_earlier(session: Session, batch: MicroBatch, *, by: str, deadline_s: float) -> None:
+def sweep_earlier(
+    session: Session, batch: MicroBatch, listed: Collection[str], *, by: str, deadline_s: float
+) -> None:
     """End what attempts of other batches of the query's name have left open, and roll forward what is decided.
 
     Only for a run that was the newest just now: then nobody is at work on any of them (rule: newest-run-begins). There
     are none but behind a run that died, or a batch that failed; and of a batch that is committed, and closed, what a
     task has opened that hung, or whose worker died behind its flush. A successor that was bound since may be at work on
     a later batch, so undecided ones of those are left alone: the batch's own begin has them in its turn.
+
+    :param listed: ids of the query's name that are open.
     """
-    zombies = _open_of_closed(session, batch)
+    zombies = _open_of_closed(session, listed)
     every = [*session.ledger.unfinished(batch.namespace), *zombies]
     # an author's loads may have the same name, and are their runs' own
     rows = [row for row in every if row.load.name == batch.name and is_of_a_query(row.load, row.submitted_by)]
@@ -104,10 +117,9 @@ def sweep_earlier(session: Session, batch: MicroBatch, *, by: str, deadline_s: f
             _sweep_one(session, load, left, by, deadline_s)
 
 
-def _open_of_closed(session: Session, batch: MicroBatch) -> list[AttemptRow]:
-    """Attempts of the name that are closed, and have something open all the same."""
-    names = session.coordinator.list_open(name_prefix(batch.namespace, session.ledger.ledger_id, batch.name))
-    seen = session.coordinator.describe(names).values() if names else ()
+def _open_of_closed(session: Session, listed: Collection[str]) -> list[AttemptRow]:
+    """Attempts that are closed, and have something open all the same."""
+    seen = session.coordinator.describe(listed).values() if listed else ()
     open_ = [PreparedTransaction(one.transactional_id, one.state) for one in seen if one.is_open]
     return list({row for row in holders_of(session, open_).values() if row.closed_at is not None})
 
