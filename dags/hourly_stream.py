@@ -6,8 +6,7 @@ the run's date: a retry or a clear goes on there, and the first run of a backfil
 Checkpoint and files are below `STREAM_FOLDER`, `/tmp/kafka_eos_stream` by default: in production an object store, or a
 folder that all workers mount.
 
-The job stands in this file, so Spark's Python needs Airflow, too; in a file of its own, or an installed package, it
-needs none.
+The job, a function of a Spark session, is in `hourly_stream_job.py`, beside this file.
 
 Needs the connections `kafka_default` and `spark_default`, and the topic `parcels`.
 """
@@ -23,14 +22,6 @@ from airflow_kafka_eos import ExactlyOnceStream
 
 FOLDER = os.environ.get("STREAM_FOLDER", "/tmp/kafka_eos_stream")
 
-
-def load(spark, folder):
-    """What Spark runs: a streaming DataFrame with the columns of Spark's own Kafka sink."""
-    os.makedirs(folder, exist_ok=True)  # Spark wants it to be there
-    parcels = spark.readStream.schema("id STRING, state STRING").option("maxFilesPerTrigger", 1).json(folder)
-    return parcels.selectExpr("id AS key", "to_json(struct(*)) AS value")
-
-
 with DAG(
     "hourly_stream",
     schedule="@hourly",
@@ -41,7 +32,7 @@ with DAG(
 ):
     ExactlyOnceStream(
         "parcels",
-        job=f"{__file__}:load",
+        job=f"{os.path.dirname(__file__)}/hourly_stream_job.py:load",
         job_args={"folder": f"{FOLDER}/in"},
         topics=["parcels"],
         checkpoint=f"{FOLDER}/checkpoint",

@@ -19,11 +19,25 @@ _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "dags", _PACKAGE.parent / "dags")
 
 
+#: How the name of a file ends that an example's Spark job is in.
+_OF_A_JOB = "_job"
+
+
 class Example(NamedTuple):
-    """A DAG file. Its docstring says what it is in the first sentence, and what it needs in the last paragraph."""
+    """A DAG file. Its docstring says what it is in the first sentence, and what it needs in the last paragraph.
+
+    ``job``: the text of the file beside it that its Spark job is in, if it has one.
+    """
 
     name: str
     text: str
+    job: str | None = None
+
+    @property
+    def files(self) -> dict[str, str]:
+        """All that is to be copied: text by file name."""
+        job = {} if self.job is None else {f"{self.name}{_OF_A_JOB}.py": self.job}
+        return {f"{self.name}.py": self.text} | job
 
     @property
     def what(self) -> str:
@@ -52,8 +66,9 @@ def examples() -> list[Example]:
     :raises ConfigurationError: neither a wheel nor a clone is around this module.
     """
     for folder in _FOLDERS:
-        if found := sorted(folder.glob("*.py")):
-            return [Example(path.stem, path.read_text(encoding="utf-8")) for path in found]
+        if found := {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}:
+            jobs = {f"{name}{_OF_A_JOB}" for name in found} & found.keys()
+            return [Example(name, found[name], found.get(name + _OF_A_JOB)) for name in found if name not in jobs]
     raise ConfigurationError(
         f"the example DAGs are not in {_FOLDERS[0]}", remedy="Install the wheel, or an editable clone"
     )
@@ -101,21 +116,22 @@ def _copy(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        changed = [one for one in wanted if _is_other(folder / f"{one.name}.py", one.text)]
+        files = {name: text for one in wanted for name, text in one.files.items()}
+        changed = [name for name, text in files.items() if _is_other(folder / name, text)]
         if changed and not arguments.force:
-            names = ", ".join(f"{one.name}.py" for one in changed)
             raise ConfigurationError(
-                f"{folder} has {names} with other content, so nothing was copied",
+                f"{folder} has {', '.join(changed)} with other content, so nothing was copied",
                 remedy="Name another folder, or add --force to replace them",
             )
-        for one in wanted:
-            _write(folder / f"{one.name}.py", one.text)
+        for name, text in files.items():
+            _write(folder / name, text)
     except OSError as e:
         raise ConfigurationError(
             f"{folder} cannot be written to: {e.strerror or e}", remedy="Name a folder that you may write to"
         ) from e
     for one in wanted:
-        print(folder / f"{one.name}.py")
+        for name in one.files:
+            print(folder / name)
         say(f"    needs {one.needs}")
     return OK
 

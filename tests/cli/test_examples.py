@@ -14,13 +14,16 @@ from tests.cli.conftest import Command
 DAGS = {path.name: path.read_text() for path in (Path(__file__).parents[2] / "dags").glob("*.py")}
 
 
+JOBS = {"hourly_stream_job.py"}
+
+
 def in_folder(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 def test_each_says_what_it_is_and_what_it_needs(command: Command) -> None:
     rows = json.loads(command("examples", "list", "--output", "json").out)
-    assert [row["name"] for row in rows] == sorted(name.removesuffix(".py") for name in DAGS)
+    assert [row["name"] for row in rows] == sorted(name.removesuffix(".py") for name in DAGS.keys() - JOBS)
     for row in rows:
         assert "connection" in row["needs"] and "kafka_default" in row["needs"], row
         assert row["what"] and row["what"] != row["needs"]
@@ -77,6 +80,15 @@ def test_the_folder_is_dags_where_none_is_named(
     monkeypatch.chdir(tmp_path)
     assert command("examples", "copy", "--name", "kafka_eos_maintenance").code == 0
     assert list(in_folder(tmp_path / "dags")) == ["kafka_eos_maintenance.py"]
+
+
+def test_an_example_s_job_goes_with_it(command: Command, tmp_path: Path) -> None:
+    done = command("examples", "copy", str(tmp_path), "--name", "hourly_stream")
+    assert in_folder(tmp_path) == {name: DAGS[name] for name in ("hourly_stream.py", "hourly_stream_job.py")}
+    assert done.out.splitlines() == [str(tmp_path / name) for name in ("hourly_stream.py", "hourly_stream_job.py")]
+    (tmp_path / "hourly_stream_job.py").write_text("# mine\n")
+    refused = command("examples", "copy", str(tmp_path), "--name", "hourly_stream")
+    assert refused.code == 2 and "has hourly_stream_job.py with other content" in refused.err
 
 
 def test_overwrites_nothing_unless_forced(command: Command, tmp_path: Path) -> None:
