@@ -9,6 +9,7 @@
 | ``SHRINK`` | 1: of a run that goes wrong, find the smallest that still does; for one seed | 0 |
 | ``LARGE`` | so many runs of a million records over three brokers besides | 0 |
 | ``REAL`` | so many runs through Airflow and Spark themselves besides | one for 20 fresh runs |
+| ``ENGINE`` | what prepares in those: ``spark-submit``, ``arrow``, ``connect`` | spark-submit |
 | ``CLUSTER`` | runs on this kind only, as ``4.4x1``: version and brokers | all kinds |
 | ``MINUTES`` | no run begins later | no limit |
 | ``HANDS`` | runs side by side | 3 |
@@ -30,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from types import FrameType
@@ -39,7 +41,7 @@ from tests.faults.environment import Environment
 from tests.faults.generating import FRESH, LARGE, REAL, generate
 from tests.faults.report import Tally, told_of, write
 from tests.faults.result import Result
-from tests.faults.scenario import Scenario
+from tests.faults.scenario import ENGINES, Scenario
 from tests.faults.shrinking import fails, shrink
 
 
@@ -53,11 +55,19 @@ def chosen(environ: Mapping[str, str], dice: random.Random) -> list[Scenario]:
     seeds = named if text else count(dice.choice(FRESH))
     runs = int(environ.get("RUNS", "20"))
     real = int(environ.get("REAL", "0" if text or kind else str(runs // 20)))
-    every = (generate(seed) for seed in seeds)
+    engine = environ.get("ENGINE", ENGINES[0])
+    if engine not in ENGINES:
+        raise SystemExit(f"ENGINE={engine} is none of {', '.join(ENGINES)}")
+    every = (by(engine, generate(seed)) for seed in seeds)
     some = (s for s in every if kind in ("", "x".join(map(str, s.cluster))))
     large = [generate(LARGE + dice.randrange(REAL - LARGE)) for _ in range(int(environ.get("LARGE", "0")))]
-    large += [generate(REAL + dice.randrange(REAL)) for _ in range(real)]
+    large += [by(engine, generate(REAL + dice.randrange(REAL))) for _ in range(real)]
     return large + list(some if text else islice(some, runs))
+
+
+def by(engine: str, scenario: Scenario) -> Scenario:
+    """Prepared by that engine, where it goes through Airflow."""
+    return replace(scenario, engine=engine) if scenario.seed >= REAL else scenario
 
 
 def main(environ: Mapping[str, str]) -> int:

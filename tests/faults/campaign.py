@@ -68,7 +68,7 @@ class Campaign:
     def _through_airflow(self, scenarios: list[Scenario]) -> None:
         from tests.faults.real import place, play
 
-        with place(self._environment, scenarios[0].cluster) as there:
+        with place(self._environment, scenarios[0].cluster, {s.engine for s in scenarios}) as there:
             for scenario in scenarios:
                 if time.monotonic() < self._until:
                     self._on_result(play(scenario, there, self._environment))

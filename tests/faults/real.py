@@ -11,12 +11,14 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -26,9 +28,11 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import name_prefix
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.keeping import HOST
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.conftest import EAGER
 from tests.airflow.rest import TASKS, Run, wait_for, wait_for_dag
+from tests.connect.server import Server
 from tests.faults.checkers import TORN_S, judge, windows
 from tests.faults.environment import Environment, cluster, delete_topics
 from tests.faults.facts import LoadFact
@@ -37,18 +41,20 @@ from tests.faults.markers import wall_ahead_s
 from tests.faults.observing import Observers
 from tests.faults.result import Result
 from tests.faults.running import SETTLE_S, TRAFFIC_PAUSE_S
-from tests.faults.scenario import Fault, Kind, Role, Scenario
+from tests.faults.scenario import ENGINES, Fault, Kind, Role, Scenario
 from tests.faults.timeline import Timeline
 from tests.faults.traffic import Applications, their_prefix
 
 DAGS = Path(__file__).parent / "dags"
 NAMESPACE = "airflow"
+_, ARROW, CONNECT = ENGINES
 #: a person clears a run that failed so often
 MOST_CLEARS = 6
 RUN_S = 400.0
 #: JVMs whose task is gone end by themselves
 ORPHANS_S = 60.0
 ENDED = ("success", "failed")
+_server_s_turn = threading.Lock()
 KEYS = 20
 
 
@@ -60,32 +66,39 @@ class Place:
     kafka: LocalKafka
     ledger: Ledger
     pids: Path
+    #: Spark Connect's; not started where no run is by that engine
+    server: Server
 
 
 @contextmanager
-def place(environment: Environment, kind: tuple[str, int]) -> Iterator[Place]:
-    """One for all real runs of a campaign."""
+def place(environment: Environment, kind: tuple[str, int], engines: Collection[str]) -> Iterator[Place]:
+    """One for all real runs of a campaign, which are by these engines."""
     home, pids = environment.folder / "airflow", environment.folder / "pids"
     home.mkdir()
     pids.mkdir()
     with ExitStack() as stack:
         kafka = stack.enter_context(cluster(kind))
-        connections = {
+        server = Server(environment.folder / "connect")
+        connections: dict[str, dict[str, Any]] = {
             "kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers}},
             "spark_default": {
                 "conn_type": "spark",
                 "host": "local[2]",
                 "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
             },
+            "spark_connect": {"conn_type": "spark_connect", "host": HOST, "port": server.port},
         }
+        if CONNECT in engines:
+            stack.callback(server.kill)
+            server.start()
         settings = quick_settings(home / "spark") | EAGER | {"FAULTS_PIDS": str(pids)}
         settings |= environment.postgresql.for_airflow("airflow")
         ledger = stack.enter_context(Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True))
         airflow = LocalAirflow(home, DAGS, connections=connections, settings=settings)
         stack.enter_context(airflow)
-        for scope in ("task", "load"):
-            wait_for_dag(airflow, f"real_{scope}")
-        yield Place(airflow, kafka, ledger, pids)
+        for engine, scope in product(sorted(engines), ("task", "load")):
+            wait_for_dag(airflow, f"{engine}_{scope}")
+        yield Place(airflow, kafka, ledger, pids, server)
 
 
 def play(scenario: Scenario, place: Place, environment: Environment) -> Result:
@@ -120,7 +133,7 @@ class _Run:
 
     @property
     def dag(self) -> str:
-        return f"real_{self.scenario.scope}"
+        return f"{self.scenario.engine}_{self.scenario.scope}"
 
     def key(self, load: int) -> str:
         return f"{self.name}-{load}"
@@ -231,15 +244,31 @@ class _Run:
         """The process that a fault is about."""
         role = fault.moment.event
         if role in (Role.DRIVER.value, Role.TASK.value):
-            jvms = self._jvms(self.key(fault.load))
-            if role == Role.DRIVER.value or not jvms:
-                return jvms[0] if jvms else None
-            workers = [p for p in jvms[0].children(recursive=True) if _has(p, "pyspark.daemon", "daemon.py")]
-            # the daemon itself is the first; those that it has forked are the tasks'
-            return random.Random(self.scenario.seed).choice(workers[1:]) if workers[1:] else None
+            if self.scenario.engine == ARROW:  # the task's own process is all there is
+                role = Role.PREPARE.value
+            else:
+                jvm = self._driver(fault)
+                return jvm if jvm is None or role == Role.DRIVER.value else self._worker(jvm)
         with contextlib.suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
             return psutil.Process(int((self.place.pids / self._run(fault.load).id / role).read_text()))
         return None
+
+    def _driver(self, fault: Fault) -> psutil.Process | None:
+        """The JVM that the load is written by; by Connect it is everybody's, and begins to count with prepare."""
+        if self.scenario.engine != CONNECT:
+            return next(iter(self._jvms(self.key(fault.load))), None)
+        serving = self.place.server.process
+        if serving is None or not (self.place.pids / self._run(fault.load).id / Role.PREPARE.value).exists():
+            return None
+        return next((p for p in (psutil.Process(serving.pid), *_below(serving.pid)) if p.name() == "java"), None)
+
+    def _worker(self, jvm: psutil.Process) -> psutil.Process | None:
+        """A process of its Python, if there is one yet."""
+        daemons = [p for p in _below(jvm.pid) if _has(p, "pyspark.daemon", "daemon.py")]
+        # the daemon itself has no other one above it; those that it has forked are the tasks'
+        found = {p.pid for p in daemons}
+        workers = [p for p in daemons if p.ppid() in found]
+        return random.Random(self.scenario.seed).choice(workers) if workers else None
 
     def _jvms(self, key: str = "") -> list[psutil.Process]:
         found = []
@@ -280,8 +309,13 @@ class _Run:
         if fault.target == "supervisor" and (parent := process.parent()) is not None:
             process = parent
             assert "LocalExecutor" in " ".join(process.cmdline()), process
+        if fault.moment.event == Role.DRIVER.value and self.scenario.engine == CONNECT:
+            with _server_s_turn:
+                self.place.server.kill()
+                self.place.server.start()
+            return True
         victims = [process]
-        if fault.moment.event == Role.DRIVER.value:
+        if fault.moment.event == Role.DRIVER.value and self.scenario.engine != ARROW:
             victims += process.children(recursive=True)
         for victim in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -309,6 +343,13 @@ class _Run:
             self._run(fault.load).clear(fault.target)
             return True
         return False
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = psutil.Process(pid).children(recursive=True)
+    return found
 
 
 def _has(process: psutil.Process, *words: str) -> bool:

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.faults import checkers
 from tests.faults.generating import generate
 from tests.faults.places import PLACES
 from tests.faults.result import Result
-from tests.faults.scenario import Fault, Kind, dimensions
+from tests.faults.scenario import ENGINES, Fault, Kind, dimensions
 
 #: everything that the checkers can find, and a harness that fails by itself
 KINDS = (*checkers.KINDS, "harness")
@@ -194,8 +194,9 @@ def told_of(result: Result, number: int) -> str:
     if not result.violations:
         return line
     violations = "\n".join(f"  {v.kind}: {v.text}" for v in result.violations[:20])
-    is_generated = generate(scenario.seed) == scenario
-    again = f"SEED={scenario.seed}" if is_generated else "SCENARIO=a file with the scenario above"
+    is_generated = replace(generate(scenario.seed), engine=scenario.engine) == scenario
+    engine = f"ENGINE={scenario.engine} " if scenario.engine != ENGINES[0] else ""
+    again = f"{engine}SEED={scenario.seed}" if is_generated else "SCENARIO=a file with the scenario above"
     return (
         f"{line}\nVIOLATED by seed {scenario.seed}:\n{violations}\n"
         f"scenario: {scenario.to_json()}\ntimeline:\n{result.timeline}\n"

@@ -92,6 +92,8 @@ BROKERS = ("leader", "coordinator", "any", "all")
 LEDGER_SIDE, WRITER_SIDE = "ledger side", "writers"
 
 
+#: the first is the default
+ENGINES = ("spark-submit", "arrow", "connect")
 #: hold times: with the first nothing times out by itself; the second can be waited for
 LONG_HOLD_MS, SHORT_HOLD_MS = 600_000, 8_000
 
@@ -178,6 +180,7 @@ class Scenario:
     :param hold_ms: the timeout of the first attempt's transactions, where there is one; that of later ones is long.
     :param retries: of each of Airflow's tasks, behind its first try.
     :param keeps: what its topics keep.
+    :param engine: of :data:`ENGINES`, what prepares in a run that goes through Airflow.
     """
 
     seed: int
@@ -197,6 +200,7 @@ class Scenario:
     loads: tuple[LoadPlan, ...]
     keeps: Keeps = Keeps.ALL
     faults: tuple[Fault, ...] = field(default=())
+    engine: str = ENGINES[0]
 
     @property
     def records(self) -> int:

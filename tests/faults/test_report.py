@@ -20,7 +20,7 @@ from tests.faults.__main__ import chosen, main
 from tests.faults.campaign import RUNS_OF_A_CLUSTER, Campaign, batches
 from tests.faults.environment import Environment
 from tests.faults.facts import Violation
-from tests.faults.generating import generate
+from tests.faults.generating import REAL, generate
 from tests.faults.places import PLACES
 from tests.faults.report import KINDS, MILLION, Tally, told_of, tree_of_the_package, write
 from tests.faults.result import Result
@@ -148,6 +148,15 @@ def test_a_failing_run_tells_how_to_play_it_again() -> None:
     assert "SEED=" not in told_of(other, 1) and "make faults SCENARIO=" in told_of(other, 1)
 
 
+def test_a_run_by_another_engine_is_played_again_by_that_one() -> None:
+    (real,) = chosen({"SEED": str(REAL + 5), "ENGINE": "arrow"}, random.Random(1))
+    assert real == replace(generate(REAL + 5), engine="arrow")
+    failed = result(REAL + 5, Violation("lost", "number 4"))
+    assert f"make faults SEED={REAL + 5}" in told_of(failed, 1)
+    failed.scenario = real
+    assert f"make faults ENGINE=arrow SEED={REAL + 5}" in told_of(failed, 1)
+
+
 def test_runs_are_sorted_by_the_cluster_that_they_need() -> None:
     scenarios = [generate(seed) for seed in range(400)]
     found = list(batches(scenarios))
@@ -195,6 +204,10 @@ def test_what_is_asked_for_is_played() -> None:
     assert [s.seed for s in chosen({"SEED": "7..9,3"}, dice)] == [7, 8, 9, 3]
     assert len({s.seed for s in chosen({"RUNS": "4"}, dice)}) == 4
     assert {s.cluster for s in chosen({"RUNS": "4", "CLUSTER": "4.4x1"}, dice)} == {("4.4", 1)}
+    engines = {s.seed >= REAL: s.engine for s in chosen({"RUNS": "4", "REAL": "2", "ENGINE": "connect"}, dice)}
+    assert engines == {True: "connect", False: "spark-submit"}
+    with pytest.raises(SystemExit, match=r"ENGINE=flink is none of spark-submit, arrow, connect"):
+        chosen({"ENGINE": "flink"}, dice)
 
 
 def test_shrinking_leaves_what_makes_it_fail() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 from airflow.sdk import DAG
@@ -24,9 +25,20 @@ def note(context):
     new.rename(folder / context["ti"].task_id.rpartition(".")[2])
 
 
-for scope in ("task", "load"):
+#: by engine: its job, and what else it is told by
+ENGINES = {
+    "spark-submit": ("numbered.py", {}),
+    "arrow": ("without_spark.py", {"engine": "arrow"}),
+    "connect": ("by_connect.py", {"spark_conn_id": "spark_connect"}),
+}
+
+for engine, scope in product(ENGINES, ("task", "load")):
+    job, arguments = ENGINES[engine]
+    name = f"{engine}_{scope}"
+    # who works beside Spark's driver has no specification to read the attempt from
+    told = {} if engine == "spark-submit" else {"load_name": name}
     with DAG(
-        f"real_{scope}",
+        name,
         schedule=None,
         start_date=datetime(2025, 1, 1),
         max_active_runs=8,
@@ -35,10 +47,11 @@ for scope in ("task", "load"):
     ):
         ExactlyOnceLoad(
             "load",
-            job=f"{HERE}/jobs/numbered.py",
-            job_args={name: f"{{{{ params.{name} }}}}" for name in ("key", "records", "key_count", "tasks")},
+            job=f"{HERE}/jobs/{job}",
+            job_args=told | {of: f"{{{{ params.{of} }}}}" for of in ("key", "records", "key_count", "tasks")},
             topics=["{{ params.topic }}"],
-            load_name=f"real_{scope}",
+            load_name=name,
             load_key="{{ params.key }}",
             transactions=Transactions(scope=scope, quiet_period=timedelta(seconds=2)),
+            **arguments,
         )
