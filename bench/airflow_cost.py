@@ -1,10 +1,11 @@
 """What exactly-once costs a small load in Airflow, beside one bare SparkSubmitOperator that writes at least once.
 
 ``make bench-airflow`` writes ``bench/AIRFLOW.md``: the time of one load, where it goes, and the time of a backfill, in
-a real Airflow, for each engine that prepares a load. Its environment has what people install, not what our tests need:
-every task imports the Spark operator, and that imports OpenLineage's client wherever it is installed (0.1 s of a core
-each time). Knobs: ``LOADS`` (7), ``DAYS`` (30; 0 for no backfill), ``ROUNDS`` (3: so many backfills of each kind, in
-turn, which have the days between them), ``AT_A_TIME`` (4), ``RECORDS`` (1000), ``OUT`` (the page).
+a real Airflow, for each way to prepare a load: by spark-submit, by a Spark Connect server that is warm, and by
+``engine="arrow"``. Its environment has what people install, not what our tests need: every task imports the Spark
+operator, and that imports OpenLineage's client wherever it is installed (0.1 s of a core each time). Knobs: ``LOADS``
+(7), ``DAYS`` (30; 0 for no backfill), ``ROUNDS`` (3: so many backfills of each kind, in turn, which have the days
+between them), ``AT_A_TIME`` (4), ``RECORDS`` (1000), ``OUT`` (the page).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from importlib.metadata import distributions
@@ -28,19 +30,26 @@ from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.sandbox.keeping import HOST, sigterm_as_ctrl_c
 from bench.report import table
+from tests.connect.server import Server, server
 from tests.postgresql import postgresql_server
 
 BASE = "at_least_once"
 #: For people.
-NAMES = {BASE: "at least once", "exactly_once": "exactly once", "exactly_once_arrow": 'exactly once, engine="arrow"'}
+NAMES = {
+    BASE: "at least once",
+    "exactly_once": "exactly once",
+    "exactly_once_arrow": 'exactly once, engine="arrow"',
+    "exactly_once_connect": "exactly once, Spark Connect",
+}
 KINDS = tuple(NAMES)
 PARTITIONS = 2
 FIRST = date(2025, 3, 1)
 PATIENCE_SECONDS = 3600.0
 #: How many times as long as at least once a load and a backfill may take.
-LOAD_TIMES = {"exactly_once": 1.15, "exactly_once_arrow": 0.5}
-BACKFILL_TIMES = {"exactly_once": 1.15, "exactly_once_arrow": 0.4}
+LOAD_TIMES = {"exactly_once": 1.15, "exactly_once_arrow": 0.5, "exactly_once_connect": 0.6}
+BACKFILL_TIMES = {"exactly_once": 1.15, "exactly_once_arrow": 0.4, "exactly_once_connect": 0.6}
 PAGE = Path(__file__).with_name("AIRFLOW.md")
 
 
@@ -115,7 +124,7 @@ class Cost:
                     self.figures.loads[kind].append(seconds_of(run))
                     self.figures.steps[kind] += steps_of(run, tasks)
         for kind in KINDS:
-            self._check(f"{kind}_single", count + 1)
+            self._check(f"{kind}_single", [f"load-{number}" for number in range(count + 1)])
 
     def backfills(self, days: int, rounds: int, at_a_time: int) -> None:
         """The kinds in turn, a part of the days each time: a machine that is slow for a while is so for all of them."""
@@ -144,7 +153,7 @@ class Cost:
         took = max(_time(r["end_date"]).timestamp() for r in runs) - began
         self.figures.backfills[kind].append(took)
         say(f"backfill of {end - begin} days, {kind}: {took:.0f} s")
-        self._check(dag, end)
+        self._check(dag, [r["dag_run_id"] for r in runs])
 
     def _run(self, dag: str, run_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         self.airflow.post(f"/dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
@@ -167,10 +176,14 @@ class Cost:
             raise SandboxError(f"a run of {dag} failed", remedy=f"See the logs in {self.airflow.home}/logs")
         return states.count("success")
 
-    def _check(self, topic: str, runs: int) -> None:
-        seen = visible(self.kafka.bootstrap_servers, topic)
-        if (len(seen), len(set(seen))) != (runs * self.records, runs * self.records):
-            raise SandboxError(f"topic {topic}: {len(seen)} records, {len(set(seen))} of them different")
+    def _check(self, topic: str, runs: Sequence[str]) -> None:
+        seen, wanted = visible(self.kafka.bootstrap_servers, topic), rows_of(runs, self.records)
+        if sorted(seen) != sorted(wanted):
+            right = len(set(seen) & set(wanted))
+            raise SandboxError(
+                f"topic {topic}: {len(seen)} records, {len(set(seen))} of them different, {right} of the "
+                f"{len(wanted)} that were to be written"
+            )
 
     def _wait(self, done: Any, what: str, pause_s: float = 0.2) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
@@ -180,8 +193,13 @@ class Cost:
             time.sleep(pause_s)
 
 
-def visible(bootstrap_servers: str, topic: str) -> list[bytes]:
-    """What a read_committed reader sees of a topic."""
+def rows_of(runs: Sequence[str], records: int) -> list[tuple[bytes, bytes]]:
+    """Keys and values that runs write, of whatever kind: those of ``bench/dags/jobs``. Pure."""
+    return [(f"{n}".encode(), f"{run} {n}".encode()) for run in runs for n in range(records)]
+
+
+def visible(bootstrap_servers: str, topic: str) -> list[tuple[bytes, bytes]]:
+    """Keys and values that a read_committed reader sees of a topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -193,7 +211,7 @@ def visible(bootstrap_servers: str, topic: str) -> list[bytes]:
     )
     try:
         consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-        values: list[bytes] = []
+        found: list[tuple[bytes, bytes]] = []
         ended = 0
         while ended < PARTITIONS:
             message = consumer.poll(30)
@@ -201,12 +219,12 @@ def visible(bootstrap_servers: str, topic: str) -> list[bytes]:
                 raise SandboxError(f"no end of topic {topic} within 30 s")
             error = message.error()
             if error is None:
-                values.append(message.value() or b"")
+                found.append((message.key() or b"", message.value() or b""))
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended += 1
             else:
                 raise SandboxError(f"topic {topic}: {error}")
-        return values
+        return found
     finally:
         consumer.close()
 
@@ -232,7 +250,8 @@ def page(
         "Made by `make bench-airflow`: the parts of `airflow standalone` on PostgreSQL with LocalExecutor, Spark",
         f"local[2] with the settings that it comes with, one broker of Kafka {kafka_version}, all on {cores} cores;",
         f"loads of {records:,} records. Beside it the same rows by one bare SparkSubmitOperator, whose tasks write",
-        "with an idempotent producer: at least once.",
+        "with an idempotent producer: at least once. The Spark Connect server, local[2] too, is started once before",
+        "the first load, and stays warm: its start is in no figure.",
         "",
         f"Installed: {', '.join(installed)}.",
         "",
@@ -298,6 +317,19 @@ def spark_as_it_comes(folder: Path) -> dict[str, str]:
     return {"SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
+@contextmanager
+def connect_server(folder: Path) -> Iterator[Server]:
+    """One as people have it: with what Spark comes with, and the settings of docs/spark-connect.md. Ended behind."""
+    as_it_comes = {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",  # its usual one is for the others' Spark, which would look for another one each time
+        "spark.sql.shuffle.partitions": "200",
+    }
+    environment = spark_as_it_comes(folder / "settings")
+    with server(folder / "server", master="local[2]", conf=as_it_comes, environment=environment) as running:
+        yield running
+
+
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -306,9 +338,11 @@ def main() -> None:
     knobs = {k: int(os.environ.get(k, default)) for k, default in
              {"LOADS": "7", "DAYS": "30", "ROUNDS": "3", "AT_A_TIME": "4", "RECORDS": "1000"}.items()}  # fmt: skip
     with (
+        sigterm_as_ctrl_c(),
         tempfile.TemporaryDirectory(prefix="bench-airflow-") as folder,
         LocalKafka(log=say) as kafka,
         postgresql_server() as postgresql,
+        connect_server(Path(folder) / "connect") as connect,
     ):
         home, servers = Path(folder) / "airflow", kafka.bootstrap_servers
         settings = spark_as_it_comes(Path(folder) / "spark") | {
@@ -317,13 +351,14 @@ def main() -> None:
             "BENCH_BOOTSTRAP_SERVERS": servers,
             **postgresql.for_airflow("airflow"),
         }
-        connections = {
+        connections: dict[str, dict[str, Any]] = {
             "kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": servers}},
             "spark_default": {
                 "conn_type": "spark",
                 "host": "local[2]",
                 "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
             },
+            "spark_connect": {"conn_type": "spark_connect", "host": HOST, "port": connect.port},
         }
         home.mkdir()
         Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True).close()

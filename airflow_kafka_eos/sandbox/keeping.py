@@ -75,12 +75,15 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def start_watched(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start_watched(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
     """A command in a session of its own, where its children stay, too; all of it dies when this process does."""
     with open(log, "ab") as out:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), *command],
             env=env,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,7 @@
-"""A Spark Connect server of this machine, in a process group of its own; its executors' Python has no gRPC."""
+"""A Spark Connect server of this machine, in a process group of its own; its executors' Python has no gRPC.
+
+It ends with this process, however that ends. ``make bench-airflow`` starts it, too, where there is no pytest.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ import pyspark
 
 from airflow_kafka_eos.connect.logins import FOLDER_VARIABLE
 from airflow_kafka_eos.connect.remote import Remote
-from airflow_kafka_eos.sandbox.keeping import HOST, free_ports
+from airflow_kafka_eos.sandbox.keeping import HOST, free_ports, signal_group, start_watched
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from airflow_kafka_eos.spark.no_retries import ONE_RUN
-from tests.spark.conftest import REPOSITORY, spark_environment
 
+REPOSITORY = str(Path(__file__).resolve().parents[2])
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY_S = 900.0
+STOP_S = 15.0
 #: As docs/spark-connect.md says it; a task may fail here, for scope task.
 SETTINGS = {key: value for key, value in ONE_RUN.items() if key != "spark.task.maxFailures"}
 #: What a server that was installed as the page says does not have.
@@ -48,11 +52,12 @@ class Server:
     """:param folder: of its logs, its settings, its Python's sitecustomize and its logins.
 
     :param master: in this process, unless :meth:`at` says otherwise. Of a task that fails there is a second attempt.
+    :param environment: in place of the tests' own, whose JVM compiles little.
     """
 
     def __init__(
         self, folder: Path, *, master: str = "local[2,2]", conf: Mapping[str, str] | None = None,
-        port: int | None = None,
+        port: int | None = None, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.folder, self._master = folder, master
         self.port = port or free_ports(1)[0]
@@ -68,8 +73,8 @@ class Server:
         (self.python / "sitecustomize.py").write_text(_WITHOUT_GRPC, encoding="utf-8")
         path = os.pathsep.join([str(self.python), REPOSITORY])
         self._environment = {
-            **os.environ, **quick_settings(folder / "conf"), **spark_environment(), "PYTHONPATH": path,
-            FOLDER_VARIABLE: str(self.logins),
+            **os.environ, **quick_settings(folder / "conf"), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path,
+            FOLDER_VARIABLE: str(self.logins), **(environment or {}),
         }  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -102,17 +107,25 @@ class Server:
             self._master,
             *(w for k, v in conf.items() for w in ("--conf", f"{k}={v}")),
         ]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--class", CLASS, str(jar)], env=self._environment, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, start_new_session=True, cwd=self.folder,
-            )  # fmt: skip
+        self.process = start_watched(
+            [*command, "--class", CLASS, str(jar)], self.log, self._environment, self.folder
+        )
         until = time.monotonic() + READY_S
         while True:
             with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), 1):
                 return
             assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()[-4000:]
             time.sleep(0.2)
+
+    def stop(self) -> None:
+        """In order: it removes its folders. What does not end by that is killed."""
+        if self.process is not None:
+            signal_group(self.process, signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self.process = None
 
     def kill(self) -> None:
         """All of it, as when its host dies."""
@@ -130,5 +143,5 @@ def server(folder: Path, **arguments: Any) -> Iterator[Server]:
         made.start()
         yield made
     finally:
-        made.kill()
+        made.stop()
         shutil.rmtree(folder / "python", ignore_errors=True)
