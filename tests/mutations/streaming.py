@@ -177,6 +177,15 @@ OF_STREAMS: tuple[Mutation, ...] = (
         (f"{_TESTS}test_what_a_task_opens_behind_its_committed_batch_is_ended_when_the_next_one_begins",),
     ),
     Mutation(
+        "sweep-at-start",
+        "batch-leaves-free-slots",
+        "what is open under free slots of the name is ended before a batch leases one",
+        _STAGE,
+        " and (first or listed or swept):\n",
+        " and first:\n",
+        (f"{_TESTS}test_what_a_zombie_of_an_author_s_load_begins_under_a_free_slot_of_the_name_is_ended_before_it_is_leased",),
+    ),
+    Mutation(
         "sweep-asks-the-ledger",
         "sweeps-what-is-at-work",
         "maintenance beside a query ends nothing that may be at work",

@@ -28,6 +28,7 @@ from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
@@ -40,6 +41,7 @@ from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.lost import delete_records, lose
+from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import World
 
 pytestmark = pytest.mark.broker
@@ -215,6 +217,26 @@ def test_a_batch_that_gets_a_slot_back_knows_its_ids_as_they_were_leased(query: 
         (str(ref.task_id(0, 0)), True)
     ]
     assert query.world.session.coordinator.describe(again.slot) == again.slot
+
+
+def test_what_a_zombie_of_an_author_s_load_begins_under_a_free_slot_of_the_name_is_ended_before_it_is_leased(
+    query: Query,
+) -> None:
+    """Slots are the name's: the lease's look would put it in doubt, and a person would have to come."""
+    pooling = TransactionNaming.POOLING
+    query.load(query.batch(0), ["a"])
+    world = query.world
+    author = PooledWorld(**vars(world) | {"load": LoadIdentity("test", query.name, "by hand")})
+    late = author.task_id(author.driver())
+    author.clean()
+    author.write_arrow(late, ["late"])
+    assert world.session.coordinator.list_open(world.session.id_prefix) == [str(late)]
+    ledger, moment = world.session.ledger, text_of(world.session.ledger.clock())
+    ours = update(tables.slots).where(tables.slots.c.load_name == query.name).values(quarantined_until=moment)
+    ledger.database.write(lambda connection: connection.execute(ours))
+    turn = query.turn(query.batch(1), naming=pooling, first=False)
+    assert turn is not None and turn.row.slot == 0
+    assert world.session.coordinator.list_open(world.session.id_prefix) == []
 
 
 def test_done_is_said_behind_the_decision_only(query: Query) -> None:

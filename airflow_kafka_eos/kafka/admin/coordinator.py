@@ -101,10 +101,11 @@ class Coordinator:
         return self.list_in(prefix, ())
 
     def list_states(self, prefix: str) -> list[tuple[str, CoordinatorState]]:
-        """Transactional ids that start with ``prefix``, each with the state that its coordinator shows; those that are
-        open or whose last transaction is committed, by one listing for both. Raises as :meth:`list_open`.
+        """Transactional ids that start with ``prefix``, each with the state that its coordinator shows: by one listing
+        what :meth:`list_open` and :meth:`list_committed` have. Raises as they do.
 
-        One that moves while we ask may be shown by two coordinators, in two states.
+        Of a broker that does not know one of those states, all others too. One that moves while we ask may be shown by
+        two coordinators, in two states.
         """
         return self._wire.until_settled(
             lambda: everywhere(self._wire, prefix, OPEN_STATES | COMMITTED),

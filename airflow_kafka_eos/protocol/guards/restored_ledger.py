@@ -140,7 +140,7 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
     """Refuse to go on where an id of any slot of the load's name shows a commit that the ledger has not decided.
 
     Pooled ids do not say whose commit it was: it may have been this very load's. Slots that the ledger knows are put in
-    doubt; retired ones are not looked at. One listing, and what it shows described at once.
+    doubt; retired ones are not looked at. One listing, or the caller's, and what it shows described at once.
 
     What it cannot tell: an id that was initialised again, or whose next transaction is open or aborted, shows its
     commit no more, and one that its coordinator has forgotten (``transactional.id.expiration.ms``) shows nothing.

@@ -41,7 +41,10 @@ _PASSES, _PAUSE_S = 20, 0.2
 
 
 class Turn(NamedTuple):
-    """A batch's attempt, and each id of the slot that it has leased, as its coordinator showed it behind the lease."""
+    """A batch's attempt, and what coordinators knew of the slot that it has leased, behind the lease, by id.
+
+    Empty where nothing is to be written, or the attempt has no slot.
+    """
 
     row: AttemptRow
     slot: Mapping[str, TransactionDescription] = {}
@@ -62,7 +65,7 @@ def begin_batch(
     :param deadline_ms: milliseconds since the epoch: no writer of it begins a transaction after that.
     :param deadline_s: seconds that rolling forward may take.
     :param first: False: this run has begun a batch before. What brokers may know, and the ledger does not, is then
-        asked where it counts, behind what was prepared.
+        asked where it counts, behind what was prepared; and free slots are swept where something was open only.
     :returns: its row undecided: it is to be written. Decided to be committed: it is, and nothing is written again.
         None: a person has said that the topics have it.
     :raises OtherCheckpointError, SupersededError, InDoubtError: see :mod:`airflow_kafka_eos.ledger.streams`; nothing
@@ -74,7 +77,7 @@ def begin_batch(
     bound = session.ledger.bind_stream(batch, run)
     check_cluster(session, session.ledger.attempts(load))
     listed = session.coordinator.list_open(name_prefix(batch.namespace, session.ledger.ledger_id, batch.name))
-    sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)
+    swept = sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)
     if first:
         check_not_restored(session, load)
     if bound.decided == batch.number and session.ledger.pass_over_batch(batch, run):
@@ -82,7 +85,8 @@ def begin_batch(
         if known := session.ledger.attempts(load):
             _swept(session, load, up_to=known[-1].number, by=by)
         return None
-    if naming is TransactionNaming.POOLING and (first or listed):
+    # of the listing of just now: what began since, and behind its quarantine, the lease's look finds
+    if naming is TransactionNaming.POOLING and (first or listed or swept):
         sweep_free_slots(session, load, by)
     row = session.ledger.begin_batch(
         batch, run, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id
@@ -97,7 +101,7 @@ def begin_batch(
 
 def sweep_earlier(
     session: Session, batch: MicroBatch, listed: Collection[str], *, by: str, deadline_s: float
-) -> None:
+) -> bool:
     """End what attempts of other batches of the query's name have left open, and roll forward what is decided.
 
     Only for a run that was the newest just now: then nobody is at work on any of them (rule: newest-run-begins). There
@@ -106,6 +110,7 @@ def sweep_earlier(
     a later batch, so undecided ones of those are left alone: the batch's own begin has them in its turn.
 
     :param listed: ids of the query's name that are open.
+    :returns: whether there were such attempts.
     """
     zombies = _open_of_closed(session, listed)
     every = [*session.ledger.unfinished(batch.namespace), *zombies]
@@ -115,6 +120,7 @@ def sweep_earlier(
         left = list(found)
         if all(row.verdict is not None for row in left) or _is_before(load, batch):
             _sweep_one(session, load, left, by, deadline_s)
+    return bool(rows)
 
 
 def _open_of_closed(session: Session, listed: Collection[str]) -> list[AttemptRow]:
