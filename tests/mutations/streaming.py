@@ -154,8 +154,8 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "unswept-batches",
         "what other batches of the name have open is ended, too",
         _STAGE,
-        "    sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)\n",
-        "",
+        "    swept = sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)\n",
+        "    swept = False\n",
         (f"{_TESTS}test_what_is_left_of_another_batch_is_ended_too",),
     ),
     Mutation(
