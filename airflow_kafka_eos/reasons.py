@@ -7,7 +7,7 @@ secrets that the caller knows, and whatever stands where passwords stand.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
 from airflow_kafka_eos.errors import KafkaEosError
@@ -63,11 +63,18 @@ def without_known(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def _of_ours(error: BaseException | None) -> KafkaEosError | None:
+def causes(error: BaseException, *, handled_too: bool = False) -> Iterator[BaseException]:
+    """An error, what it was raised from, and so on; each once: the chain may be a circle (seen with Spark Connect).
+
+    :param handled_too: where an error was raised from nothing, go on with the one that was being handled then.
+    """
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, KafkaEosError):
-            return error
-        seen.add(id(error))
-        error = error.__cause__
-    return None
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or (found.__context__ if handled_too else None)
+
+
+def _of_ours(error: BaseException) -> KafkaEosError | None:
+    return next((one for one in causes(error) if isinstance(one, KafkaEosError)), None)

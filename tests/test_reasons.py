@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 
-from airflow_kafka_eos.errors import NotFinishedError
-from airflow_kafka_eos.reasons import LONGEST, noted, reason_of, without_secrets
+from airflow_kafka_eos.errors import LedgerUnavailableError, NotFinishedError
+from airflow_kafka_eos.operators.base import _is_of_ledger
+from airflow_kafka_eos.reasons import LONGEST, causes, noted, reason_of, without_secrets
 
 
 def raised_from(error: BaseException, cause: BaseException) -> BaseException:
@@ -33,6 +36,27 @@ def raised_from(error: BaseException, cause: BaseException) -> BaseException:
 )  # fmt: skip
 def test_type_and_message_in_a_line(error: BaseException, reason: str) -> None:
     assert reason_of(error) == reason
+
+
+def test_a_chain_of_causes_may_be_a_circle() -> None:
+    """What Spark Connect's client raises behind an interrupted operation is; a task must end all the same."""
+    first, second = ValueError("first"), ValueError("second")
+    raised_from(first, raised_from(second, first))
+    assert list(islice(causes(first), 5)) == [first, second]
+    assert reason_of(first) == "ValueError: first"
+    assert not _is_of_ledger(first)
+    assert _is_of_ledger(raised_from(ValueError("third"), LedgerUnavailableError("away")))
+
+
+@pytest.mark.parametrize("handled_too", [True, False])
+def test_what_was_handled_counts_where_it_is_asked_for(handled_too: bool) -> None:
+    try:
+        try:
+            raise ValueError("handled")
+        except ValueError:
+            raise KeyError("raised")  # noqa: B904
+    except KeyError as e:
+        assert [str(one) for one in causes(e, handled_too=handled_too)] == ["'raised'", "handled"][: 1 + handled_too]
 
 
 @pytest.mark.parametrize(

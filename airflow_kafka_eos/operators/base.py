@@ -32,7 +32,7 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.reasons import reason_of
+from airflow_kafka_eos.reasons import causes, reason_of
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -233,12 +233,8 @@ def overridden(task: BaseOperator, *methods: str) -> str:
     return ""
 
 
-def _is_of_ledger(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, (LedgerUnavailableError, OtherLedgerError)):
-            return True
-        error = error.__cause__
-    return False
+def _is_of_ledger(error: BaseException) -> bool:
+    return any(isinstance(one, (LedgerUnavailableError, OtherLedgerError)) for one in causes(error))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from airflow_kafka_eos.errors import (
     SchemaRefusedError,
     ToolMissingError,
 )
+from airflow_kafka_eos.reasons import causes
 from airflow_kafka_eos.spark.formats.settings import RegistrySettings, ValueFormat
 
 _NOT_FOUND = (40401, 40402, 40403)  # subject, version, schema
@@ -168,14 +169,11 @@ def _unreached(where: str, settings: RegistrySettings, subject: str, e: Exceptio
     from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
     said = f"{type(e).__name__}: {settings.scrub(' '.join(str(e).split()))[:_WORD_LENGTH]}"
-    cause: BaseException | None = e
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return ConfigurationError(
-                f"{where} cannot be trusted or does not speak TLS ({said})",
-                remedy="Set ssl.ca.location to the CA's certificate, or correct url",
-            )
-        cause = cause.__cause__ or cause.__context__
+    if any(isinstance(cause, ssl.SSLError) for cause in causes(e, handled_too=True)):
+        return ConfigurationError(
+            f"{where} cannot be trusted or does not speak TLS ({said})",
+            remedy="Set ssl.ca.location to the CA's certificate, or correct url",
+        )
     if isinstance(e, httpx.TransportError):
         return RegistryUnavailableError(
             f"{where} did not answer for subject {subject!r} ({said})",
