@@ -4,8 +4,8 @@
 
 FOLDER: for Airflow and what it leaves. COPIED: where `airflow-kafka-eos examples copy` has copied to. KAFKA: the
 broker's version. Those that need no person, no PostgreSQL and no Airflow 3.2 are run: a load by Spark, mapped; one
-without Spark; one behind an operator; maintenance. The others are read (noxfile.py), and run with the tests
-(tests/airflow/test_dags.py).
+without Spark; one behind an operator; one that reads on; a streaming query; maintenance. The others are read
+(noxfile.py), and run with the tests (tests/airflow/test_dags.py).
 """
 
 from __future__ import annotations
