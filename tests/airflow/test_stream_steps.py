@@ -22,6 +22,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow_kafka_eos.hooks import KafkaEosHook
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import StreamRun
+from airflow_kafka_eos.naming import name_prefix
 from airflow_kafka_eos.operators import stream_loaded
 from airflow_kafka_eos.operators.stream import CleanupStreamOperator, RunStreamOperator
 from airflow_kafka_eos.operators.stream_loaded import StreamLoadedSensor
@@ -199,4 +200,5 @@ def test_a_task_that_times_out_ends_its_driver_before_what_that_has_open(
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", "late", f"{stream.query_id}-0"))
         assert (row.verdict, row.responsible) == (Verdict.ABORT, OWNER)
         assert "run failed: " in row.reason
-        wait_until(lambda: opened.coordinator.list_open(opened.id_prefix) == [], "the end of what was open")
+        of_the_name = name_prefix("airflow", opened.ledger.ledger_id, "late")  # other tests leave theirs open
+        wait_until(lambda: opened.coordinator.list_open(of_the_name) == [], "the end of what was open")
