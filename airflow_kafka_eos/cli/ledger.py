@@ -32,8 +32,8 @@ ledger keeps its id, begin finds those on the broker and refuses them (for about
 the broker forgets their transactional ids).
 
 The id is part of every transactional id. With a new one
-  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, compare
-    the topics with the source, and see to it that no load runs again whose records are there;
+  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, and note what
+    `ledger compare` shows as committed: `loads set-committed`, BEHIND this, lets no run write it again;
   - undecided attempts are aborted. What their transactions have open under the old id is not
     ended any more: it holds readers back until its timeout, or until somebody ends it by hand;
   - decided loads must be finished before;
@@ -73,6 +73,8 @@ database's to use again; VACUUM gives it back to the disk."""
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's subcommands."""
+    from airflow_kafka_eos.cli.compare import add_compare  # it opens ledgers as is said here
+
     group = commands.add_parser("ledger", help="the ledger's database")
     ledger = group.add_subparsers(required=True, metavar="COMMAND")
     for name, run, help, explained in (
@@ -90,6 +92,7 @@ def add_to(commands: Any) -> None:
             add_yes(command)
         add_conn_id(command)
         command.set_defaults(run=run)
+    add_compare(ledger)
     _add_prune(ledger)
 
 

@@ -1,6 +1,7 @@
-"""What a person changes by hand: the id of a ledger restored from a backup, a cluster that is gone.
+"""What a person changes by hand: the id of a ledger restored from a backup, loads that it has forgotten, a cluster
+that is gone.
 
-Rule: only-our-ids.
+Rules: only-our-ids, one-key-loads-once.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import secrets
 from sqlalchemy import Connection, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.ledger import cursors, decisions, streams
+from airflow_kafka_eos.ledger import attempts, cursors, decisions, streams
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.queries import ledger_id, now, with_undecided
-from airflow_kafka_eos.ledger.rows import RepairState
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.ledger.queries import ledger_id, lock, now, with_undecided
+from airflow_kafka_eos.ledger.rows import AttemptRow, RepairState
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
+from airflow_kafka_eos.micro_batch import batch_of
 from airflow_kafka_eos.transaction import FINAL, Outcome
 
 _UNVERIFIED = tuple(state.value for state in LoadState if state.is_unverified)
@@ -55,6 +58,56 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     cursors.doubt_all(connection, f"the ledger's id was changed by {decided_by}: {why}")
     connection.execute(update(t.ledger).values(ledger_id=new, id_changed_at=now()))
     return old, new
+
+
+def set_committed(
+    connection: Connection, load: LoadIdentity, *, by: str, reason: str, cluster_id: str | None = None
+) -> AttemptRow:
+    """Record that a load's records are in its topics, as a person says: it is COMMITTED, and no run writes it.
+
+    It gets an attempt that was prepared without a transaction, and the decision to commit it. One that is COMMITTED
+    stays as it is.
+
+    :param cluster_id: where these topics are.
+    :raises ConfigurationError: the load is decided and not COMMITTED, or undecided: a run may be at work on it; or it
+        is a micro-batch.
+    """
+    if batch_of(load) is not None or streams.stream_row(connection, load.namespace, load.name) is not None:
+        raise ConfigurationError(
+            f"{load} is a micro-batch, or the name is a streaming query's",
+            remedy="Say which batch is its last by `airflow-kafka-eos streams set NAME --decided N`",
+            load=str(load),
+        )
+    locked = lock(connection, load)
+    if locked is not None:
+        if locked.committed is not None and locked.row.state is LoadState.COMMITTED:
+            return locked.committed
+        if locked.row.state.is_decided:
+            raise ConfigurationError(
+                f"the load is {locked.row.state.value}: it is decided to be committed already",
+                remedy="`airflow-kafka-eos loads recover NAME KEY` completes it. One that was given up is never "
+                "written again under this key",
+                load=str(load),
+            )
+        if locked.newest is not None and locked.newest.is_undecided:
+            raise ConfigurationError(
+                f"the load is {locked.row.state.value}: a run may be at work on attempt {locked.newest.number}, which "
+                f"{locked.newest.responsible} has opened",
+                remedy="Let it end, or end it: `airflow-kafka-eos cleanup NAME KEY`",
+                load=str(load),
+                attempt=locked.newest.number,
+            )
+    number = attempts.begin(connection, load, by, None).number
+    attempts.submit(connection, load, owner=by, cluster_id=cluster_id)
+    ref = AttemptRef(load, ledger_id(connection), number)
+    nothing = Manifest(
+        ref, now(), writer=by, scope=TransactionScope.TASK, two_phase_commit=False, transaction_timeout_ms=0,
+        digest_algorithm="none", topics={}, entries=(), ran_again=False,
+    )  # fmt: skip
+    digest = sha256(nothing)
+    attempts.mark_prepared(connection, nothing, digest, writers_left=False)
+    decisions.decide_commit(connection, ref, digest, by, None, None, reason=f"said to be committed: {reason}")
+    return decisions.record_committed(connection, load, number)
 
 
 def forget_cluster(connection: Connection, cluster_id: str) -> int:

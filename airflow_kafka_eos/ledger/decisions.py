@@ -41,6 +41,8 @@ def decide_commit(
     not_after: float | None,
     dual_write: Callable[[Connection], None] | None,
     end_offsets: Mapping[TopicPartition, int] | None = None,
+    *,
+    reason: str = "",
 ) -> AttemptRow:
     """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
@@ -51,6 +53,7 @@ def decide_commit(
         again after a rollback). What it raises undoes the decision and is passed on; only lost connections
         and locks are tried again.
     :param end_offsets: see :func:`.queries.end_offsets`; None: not known.
+    :param reason: why, where a person says so.
     :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
         attempt is decided.
     :raises NotFinishedError: the lock came after ``not_after``; decide anew.
@@ -71,7 +74,7 @@ def decide_commit(
     _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
     taken = False
     try:
-        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "", end_offsets)
+        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, reason, end_offsets)
         _fill_mapping(connection, locked.attempt_id(ref.attempt))
     except IntegrityError:
         taken = True

@@ -216,6 +216,7 @@ class Ledger:
             )
 
     forget_cluster = _writes(admin.forget_cluster)
+    set_committed = _writes(admin.set_committed)
     submit = _writes(attempts_.submit)
     record_swept = _writes(attempts_.record_swept)
     make_undecidable = _writes(decisions.make_undecidable)

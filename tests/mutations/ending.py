@@ -189,6 +189,36 @@ OF_ENDING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "unknown-commit-stops",
+        "said-under-the-old-id",
+        "a person's word on a load comes behind the new id: under the old one brokers may know better",
+        _PROTOCOL + "repair/restored.py",
+        "    check_not_restored(session, load)\n",
+        "",
+        (
+            "tests/protocol/test_forgotten_by_the_ledger.py::"
+            "test_a_load_that_a_person_has_seen_is_written_by_no_run_once_the_ledger_has_a_new_id",
+        ),
+    ),
+    Mutation(
+        "one-key-loads-once",
+        "said-over-a-run",
+        "a person's word on a load ends no attempt that a run may be at work on",
+        _LEDGER + "admin.py",
+        "if locked.newest is not None and locked.newest.is_undecided:",
+        "if False:",
+        ("tests/ledger/test_set_committed.py::test_nothing_is_said_over_the_head_of_a_run_or_of_a_decision",),
+    ),
+    Mutation(
+        "one-key-loads-once",
+        "said-of-a-batch",
+        "of a streaming query's batches nothing is said one by one: which is the last one counts",
+        _LEDGER + "admin.py",
+        "    if batch_of(load) is not None or streams.stream_row(connection, load.namespace, load.name) is not None:",
+        "    if False:",
+        ("tests/ledger/test_set_committed.py::test_micro_batches_are_said_by_their_query",),
+    ),
+    Mutation(
+        "unknown-commit-stops",
         "forgotten-commit",
         "complete_transaction never answers abort where the log has the commit markers",
         "airflow_kafka_eos/two_phase_commit/recipe.py",

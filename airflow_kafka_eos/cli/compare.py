@@ -1,0 +1,101 @@
+"""``ledger compare`` and ``loads set-committed``: what a ledger that was restored has forgotten, and saying so."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from airflow_kafka_eos.cli.target import add_cluster, add_namespace, add_session, open_session, say_where
+from airflow_kafka_eos.cli.terminal import (
+    FOUND,
+    OK,
+    add_yes,
+    confirm,
+    person,
+    say,
+    say_hidden,
+    show,
+    words_of,
+    worst,
+)
+from airflow_kafka_eos.load import LoadIdentity
+
+_SET_COMMITTED = """\
+Say that a load's records are in its topics, all of them, once. The ledger has it as COMMITTED from
+here on, and no run writes it again: a run of it passes as done, `loaded` and its asset event too.
+
+For what the ledger does not know: loads that were committed since the backup that it was restored
+from (behind `ledger new-id`, which comes first), and loads that something else has written, before
+the DAG had them. Nobody looks whether it is true. Of a key that is wrong, the data is never loaded;
+only on_committed="reload" would write it."""
+
+
+def add_compare(ledger: Any) -> None:
+    """Add ``compare`` to the commands of ``ledger``."""
+    compare = ledger.add_parser(
+        "compare",
+        help="what brokers show of this ledger's transactions that it does not know: it was restored from a backup",
+        description="List what brokers show of this ledger's transactions in the namespace that the ledger does not "
+        "know: ids that were committed, and are not decided; and ids with a transaction open that is of no attempt, or "
+        "of one that is undecided. It reads only. Brokers show an id's last transaction, for as long as they remember "
+        "it (transactional.id.expiration.ms, 7 days). Of pooled ids they do not show which load it was. Exit code 1 "
+        "where there is something.",
+    )
+    compare.add_argument("--ledger-id", metavar="ID", help="an id that the ledger had before `ledger new-id`")
+    add_session(compare)
+    compare.set_defaults(run=_compare)
+
+
+def add_set_committed(loads: Any) -> argparse.ArgumentParser:
+    """Add ``set-committed`` to those of ``loads``, which add the arguments for the ledger and the output."""
+    command: argparse.ArgumentParser = loads.add_parser(
+        "set-committed",
+        help="say that the topics have a load that the ledger does not know",
+        description=_SET_COMMITTED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("name", help="the loads' name")
+    command.add_argument("keys", nargs="+", metavar="KEY", help="their load_key, one or several")
+    command.add_argument("--reason", required=True, help="how you know; it is kept in the ledger")
+    add_yes(command)
+    add_namespace(command)
+    add_cluster(command)
+    command.set_defaults(run=_set_committed)
+    return command
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.protocol.repair.restored import compare
+
+    with open_session(arguments) as session:
+        found = compare(session, arguments.ledger_id)
+        say_where(session)
+    rows = [asdict(one) for one in found.forgotten]
+    told = [
+        row | words_of(row) | {"committed": len(row["committed"]) or None, "open": len(row["open"]) or None}
+        for row in rows
+    ]
+    show(arguments, rows, told, nothing="the ledger knows all that brokers show")
+    if found.has_moved:
+        say("airflow-kafka-eos: THIS MAY NOT BE ALL: a transaction coordinator is moving or away. Run it again")
+    return worst([FOUND if rows or found.has_moved else OK, say_hidden(found.hidden)])
+
+
+def _set_committed(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.protocol.repair.restored import set_committed
+
+    loads = [LoadIdentity(arguments.namespace, arguments.name, key) for key in arguments.keys]
+    with open_session(arguments) as session:
+        say_where(session)
+        named = ", ".join(map(str, loads))
+        confirm(arguments, f"Are all records of {named} in their topics, once? No run will write them again.")
+        done = []
+        for load in loads:
+            row = set_committed(session, load, by=person(), reason=arguments.reason)
+            state = session.ledger.state(load)
+            done.append(
+                {"name": load.name, "key": load.key, "state": state, "attempt": row.number, "reason": row.reason}
+            )
+    show(arguments, done, [row | words_of(row) for row in done])
+    return OK
