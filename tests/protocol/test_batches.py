@@ -32,7 +32,6 @@ from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest, ManifestEntry
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
-from airflow_kafka_eos.naming import name_prefix
 from airflow_kafka_eos.protocol.cleanup.namespace import choose, clean, find, is_abandoned
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.repair.recover import give_up
@@ -231,14 +230,13 @@ def test_what_a_zombie_of_an_author_s_load_begins_under_a_free_slot_of_the_name_
     late = author.task_id(author.driver())
     author.clean()
     author.write_arrow(late, ["late"])
-    of_the_name = name_prefix("test", world.session.ledger.ledger_id, query.name)  # other tests leave theirs open
-    assert world.session.coordinator.list_open(of_the_name) == [str(late)]
+    assert world.open_ids() == [str(late)]
     ledger, moment = world.session.ledger, text_of(world.session.ledger.clock())
     ours = update(tables.slots).where(tables.slots.c.load_name == query.name).values(quarantined_until=moment)
     ledger.database.write(lambda connection: connection.execute(ours))
     turn = query.turn(query.batch(1), naming=pooling, first=False)
     assert turn is not None and turn.row.slot == 0
-    assert world.session.coordinator.list_open(of_the_name) == []
+    assert world.open_ids() == []
 
 
 def test_done_is_said_behind_the_decision_only(query: Query) -> None:
