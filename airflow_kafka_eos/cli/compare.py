@@ -23,7 +23,7 @@ from airflow_kafka_eos.load import LoadIdentity
 
 _SET_COMMITTED = """\
 Say that a load's records are in its topics, all of them, once. The ledger has it as COMMITTED from
-here on, and no run writes it again: a run of it passes as done, `loaded` and its asset event too.
+here on, and no run writes it again: a run of it passes as done.
 
 For what the ledger does not know: loads that were committed since the backup that it was restored
 from (behind `ledger new-id`, which comes first), and loads that something else has written, before
