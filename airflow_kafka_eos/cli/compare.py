@@ -1,15 +1,25 @@
-"""``ledger compare`` and ``loads set-committed``: what a ledger that was restored has forgotten, and saying so."""
+"""What a restored ledger has forgotten: ``ledger compare``, ``loads reinstate`` and ``loads set-committed``."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_eos.cli.target import add_cluster, add_namespace, add_session, open_session, say_where
+from airflow_kafka_eos.cli.airflow_options import airflow_home, default_of, or_setting
+from airflow_kafka_eos.cli.target import (
+    add_cluster,
+    add_namespace,
+    add_session,
+    load_of,
+    open_session,
+    say_where,
+)
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
     OK,
+    add_deadline,
     add_yes,
     confirm,
     person,
@@ -19,7 +29,19 @@ from airflow_kafka_eos.cli.terminal import (
     words_of,
     worst,
 )
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+_REINSTATE = """\
+Take back a load that the ledger has forgotten, because it was restored from a backup: its attempt
+and its decision, by the manifest that prepare has left. Then roll it forward, as `loads recover`
+does: what is still open of it is committed, and COMMITTED is said once every end marker was seen.
+
+Only what is proven: brokers show one of its transactions as committed, which none is before the
+whole load was decided, and the manifest names it. It needs ids of the load's own (not pooled
+ones), and comes before `ledger new-id`. All cursors are in doubt afterwards, as behind that."""
 
 _SET_COMMITTED = """\
 Say that a load's records are in its topics, all of them, once. The ledger has it as COMMITTED from
@@ -45,6 +67,22 @@ def add_compare(ledger: Any) -> None:
     compare.add_argument("--ledger-id", metavar="ID", help="an id that the ledger had before `ledger new-id`")
     add_session(compare)
     compare.set_defaults(run=_compare)
+
+
+def add_reinstate(loads: Any) -> argparse.ArgumentParser:
+    """Add ``reinstate`` to those of ``loads``, which add what all of them have."""
+    command: argparse.ArgumentParser = loads.add_parser(
+        "reinstate",
+        help="take back a load that a restored ledger has forgotten, by its manifest",
+        description=_REINSTATE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--manifest-dir", type=or_setting("manifest_dir", str), default="", help=default_of("manifest_dir")
+    )
+    add_deadline(command, 300)
+    command.set_defaults(run=_reinstate)
+    return command
 
 
 def add_set_committed(loads: Any) -> argparse.ArgumentParser:
@@ -80,6 +118,37 @@ def _compare(arguments: argparse.Namespace) -> int:
     if found.has_moved:
         say("airflow-kafka-eos: THIS MAY NOT BE ALL: a transaction coordinator is moving or away. Run it again")
     return worst([FOUND if rows or found.has_moved else OK, say_hidden(found.hidden)])
+
+
+def _reinstate(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.protocol.repair.restored import reinstate
+
+    store = _manifests(arguments.manifest_dir)
+    with open_session(arguments) as session:
+        say_where(session)
+        row = reinstate(
+            session, load_of(arguments), store.read, by=person(), writers_left=store.writers_left,
+            deadline_s=arguments.deadline,
+        )  # fmt: skip
+        attempt = session.ledger.attempt(row.load, row.newest_attempt)
+    show(
+        arguments,
+        asdict(row.load)
+        | {"state": row.state, "attempt": row.newest_attempt, "records": None if attempt is None else attempt.records},
+    )
+    return OK if row.state is LoadState.COMMITTED else FOUND
+
+
+def _manifests(manifest_dir: str | None) -> ManifestStore:
+    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+    if not manifest_dir:
+        return ManifestStore(os.path.join(airflow_home(), "kafka_eos_manifests"))
+    if "@" in manifest_dir.partition("://")[2]:  # with an Airflow connection's login
+        from airflow_kafka_eos.operators.submitting import manifest_store
+
+        return manifest_store(manifest_dir)
+    return ManifestStore(manifest_dir)
 
 
 def _set_committed(arguments: argparse.Namespace) -> int:

@@ -32,8 +32,9 @@ ledger keeps its id, begin finds those on the broker and refuses them (for about
 the broker forgets their transactional ids).
 
 The id is part of every transactional id. With a new one
-  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, and note what
-    `ledger compare` shows as committed: `loads set-committed`, BEHIND this, lets no run write it again;
+  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, and take back
+    what `ledger compare` shows as committed, by `loads reinstate`. What cannot be, note:
+    `loads set-committed`, BEHIND this, lets no run write it again;
   - undecided attempts are aborted. What their transactions have open under the old id is not
     ended any more: it holds readers back until its timeout, or until somebody ends it by hand;
   - decided loads must be finished before;

@@ -10,7 +10,7 @@ import secrets
 
 from sqlalchemy import Connection, or_, select, update
 
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.ledger import attempts, cursors, decisions, streams
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import ledger_id, lock, now, with_undecided
@@ -72,12 +72,7 @@ def set_committed(
     :raises ConfigurationError: the load is decided and not COMMITTED, or undecided: a run may be at work on it; or it
         is a micro-batch.
     """
-    if batch_of(load) is not None or streams.stream_row(connection, load.namespace, load.name) is not None:
-        raise ConfigurationError(
-            f"{load} is a micro-batch, or the name is a streaming query's",
-            remedy="Say which batch is its last by `airflow-kafka-eos streams set NAME --decided N`",
-            load=str(load),
-        )
+    _check_no_batch(connection, load)
     locked = lock(connection, load)
     if locked is not None:
         if locked.committed is not None and locked.row.state is LoadState.COMMITTED:
@@ -108,6 +103,60 @@ def set_committed(
     attempts.mark_prepared(connection, nothing, digest, writers_left=False)
     decisions.decide_commit(connection, ref, digest, by, None, None, reason=f"said to be committed: {reason}")
     return decisions.record_committed(connection, load, number)
+
+
+def reinstate(
+    connection: Connection, manifest: Manifest, digest: str, *, by: str, writers_left: bool, cluster_id: str | None
+) -> AttemptRow:
+    """Take back an attempt that the ledger has forgotten, and the decision to commit it, by its manifest.
+
+    The caller has seen that it was decided. Attempts before it that the ledger does not know either are aborted with
+    it. That there is one shows that the ledger was restored: all cursors are in doubt from here on, those that it does
+    not have among them, as behind a new id.
+
+    :param digest: the manifest's SHA-256.
+    :param writers_left: see :func:`.attempts.mark_prepared`.
+    :raises ConfigurationError: it is a micro-batch, or has a slot.
+    :raises UndecidableError: the attempt is aborted in this ledger, or another one is newer, or decided.
+    """
+    ref = manifest.attempt
+    _check_no_batch(connection, ref.load)
+    if ref.slot is not None:
+        raise ConfigurationError(
+            "the attempt has pooled ids: whose they were when, only the ledger's slots could say",
+            remedy="Look at the topic, then say so by `airflow-kafka-eos loads set-committed`, behind `ledger new-id`",
+            **ref.ids,
+        )
+    locked = lock(connection, ref.load)
+    row = None if locked is None else next((a for a in locked.attempts if a.number == ref.attempt), None)
+    if row is None:  # begin would supersede one that is known
+        row = attempts.begin(connection, ref.load, by, None)
+        if row.verdict is Verdict.COMMIT:
+            raise UndecidableError(
+                f"attempt {row.number} is decided to be committed, by {row.decided_by}",
+                remedy="`airflow-kafka-eos loads recover NAME KEY` completes that. Compare the topics with the source",
+                **ref.ids,
+            )
+        while row.number < ref.attempt:
+            row = attempts.submit(connection, ref.load, owner=by, cluster_id=cluster_id)
+    if row.is_undecided and not row.is_submitted:
+        attempts.submit(connection, ref.load, owner=by, cluster_id=cluster_id)
+    attempts.mark_prepared(connection, manifest, digest, writers_left)
+    reason = "taken back from its manifest: brokers show its commit"
+    decided = decisions.decide_commit(connection, ref, digest, by, None, None, reason=reason)
+    doubt = f"the ledger had forgotten load {ref.load}, which {by} took back: it was restored"
+    cursors.doubt_all(connection, doubt)
+    connection.execute(update(t.ledger).values(id_changed_at=now()))
+    return decided
+
+
+def _check_no_batch(connection: Connection, load: LoadIdentity) -> None:
+    if batch_of(load) is not None or streams.stream_row(connection, load.namespace, load.name) is not None:
+        raise ConfigurationError(
+            f"{load} is a micro-batch, or the name is a streaming query's",
+            remedy="Say which batch is its last by `airflow-kafka-eos streams set NAME --decided N`",
+            load=str(load),
+        )
 
 
 def forget_cluster(connection: Connection, cluster_id: str) -> int:

@@ -217,6 +217,7 @@ class Ledger:
 
     forget_cluster = _writes(admin.forget_cluster)
     set_committed = _writes(admin.set_committed)
+    reinstate = _writes(admin.reinstate)
     submit = _writes(attempts_.submit)
     record_swept = _writes(attempts_.record_swept)
     make_undecidable = _writes(decisions.make_undecidable)

@@ -1,4 +1,4 @@
-"""A person's word that the topics have a load, in each of the databases."""
+"""Loads that a restored ledger has forgotten, taken back or said to be there, in each of the databases."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import sha256
 from airflow_kafka_eos.transaction import Outcome
 from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare
 from tests.ledger.test_ledger_streams import QUERY, batch, begin, decide
@@ -73,3 +74,47 @@ def test_micro_batches_are_said_by_their_query(ledger: Ledger, known: bool) -> N
             ledger.set_committed(load, by="ann", reason="seen")
         assert ledger.load(load) is None
     assert batch(1).load == LoadIdentity("team", "clicks", f"{QUERY}-1")
+
+
+def test_an_attempt_is_taken_back_with_its_decision(ledger: Ledger) -> None:
+    """Two attempts were opened since the backup, and the second one was decided."""
+    made = manifest(ledger, 2)
+    row = ledger.reinstate(made, sha256(made), by="ann", writers_left=False, cluster_id="c")
+    assert (row.number, row.verdict, row.cluster_id, row.records) == (2, Verdict.COMMIT, "c", 20)
+    assert ledger.state(LOAD) is LoadState.COMMITTING
+    assert [a.verdict for a in ledger.attempts(LOAD)] == [Verdict.ABORT, Verdict.COMMIT]
+    assert [t.transaction for t in ledger.transactions(LOAD, 2)] == list(made.transactions)
+    again = ledger.reinstate(made, sha256(made), by="bob", writers_left=False, cluster_id="c")
+    assert again == row, "said twice, it is the same"
+    with pytest.raises(InDoubtError, match="restored"):
+        ledger.check_cursor(OTHER, None)  # a name whose cursor the backup may lack
+
+
+@pytest.mark.parametrize("so_far", ["begun", "submitted", "prepared"])
+def test_what_was_under_way_when_the_backup_was_made_is_decided_as_it_is(ledger: Ledger, so_far: str) -> None:
+    ledger.begin(LOAD, owner="begin")
+    if so_far != "begun":
+        ledger.submit(LOAD, owner="prepare")
+    if so_far == "prepared":
+        ledger.mark_prepared(manifest(ledger, 1))
+    made = manifest(ledger, 1)
+    ledger.reinstate(made, sha256(made), by="ann", writers_left=True, cluster_id=None)
+    assert [(a.number, a.verdict) for a in ledger.attempts(LOAD)] == [(1, Verdict.COMMIT)]
+
+
+def test_no_attempt_is_taken_back_against_what_the_ledger_has_decided(ledger: Ledger) -> None:
+    prepare(ledger)
+    ledger.make_undecidable(LOAD, up_to=1, decided_by="ann", reason="cleanup")
+    before = ledger.attempts(LOAD)
+    with pytest.raises(UndecidableError, match="aborted by ann"):
+        ledger.reinstate(manifest(ledger, 1), "0" * 64, by="ann", writers_left=False, cluster_id=None)
+    assert ledger.attempts(LOAD) == before
+    commit(ledger, OTHER)
+    with pytest.raises(UndecidableError, match="attempt 1 is decided"):
+        ledger.reinstate(manifest(ledger, 2, OTHER), "0" * 64, by="ann", writers_left=False, cluster_id=None)
+    pooled = manifest(ledger, 1, LoadIdentity("team", "pooled", "k"), full=0)
+    pooled = replace(pooled, attempt=replace(pooled.attempt, slot=0))
+    with pytest.raises(ConfigurationError, match="pooled ids"):
+        ledger.reinstate(pooled, sha256(pooled), by="ann", writers_left=False, cluster_id=None)
+    with pytest.raises(ConfigurationError, match="micro-batch"):
+        ledger.reinstate(manifest(ledger, 1, batch(3).load), "0" * 64, by="ann", writers_left=False, cluster_id=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.errors import InDoubtError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, ManifestError
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.protocol.repair.restored import Forgotten, compare, set_committed
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, dump
+from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
+from airflow_kafka_eos.protocol.repair.restored import Forgotten, compare, reinstate, set_committed
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, submit
 from airflow_kafka_eos.protocol.stages.visible import arrival_of, lags
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.transaction import Outcome
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.test_restored import backup, checkpoint
 from tests.protocol.test_restored import own as own
@@ -118,3 +123,75 @@ def test_a_load_that_a_person_has_seen_is_written_by_no_run_once_the_ledger_has_
     assert own.visible() == ["a"]
     with Ledger.open(f"sqlite:///{tmp_path}/backup.db") as ledger:
         assert ledger.state(own.load) is LoadState.COMMITTED
+
+
+def manifests(folder: Path, *made: Manifest) -> ManifestStore:
+    store = ManifestStore(str(folder / "manifests"))
+    for one in made:
+        store.claim(one.attempt, "driver")
+        store.write(one.attempt, dump(one))
+    return store
+
+
+def test_a_load_that_was_visible_in_part_is_taken_back_by_its_manifest_and_completed(
+    own: World, tmp_path: Path
+) -> None:
+    """Decided, and told to Kafka in part, when the ledger's last transactions were lost: both attempts were."""
+    checkpoint(own)
+    backup(tmp_path)
+    own.open_attempt()
+    made = own.prepare(["a"], ["b"], ["c"])
+    assert made.attempt.attempt == 2
+    own.decide(made)
+    own.commit()
+    half = of(own, "half")
+    torn = half.prepare(["d"], ["e"])
+    own.session.coordinator.end_many(torn.transactions[:1], Verdict.COMMIT)
+    zombie = half.write(torn.attempt, ["zombie"], 1)
+    assert zombie.transaction is not None
+    store = manifests(tmp_path, made, torn)
+    with restored(own, tmp_path) as session:
+        with pytest.raises(InDoubtError, match="knows no decision"):
+            begin(session, own.load, owner=RUN)
+        for load in (own.load, half.load):
+            row = reinstate(session, load, store.read, by="ann", writers_left=store.writers_left, deadline_s=30)
+            assert row.state is LoadState.COMMITTED
+        assert [t.outcome for t in session.ledger.transactions(half.load, 1)] == [Outcome.COMMITTED] * 2
+        assert begin(session, own.load, owner=RUN).verdict is Verdict.COMMIT
+        assert {f.name: f.open for f in compare(session).forgotten} == {}
+        assert own.open_ids() == [zombie.transaction.transactional_id], "it is an attempt's that the ledger knows"
+        poll = CleanPoll(half.load, up_to=1, by=RUN, quiet_s=0)
+        while poll(session) is not None:
+            time.sleep(0.1)
+    assert own.visible() == ["a", "b", "c", "d", "e"]
+
+
+def test_nothing_is_taken_back_that_is_not_proven(own: World, tmp_path: Path) -> None:
+    checkpoint(own)
+    backup(tmp_path)
+    undecided = of(own, "undecided")
+    other = of(own, "other")
+    twice = of(own, "twice")
+    open_, shown = undecided.prepare(["u"]), other.prepare(["o"])
+    refs = [AttemptRef(twice.load, own.session.ledger.ledger_id, number) for number in (1, 2)]
+    first, second = (twice.manifest(ref, [twice.write(ref, ["t"])]) for ref in refs)
+    every = [*shown.transactions, *first.transactions, *second.transactions]
+    own.session.coordinator.end_many(every, Verdict.COMMIT)
+    lies = replace(shown, entries=open_.entries)
+    gone = of(own, "gone")
+    own.session.coordinator.end_many(gone.prepare(["g"]).transactions, Verdict.COMMIT)
+    store = manifests(tmp_path, open_, first, second)
+    ids = own.open_ids()
+
+    def refuse(session: Session, load: LoadIdentity, kind: type[Exception], said: str) -> None:
+        read = (lambda ref: lies) if load == other.load else store.read
+        with pytest.raises(kind, match=said):
+            reinstate(session, load, read, by="ann", writers_left=store.writers_left, deadline_s=5)
+        assert session.ledger.load(load) is None
+
+    with restored(own, tmp_path) as session:
+        refuse(session, undecided.load, ConfigurationError, "show no commit of this load")
+        refuse(session, other.load, InDoubtError, "does not name")
+        refuse(session, twice.load, InDoubtError, r"attempts or repairs \[1, 2\]")
+        refuse(session, gone.load, ManifestError, "no manifest at")
+    assert own.open_ids() == ids

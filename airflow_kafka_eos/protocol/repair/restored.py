@@ -1,6 +1,7 @@
-"""Behind a ledger that was restored: what brokers show of its loads that it has forgotten, and a person's word on it.
+"""Behind a ledger that was restored: what brokers show of its loads that it has forgotten, taking those back that a
+manifest tells of, and a person's word on the others.
 
-Rules: unknown-commit-stops, one-key-loads-once.
+Rules: unknown-commit-stops, one-key-loads-once, decide-before-kafka.
 
 Brokers show what was done last under a transactional id, for as long as they remember it
 (``transactional.id.expiration.ms``, 7 days). Ids of a load's own say which load it was; pooled ones say the load name.
@@ -9,20 +10,24 @@ Brokers show what was done last under a transactional id, for as long as they re
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from airflow_kafka_eos.errors import AccessError
+from airflow_kafka_eos.errors import AccessError, ConfigurationError, InDoubtError
 from airflow_kafka_eos.kafka.admin.list_permissions import why_short
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
-from airflow_kafka_eos.naming import PooledId, TransactionalId, check_length, namespace_prefix, parse
+from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
+from airflow_kafka_eos.naming import PooledId, TransactionalId, check_length, namespace_prefix, parse, prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import holders_of
+from airflow_kafka_eos.protocol.guards.ownership import holders_of, number_of
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
-from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
+from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
+from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -130,3 +135,64 @@ def set_committed(session: Session, load: LoadIdentity, *, by: str, reason: str)
     check_length(load, session.ledger.ledger_id)
     check_not_restored(session, load)
     return session.ledger.set_committed(load, by=by, reason=reason, cluster_id=session.cluster_id)
+
+
+def reinstate(
+    session: Session,
+    load: LoadIdentity,
+    read: Callable[[AttemptRef], Manifest],
+    *,
+    by: str,
+    writers_left: Callable[[Manifest], bool],
+    deadline_s: float,
+) -> LoadRow:
+    """Take back a load that the ledger has forgotten, by its manifest, and roll it forward.
+
+    No transaction is committed before all of its attempt is decided to be (rule: decide-before-kafka). So where brokers
+    show one as committed, the attempt was decided, with the manifest that names it: what else that manifest names may
+    be committed too, and nothing else of the load may.
+
+    :param read: reads the manifest of an attempt.
+    :param writers_left: whether an attempt's writers may live on.
+    :returns: the load, COMMITTED: every end marker was seen.
+    :raises ConfigurationError: brokers show no commit of it, or it is nothing that can be taken back.
+    :raises InDoubtError: more than one attempt or repair of it is committed, or what is committed is not what the
+        manifest names.
+    :raises ManifestError: there is no manifest, or it is not whole.
+    :raises KafkaEosError: see :func:`.ledger.admin.reinstate` and :func:`.recover.recover`.
+    """
+    check_length(load, session.ledger.ledger_id)
+    listed = session.coordinator.list_committed(prefix(load, session.ledger.ledger_id))
+    numbers = {name: n for name in listed if (n := number_of(session, load, name)) is not None}
+    if not numbers:
+        raise ConfigurationError(
+            "brokers show no commit of this load under ids of its own, so nothing says that it was decided",
+            remedy="`airflow-kafka-eos ledger compare` shows what there is. If its topics have it, say so by "
+            "`airflow-kafka-eos loads set-committed`, behind `ledger new-id`",
+            load=str(load),
+        )
+    if len(set(numbers.values())) > 1:
+        raise _not_to_be_told(load, f"attempts or repairs {sorted(set(numbers.values()))} of it show a commit", listed)
+    (number,) = set(numbers.values())
+    manifest = read(AttemptRef(load, session.ledger.ledger_id, number))
+    recorded = {t.transactional_id: t.state for t in manifest.transactions}
+    described = session.coordinator.describe(numbers)
+    others = sorted(
+        name for name, seen in described.items() if name not in recorded or not may_show(recorded[name], seen.state)
+    )
+    if others:
+        raise _not_to_be_told(load, "brokers show a commit of it that its manifest does not name", others)
+    session.ledger.reinstate(
+        manifest, sha256(manifest), by=by, writers_left=writers_left(manifest), cluster_id=session.cluster_id
+    )
+    return recover(session, load, by=by, deadline_s=deadline_s)
+
+
+def _not_to_be_told(load: LoadIdentity, what: str, names: list[str]) -> InDoubtError:
+    return InDoubtError(
+        f"{what}: {', '.join(names[:_SHOWN])}{'' if len(names) <= _SHOWN else f' and {len(names) - _SHOWN} more'}",
+        remedy="Nothing was changed. Compare the topics with the source; if they have the load, say so by "
+        "`airflow-kafka-eos loads set-committed`, behind `ledger new-id`",
+        load=str(load),
+        transactional_id=names[0],
+    )
