@@ -58,6 +58,9 @@ def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
     assert (command(*late).code, row(url).decided_at) == (1, long_ago)
     assert command(*late, "--name", "orders").code == 1
     assert command(*late, "--name", "another").code == 2, "an alert on a name that is mistyped would never come"
+    assert command("streams", "list", "--name", "another").code == 2
+    assert command("streams", "set", "orders", "--decided", "9", "--yes").code == 0
+    assert row(url).decided_at is None, "a person has said so"
 
 
 def test_a_task_on_a_worker_finds_the_ledger_by_the_worker_s_environment(
@@ -74,9 +77,6 @@ def test_a_task_on_a_worker_finds_the_ledger_by_the_worker_s_environment(
     connection = {"conn_type": "kafka_eos_ledger", "host": f"{tmp_path}/ledger.db", "extra": {"backend": "sqlite"}}
     monkeypatch.setenv("AIRFLOW_CONN_OF_THE_LOADS", json.dumps(connection))
     assert command(*late).out == "no streaming query is late\n"
-    assert command("streams", "list", "--name", "another").code == 2
-    assert command("streams", "set", "orders", "--decided", "9", "--yes").code == 0
-    assert row(url).decided_at is None, "a person has said so"
 
 
 def test_what_a_person_says_of_one(url: str, command: Command) -> None:
