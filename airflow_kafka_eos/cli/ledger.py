@@ -43,7 +43,7 @@ The id is part of every transactional id. With a new one
   - BEFORE this, stop the Spark DRIVERS of all streaming queries, not the queries alone. A query then
     begins no batch until `streams set NAME --decided BATCH` has said, behind this, which is the last
     one that its topics have. One that this ledger has never seen, and whose batch 0 is in its topics,
-    needs a new checkpoint, with startingOffsets behind it.
+    needs a new checkpoint, with startingOffsets (of its source) behind it.
 Restart Airflow's scheduler and triggerer afterwards, and do not let tasks that began before go on."""
 
 _FORGET_CLUSTER = """\
