@@ -72,10 +72,8 @@ It may run beside everything else, and be interrupted: each step is whole. The s
 database's to use again; VACUUM gives it back to the disk."""
 
 
-def add_to(commands: Any) -> None:
-    """Add the commands to the parser's subcommands."""
-    from airflow_kafka_eos.cli.compare import add_compare  # it opens ledgers as is said here
-
+def add_to(commands: Any) -> Any:
+    """Add the commands to the parser's subcommands; the group, for commands that open a cluster too."""
     group = commands.add_parser("ledger", help="the ledger's database")
     ledger = group.add_subparsers(required=True, metavar="COMMAND")
     for name, run, help, explained in (
@@ -93,8 +91,8 @@ def add_to(commands: Any) -> None:
             add_yes(command)
         add_conn_id(command)
         command.set_defaults(run=run)
-    add_compare(ledger)
     _add_prune(ledger)
+    return ledger
 
 
 def _add_prune(ledger: Any) -> None:
