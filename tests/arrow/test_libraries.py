@@ -125,7 +125,9 @@ def test_a_frame_comes_as_one_batch_and_is_cut_as_the_docs_say() -> None:
 
 
 def test_a_relation_of_duckdb_comes_in_smaller_batches() -> None:
-    found = duckdb.sql("SELECT 'v' || range AS value FROM range(20_000)").to_arrow_reader(4_096)
+    relation = duckdb.sql("SELECT 'v' || range AS value FROM range(20_000)")
+    assert relation is not None
+    found = relation.to_arrow_reader(4_096)
     assert max(batch.num_rows for batch in reader_of(found, "job")) <= 4_096
 
 
