@@ -57,10 +57,11 @@ def add_compare(ledger: Any) -> None:
     """Add ``compare`` to the commands of ``ledger``."""
     compare = ledger.add_parser(
         "compare",
-        help="what brokers show of this ledger's transactions that it does not know: it was restored from a backup",
-        description="List what brokers show of this ledger's transactions in the namespace that the ledger does not "
-        "know: ids that were committed, and are not decided; and ids with a transaction open that is of no attempt, or "
-        "of one that is undecided. It reads only. Brokers show an id's last transaction, for as long as they remember "
+        help="what brokers show of this ledger's transactions, and it does not know: it was restored from a backup",
+        description="List what brokers show of this ledger's transactions in the namespace: ids that were committed, "
+        "and are not decided in the ledger, which then was restored from a backup; and ids with a transaction open, "
+        "which nothing ends any more once the ledger has a new id. Stop the DAGs before: what running loads have open "
+        "is listed, too. It reads only. Brokers show an id's last transaction, for as long as they remember "
         "it (transactional.id.expiration.ms, 7 days). Of pooled ids they do not show which load it was. Exit code 1 "
         "where there is something.",
     )
@@ -114,7 +115,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         row | words_of(row) | {"committed": len(row["committed"]) or None, "open": len(row["open"]) or None}
         for row in rows
     ]
-    show(arguments, rows, told, nothing="the ledger knows all that brokers show")
+    show(arguments, rows, told, nothing="the ledger has decided all commits that brokers show, and nothing is open")
     if found.has_moved:
         say("airflow-kafka-eos: THIS MAY NOT BE ALL: a transaction coordinator is moving or away. Run it again")
     return worst([FOUND if rows or found.has_moved else OK, say_hidden(found.hidden)])

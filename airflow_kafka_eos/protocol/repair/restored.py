@@ -20,26 +20,25 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
 from airflow_kafka_eos.naming import PooledId, TransactionalId, check_length, namespace_prefix, parse, prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import holders_of, number_of
+from airflow_kafka_eos.protocol.guards.ownership import number_of
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import PreparedTransaction
 
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What brokers show of an attempt, or of a slot, that the ledger does not know.
+    """What brokers show of an attempt, or of a slot, and the ledger would leave behind with its present id.
 
     :param key: None: of a slot, whose ids do not say it.
     :param attempt: its number; None: of a slot.
     :param slot: its number; None: the attempt has ids of its own.
     :param state: the load's, as the ledger has it; None: it does not know the load, or which load it is.
     :param committed: ids whose last transaction was committed, and is not decided in the ledger.
-    :param open: ids with a transaction open that the ledger does not know, or has not decided.
+    :param open: ids with a transaction open.
     """
 
     name: str
@@ -65,23 +64,20 @@ class Comparison:
 
 
 def compare(session: Session, ledger_id: str | None = None) -> Comparison:
-    """What brokers show of the ledger's transactions in the session's namespace that the ledger does not know.
+    """What brokers show of the ledger's transactions in the session's namespace that it would leave behind.
 
-    Committed, and not decided; open, and of no attempt that it knows; open, and undecided. Reads only.
+    Committed, and not decided; and all that is open, which nothing ends any more once the ledger has another id. While
+    loads run, what they have open is shown, too. Reads only.
 
-    :param ledger_id: one that the ledger had before ``ledger new-id``, of which all that is open is shown, for nothing
-        ends it any more; None: the one that it has.
+    :param ledger_id: one that the ledger had before ``ledger new-id``; None: the one that it has.
     """
-    is_present = ledger_id in (None, session.ledger.ledger_id)
     ledger_id = ledger_id or session.ledger.ledger_id
     watch = CoordinatorWatch(session)
     listed = session.coordinator.list_states(namespace_prefix(session.namespace, ledger_id))
     # the ledger is asked behind the listing: what is decided meanwhile is known (rule: decide-before-kafka)
     committed = _committed(session, {name for name, state in listed if state.is_committed})
     described = session.coordinator.describe({name for name, state in listed if not state.is_at_rest})
-    seen = [PreparedTransaction(name, d.state) for name, d in described.items() if d.is_open]
-    holders = holders_of(session, seen) if is_present else {}
-    open_ = [t.transactional_id for t in seen if t not in holders or holders[t].is_undecided]
+    open_ = [name for name, seen in described.items() if seen.is_open]
     by: dict[tuple[str, str | None, int], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for which, names in enumerate((committed, open_)):
         for name in names:
