@@ -39,9 +39,11 @@ Take back a load that the ledger has forgotten, because it was restored from a b
 and its decision, by the manifest that prepare has left. Then roll it forward, as `loads recover`
 does: what is still open of it is committed, and COMMITTED is said once every end marker was seen.
 
-Only what is proven: brokers show one of its transactions as committed, which none is before the
-whole load was decided, and the manifest names it. It needs ids of the load's own (not pooled
-ones), and comes before `ledger new-id`. All cursors are in doubt afterwards, as behind that."""
+Only what is proven, else nothing is changed: brokers show one of its transactions as committed,
+which none is before the whole load was decided; the manifest names it; and each other one that
+it names is committed, or open just as it was prepared. It needs ids of the load's own (not
+pooled ones), and comes before `ledger new-id`. All cursors are in doubt afterwards, as behind
+that. Not one that was given up since the backup."""
 
 _SET_COMMITTED = """\
 Say that a load's records are in its topics, all of them, once. The ledger has it as COMMITTED from
@@ -78,6 +80,7 @@ def add_reinstate(loads: Any) -> argparse.ArgumentParser:
         description=_REINSTATE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_yes(command)
     command.add_argument(
         "--manifest-dir", type=or_setting("manifest_dir", str), default="", help=default_of("manifest_dir")
     )
@@ -109,13 +112,23 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     with open_session(arguments) as session:
         found = compare(session, arguments.ledger_id)
+        namespaces, clusters = session.ledger.elsewhere()
         say_where(session)
+        here = session.namespace, session.cluster_id
     rows = [asdict(one) for one in found.forgotten]
     told = [
         row | words_of(row) | {"committed": len(row["committed"]) or None, "open": len(row["open"]) or None}
         for row in rows
     ]
     show(arguments, rows, told, nothing="the ledger has decided all commits that brokers show, and nothing is open")
+    for what, names, option in (("namespaces", namespaces, "--namespace"), ("clusters", clusters, "--kafka-conn-id")):
+        if others := [name for name in names if name not in here]:
+            say(f"airflow-kafka-eos: NOT LOOKED AT: other {what} of this ledger: {', '.join(others)} ({option})")
+    for ledger_id, count in sorted(found.other_ledgers.items()):
+        say(
+            f"airflow-kafka-eos: {count} ids of ledger {ledger_id} show a commit. Had this ledger that id, before "
+            f"`ledger new-id` or before it was restored again? Then look at them by --ledger-id {ledger_id}"
+        )
     if found.has_moved:
         say("airflow-kafka-eos: THIS MAY NOT BE ALL: a transaction coordinator is moving or away. Run it again")
     return worst([FOUND if rows or found.has_moved else OK, say_hidden(found.hidden)])
@@ -127,8 +140,10 @@ def _reinstate(arguments: argparse.Namespace) -> int:
     store = _manifests(arguments.manifest_dir)
     with open_session(arguments) as session:
         say_where(session)
+        load = load_of(arguments)
+        confirm(arguments, f"Was the ledger restored, is no run and no driver at work, and shall {load} be taken back?")
         row = reinstate(
-            session, load_of(arguments), store.read, by=person(), writers_left=store.writers_left,
+            session, load, store.read, by=person(), writers_left=store.writers_left,
             deadline_s=arguments.deadline,
         )  # fmt: skip
         attempt = session.ledger.attempt(row.load, row.newest_attempt)
@@ -156,16 +171,16 @@ def _set_committed(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.repair.restored import set_committed
 
     loads = [LoadIdentity(arguments.namespace, arguments.name, key) for key in arguments.keys]
+    done: list[dict[str, Any]] = []
     with open_session(arguments) as session:
         say_where(session)
         named = ", ".join(map(str, loads))
         confirm(arguments, f"Are all records of {named} in their topics, once? No run will write them again.")
-        done = []
-        for load in loads:
-            row = set_committed(session, load, by=person(), reason=arguments.reason)
-            state = session.ledger.state(load)
-            done.append(
-                {"name": load.name, "key": load.key, "state": state, "attempt": row.number, "reason": row.reason}
-            )
-    show(arguments, done, [row | words_of(row) for row in done])
+        try:
+            for load in loads:
+                row = set_committed(session, load, by=person(), reason=arguments.reason)
+                known = {"state": session.ledger.state(load), "attempt": row.number, "reason": row.reason}
+                done.append({"name": load.name, "key": load.key} | known)
+        finally:  # what is done is done, whatever comes behind it
+            show(arguments, done, [one | words_of(one) for one in done])
     return OK

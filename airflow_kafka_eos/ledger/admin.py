@@ -110,14 +110,15 @@ def reinstate(
 ) -> AttemptRow:
     """Take back an attempt that the ledger has forgotten, and the decision to commit it, by its manifest.
 
-    The caller has seen that it was decided. Attempts before it that the ledger does not know either are aborted with
-    it. That there is one shows that the ledger was restored: all cursors are in doubt from here on, those that it does
-    not have among them, as behind a new id.
+    The caller has seen that it was decided, and that all of it is committed or can be. Attempts before it that the
+    ledger does not know either are aborted with it. That there is one shows that the ledger was restored: all cursors
+    are in doubt from here on, those that it does not have among them, as behind a new id. None is moved.
 
     :param digest: the manifest's SHA-256.
     :param writers_left: see :func:`.attempts.mark_prepared`.
-    :raises ConfigurationError: it is a micro-batch, or has a slot.
-    :raises UndecidableError: the attempt is aborted in this ledger, or another one is newer, or decided.
+    :param cluster_id: where its topics are.
+    :raises ConfigurationError: it is a micro-batch, or has a slot, or the ledger has another id by now.
+    :raises UndecidableError: the attempt is aborted in this ledger, or another one is newer; or the load is decided.
     """
     ref = manifest.attempt
     _check_no_batch(connection, ref.load)
@@ -127,23 +128,22 @@ def reinstate(
             remedy="Look at the topic, then say so by `airflow-kafka-eos loads set-committed`, behind `ledger new-id`",
             **ref.ids,
         )
+    if ledger_id(connection) != ref.ledger_id:
+        raise ConfigurationError(
+            f"the attempt is of ledger {ref.ledger_id}, and this one has another id by now",
+            remedy="Say that its topics have it, by `airflow-kafka-eos loads set-committed`",
+            **ref.ids,
+        )
     locked = lock(connection, ref.load)
-    row = None if locked is None else next((a for a in locked.attempts if a.number == ref.attempt), None)
-    if row is None:  # begin would supersede one that is known
-        row = attempts.begin(connection, ref.load, by, None)
-        if row.verdict is Verdict.COMMIT:
-            raise UndecidableError(
-                f"attempt {row.number} is decided to be committed, by {row.decided_by}",
-                remedy="`airflow-kafka-eos loads recover NAME KEY` completes that. Compare the topics with the source",
-                **ref.ids,
-            )
-        while row.number < ref.attempt:
-            row = attempts.submit(connection, ref.load, owner=by, cluster_id=cluster_id)
-    if row.is_undecided and not row.is_submitted:
-        attempts.submit(connection, ref.load, owner=by, cluster_id=cluster_id)
-    attempts.mark_prepared(connection, manifest, digest, writers_left)
+    if locked is not None and locked.committed is not None:
+        raise UndecidableError(
+            f"attempt {locked.committed.number} is decided to be committed, by {locked.committed.decided_by}",
+            remedy="The ledger knows this load: `airflow-kafka-eos loads recover NAME KEY` completes it",
+            **ref.ids,
+        )
+    attempts.take_back(connection, manifest, digest, by=by, writers_left=writers_left, cluster_id=cluster_id)
     reason = "taken back from its manifest: brokers show its commit"
-    decided = decisions.decide_commit(connection, ref, digest, by, None, None, reason=reason)
+    decided = decisions.decide_commit(connection, ref, digest, by, None, None, reason=reason, moves_cursor=False)
     doubt = f"the ledger had forgotten load {ref.load}, which {by} took back: it was restored"
     cursors.doubt_all(connection, doubt)
     connection.execute(update(t.ledger).values(id_changed_at=now()))
@@ -157,6 +157,31 @@ def _check_no_batch(connection: Connection, load: LoadIdentity) -> None:
             remedy="Say which batch is its last by `airflow-kafka-eos streams set NAME --decided N`",
             load=str(load),
         )
+
+
+def committing_numbers(connection: Connection, namespace: str) -> dict[LoadIdentity, set[int]]:
+    """Of each load that is decided to be committed: the numbers of its attempt, and of the repairs that entered it."""
+    of, a, d, r = t.loads.c, t.attempts.c, t.decisions.c, t.repairs.c
+    decided = (
+        select(of.name, of.load_key, a.number, a.id)
+        .join(t.attempts, a.load_id == of.id)
+        .join(t.decisions, d.attempt_id == a.id)
+        .where(of.namespace == namespace, d.verdict == Verdict.COMMIT.value)
+    )
+    rows = connection.execute(decided).all()
+    found = {row.id: (LoadIdentity(namespace, row.name, row.load_key), {row.number}) for row in rows}
+    adopted = select(r.attempt_id, r.number).where(r.state == RepairState.ADOPTED.value)
+    for row in connection.execute(adopted):
+        if row.attempt_id in found:
+            found[row.attempt_id][1].add(row.number)
+    return dict(found.values())
+
+
+def elsewhere(connection: Connection) -> tuple[list[str], list[str]]:
+    """All namespaces that loads have, and all Kafka clusters that attempts were written to."""
+    namespaces = connection.execute(select(t.loads.c.namespace).distinct()).scalars()
+    clusters = connection.execute(select(t.attempts.c.cluster_id).distinct()).scalars()
+    return sorted(namespaces), sorted(filter(None, clusters))
 
 
 def forget_cluster(connection: Connection, cluster_id: str) -> int:

@@ -43,6 +43,7 @@ def decide_commit(
     end_offsets: Mapping[TopicPartition, int] | None = None,
     *,
     reason: str = "",
+    moves_cursor: bool = True,
 ) -> AttemptRow:
     """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
@@ -54,6 +55,7 @@ def decide_commit(
         and locks are tried again.
     :param end_offsets: see :func:`.queries.end_offsets`; None: not known.
     :param reason: why, where a person says so.
+    :param moves_cursor: False: the caller puts it in doubt.
     :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
         attempt is decided.
     :raises NotFinishedError: the lock came after ``not_after``; decide anew.
@@ -84,7 +86,8 @@ def decide_commit(
             ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
         )
     # rule: cursor-moves-with-the-decision
-    cursors.advance(connection, locked, attempt, decided_by)
+    if moves_cursor:
+        cursors.advance(connection, locked, attempt, decided_by)
     move(connection, locked, LoadState.COMMITTING, reason="")
     if dual_write is not None:
         dual_write(connection)

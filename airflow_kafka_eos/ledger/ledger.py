@@ -248,6 +248,8 @@ class Ledger:
     id_now = _reads(queries.ledger_id)
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)
+    committing_numbers = _reads(admin.committing_numbers)
+    elsewhere = _reads(admin.elsewhere)
     names = _reads(queries.names)
     keys = _reads(queries.keys)
     overview = _reads(queries.overview)

@@ -84,10 +84,29 @@ def test_an_attempt_is_taken_back_with_its_decision(ledger: Ledger) -> None:
     assert ledger.state(LOAD) is LoadState.COMMITTING
     assert [a.verdict for a in ledger.attempts(LOAD)] == [Verdict.ABORT, Verdict.COMMIT]
     assert [t.transaction for t in ledger.transactions(LOAD, 2)] == list(made.transactions)
-    again = ledger.reinstate(made, sha256(made), by="bob", writers_left=False, cluster_id="c")
-    assert again == row, "said twice, it is the same"
-    with pytest.raises(InDoubtError, match="restored"):
+    assert row.prepared_at == "2026-01-01T00:00:00.000000+00:00", "as its manifest says"
+    with pytest.raises(UndecidableError, match="attempt 2 is decided to be committed, by ann"):
+        ledger.reinstate(made, sha256(made), by="bob", writers_left=False, cluster_id="c")
+    with pytest.raises(InDoubtError, match="got another id"):
         ledger.check_cursor(OTHER, None)  # a name whose cursor the backup may lack
+
+
+def test_cursors_are_in_doubt_then_and_stay_where_they_are(ledger: Ledger) -> None:
+    """Also that of the load itself: what has read on since is known to nobody."""
+    ledger.begin(LOAD, owner="begin")
+    ledger.submit(LOAD, owner="prepare")
+    ledger.take_range(LOAD, 1, first_since=0)
+    ledger.pin_range(LOAD, 1, 0, 5)
+    other = LoadIdentity("team", "other", "k")
+    ledger.begin(other, owner="begin")
+    ledger.submit(other, owner="prepare")
+    ledger.take_range(other, 1, first_since=0)  # its end is not known yet
+    for load in (LOAD, other):
+        made = manifest(ledger, 1, load)
+        ledger.reinstate(made, sha256(made), by="ann", writers_left=False, cluster_id=None)
+        cursor = ledger.cursor(load.namespace, load.name)
+        assert cursor is not None and (cursor.position, "it was restored" in (cursor.doubt or "")) == (0, True)
+        assert ledger.state(load) is LoadState.COMMITTING
 
 
 @pytest.mark.parametrize("so_far", ["begun", "submitted", "prepared"])
@@ -111,10 +130,16 @@ def test_no_attempt_is_taken_back_against_what_the_ledger_has_decided(ledger: Le
     assert ledger.attempts(LOAD) == before
     commit(ledger, OTHER)
     with pytest.raises(UndecidableError, match="attempt 1 is decided"):
-        ledger.reinstate(manifest(ledger, 2, OTHER), "0" * 64, by="ann", writers_left=False, cluster_id=None)
+        ledger.reinstate(manifest(ledger, 1, OTHER), "0" * 64, by="ann", writers_left=False, cluster_id=None)
     pooled = manifest(ledger, 1, LoadIdentity("team", "pooled", "k"), full=0)
     pooled = replace(pooled, attempt=replace(pooled.attempt, slot=0))
     with pytest.raises(ConfigurationError, match="pooled ids"):
         ledger.reinstate(pooled, sha256(pooled), by="ann", writers_left=False, cluster_id=None)
+    stale = manifest(ledger, 1, LoadIdentity("team", "stale", "k"))
+    with pytest.raises(ConfigurationError, match="another id by now"):
+        ledger.reinstate(
+            replace(stale, attempt=replace(stale.attempt, ledger_id="0123456789")), "0" * 64, by="ann",
+            writers_left=False, cluster_id=None,
+        )  # fmt: skip
     with pytest.raises(ConfigurationError, match="micro-batch"):
         ledger.reinstate(manifest(ledger, 1, batch(3).load), "0" * 64, by="ann", writers_left=False, cluster_id=None)

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _LEDGER = "airflow_kafka_eos/ledger/"
 _PROTOCOL = "airflow_kafka_eos/protocol/"
+_PROVEN = "tests/protocol/test_forgotten_by_the_ledger.py::test_nothing_is_taken_back_that_is_not_proven"
 _KAFKA = "airflow_kafka_eos/kafka/"
 _SPARK = "airflow_kafka_eos/spark/"
 
@@ -206,7 +207,46 @@ OF_ENDING: tuple[Mutation, ...] = (
         _PROTOCOL + "repair/restored.py",
         "    if others:\n",
         "    if False:\n",
-        ("tests/protocol/test_forgotten_by_the_ledger.py::test_nothing_is_taken_back_that_is_not_proven",),
+        (_PROVEN,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "taken-back-with-what-was-lost",
+        "no load is taken back of which a transaction was aborted: it may have been written anew",
+        _PROTOCOL + "repair/restored.py",
+        "    if neither:\n",
+        "    if False:\n",
+        (_PROVEN,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "taken-back-as-it-is-now",
+        "what is still open of a load is committed only as it was prepared",
+        _PROTOCOL + "repair/restored.py",
+        "        if wrong:\n",
+        "        if False:\n",
+        (_PROVEN,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "swept-against-a-commit",
+        "no sweep aborts an attempt of which brokers show a commit",
+        _PROTOCOL + "cleanup/sweep.py",
+        "    if any(row.is_undecided and row.is_submitted for row in before):",
+        "    if False:",
+        (
+            "tests/protocol/test_restored.py::"
+            "test_what_the_backup_has_as_undecided_and_is_committed_in_part_is_not_aborted",
+        ),
+    ),
+    Mutation(
+        "cursor-in-doubt-stops",
+        "taken-back-cursor-believed",
+        "a load that was forgotten shows that the ledger was restored: its cursors are in doubt",
+        _LEDGER + "admin.py",
+        "    cursors.doubt_all(connection, doubt)\n",
+        "",
+        ("tests/ledger/test_set_committed.py::test_cursors_are_in_doubt_then_and_stay_where_they_are",),
     ),
     Mutation(
         "cursor-in-doubt-stops",

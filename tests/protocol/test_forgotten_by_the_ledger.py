@@ -85,6 +85,8 @@ def test_all_that_the_backup_lacks_is_shown_and_nothing_else(own: World, tmp_pat
         old = session.ledger.new_id(decided_by="ann")
     with restored(own, tmp_path) as session:
         assert forgotten(session, own) == {}
+        assert compare(session).other_ledgers == {old: 4}
+        assert compare(session, old).other_ledgers == {}
         assert sorted(forgotten(session, own, old)) == ["aborted", "later", "open", "torn", "undecided"]
     still = [*ids["aborted"], *ids["undecided"], *ids["open"], *ids["torn"][1:]]
     assert own.open_ids() == sorted(still), "it only looks"
@@ -180,13 +182,24 @@ def test_nothing_is_taken_back_that_is_not_proven(own: World, tmp_path: Path) ->
     every = [*shown.transactions, *first.transactions, *second.transactions]
     own.session.coordinator.end_many(every, Verdict.COMMIT)
     lies = replace(shown, entries=open_.entries)
+    half = of(own, "half")
+    aborted = half.prepare(["h"], ["i"])
+    own.session.coordinator.end_many(aborted.transactions[:1], Verdict.COMMIT)
+    own.session.coordinator.end_many(aborted.transactions[1:], Verdict.ABORT)
+    anew = of(own, "anew")
+    changed = anew.prepare(["j"], ["k"])
+    own.session.coordinator.end_many(changed.transactions[:1], Verdict.COMMIT)
+    (entry,) = changed.entries[1:]
+    more = replace(entry, writes=tuple(replace(w, records=w.records + 1) for w in entry.writes))
+    says_more = replace(changed, entries=(*changed.entries[:1], more))
     gone = of(own, "gone")
     own.session.coordinator.end_many(gone.prepare(["g"]).transactions, Verdict.COMMIT)
-    store = manifests(tmp_path, open_, first, second)
+    store = manifests(tmp_path, open_, first, second, aborted)
     ids = own.open_ids()
 
     def refuse(session: Session, load: LoadIdentity, kind: type[Exception], said: str) -> None:
-        read = (lambda ref: lies) if load == other.load else store.read
+        told = {other.load: lies, anew.load: says_more}
+        read = (lambda ref: told[load]) if load in told else store.read
         with pytest.raises(kind, match=said):
             reinstate(session, load, read, by="ann", writers_left=store.writers_left, deadline_s=5)
         assert session.ledger.load(load) is None
@@ -195,5 +208,13 @@ def test_nothing_is_taken_back_that_is_not_proven(own: World, tmp_path: Path) ->
         refuse(session, undecided.load, ConfigurationError, "show no commit of this load")
         refuse(session, other.load, InDoubtError, "does not name")
         refuse(session, twice.load, InDoubtError, r"attempts or repairs \[1, 2\]")
-        refuse(session, gone.load, ManifestError, "no manifest at")
+        refuse(session, gone.load, ManifestError, r"no manifest at .*clear nothing")
+        refuse(session, half.load, InDoubtError, r"neither committed, by the log, nor open \(lost\)")
+        refuse(session, anew.load, InDoubtError, "not as it was prepared .*the manifest says 2")
+    with pytest.raises(ConfigurationError, match="the ledger knows this load: it is COMMITTED"):
+        known = of(own, "known")
+        reinstate(
+            own.session, known.load_all(["x"]).attempt.load, store.read, by="ann", writers_left=store.writers_left,
+            deadline_s=5,
+        )  # fmt: skip
     assert own.open_ids() == ids

@@ -74,8 +74,9 @@ def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_p
         "torn": (1, 1), "unknown": (0, 1), "whole": (1, 0),
     }  # fmt: skip
     assert {one["key"] for one in found} == {own.load.key}
-    assert '"open"' not in run("airflow-kafka-eos loads reinstate NAME KEY", NAME=torn.load.name, KEY=torn.load.key)
-    run("airflow-kafka-eos loads reinstate NAME KEY", 1, NAME=whole.load.name, KEY=whole.load.key)  # no manifest
+    back = "airflow-kafka-eos loads reinstate NAME KEY"
+    assert "COMMITTED" in run(back, more=" --yes", NAME=torn.load.name, KEY=torn.load.key)
+    run(back, 1, " --yes", NAME=whole.load.name, KEY=whole.load.key)  # no manifest
     found = json.loads(run("airflow-kafka-eos ledger compare", 1, " --output json"))
     (name,) = [name for one in found for name in one["open"]]
     assert [name] == own.open_ids()
