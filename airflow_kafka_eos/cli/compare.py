@@ -19,6 +19,7 @@ from airflow_kafka_eos.cli.target import (
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
     OK,
+    TRANSIENT,
     add_deadline,
     add_yes,
     confirm,
@@ -131,7 +132,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         )
     if found.has_moved:
         say("airflow-kafka-eos: THIS MAY NOT BE ALL: a transaction coordinator is moving or away. Run it again")
-    return worst([FOUND if rows or found.has_moved else OK, say_hidden(found.hidden)])
+    moved = TRANSIENT if found.has_moved else OK
+    return worst([FOUND if rows else OK, moved, say_hidden(found.hidden)])
 
 
 def _reinstate(arguments: argparse.Namespace) -> int:
