@@ -94,5 +94,5 @@ def test_manifests_are_where_the_loads_have_them(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     assert compare._manifests("").base == f"{tmp_path}/kafka_eos_manifests"
     # by an Airflow connection: as the tasks find it
-    monkeypatch.setattr(submitting, "manifest_store", lambda given: ManifestStore(f"/tasks/{given}"))
-    assert compare._manifests("s3://lake@bucket/folder").base == "/tasks/s3://lake@bucket/folder"
+    monkeypatch.setattr(submitting, "manifest_store", lambda given: ManifestStore(f"/tasks/{given[5:]}"))
+    assert compare._manifests("s3://lake@bucket/folder").base == "/tasks/lake@bucket/folder"
