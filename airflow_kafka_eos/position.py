@@ -88,8 +88,10 @@ def is_behind(until: Any, since: Any, what: str) -> bool:
     if order < 0:
         raise ConfigurationError(
             f"{what} ends at {shown(until)}, before {shown(since)}, where it begins",
-            remedy="A range ends where it begins or behind. If the source was put back or made anew, set the cursor: "
-            "`airflow-kafka-eos cursors set`",
+            remedy="A range ends where it begins or behind. Is it the max() of a column that updates change? An update "
+            "has made that smaller: ask for the database's clock instead (docs/cursors.md, By the time of a change), "
+            "and leave the cursor where it is, or rows are read twice. If the source was put back or made anew, set "
+            "the cursor: `airflow-kafka-eos cursors set`",
         )
     return order > 0
 

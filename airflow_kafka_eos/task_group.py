@@ -72,10 +72,10 @@ class ExactlyOnceLoad(TaskGroup):
     :param load_key: what names one load of that name; one key loads once. Best the template that tells the job what to
         read (docs/load-keys.md). Default: the run's partition key, else its logical date, else its run id. (templated)
     :param on_committed: what happens with a load that is committed already. ``skip``, the default: it passes as done,
-        nothing is written again. ``fail``: begin fails, unless this run's own group committed it. ``reload``: it is
-        written once more, as a load with the key ``<load_key>~reload-<n>``. Clearing the whole group, or ``prepare``
-        with what is downstream, reloads; clearing less of it does not, nor does a retry, but for one that comes when
-        another run has committed meanwhile (docs/adr/0016). (templated)
+        nothing is written again. ``fail``: begin fails, unless this run's own group committed it; so a clear of that
+        passes as done. ``reload``: it is written once more, as a load with the key ``<load_key>~reload-<n>``. Clearing
+        the whole group, or ``prepare`` with what is downstream, reloads; clearing less of it does not, nor does a
+        retry, but for one that comes when another run has committed meanwhile (docs/adr/0016). (templated)
     :param item: in a mapped group, what tells this load from the others: a text, or a list of topics. Its name is put
         behind ``load_key``, so that no load is known by the position of its map index. See also :meth:`partial`.
         (templated)

@@ -102,6 +102,14 @@ def test_a_marker_that_names_nothing_is_refused() -> None:
         reference.made("<!-- from the code: nothing -->")
 
 
+def test_a_help_that_has_lists_keeps_its_lines() -> None:
+    page = of_site("reference").made("<!-- from the code: commands -->")
+    assert "\n### streams set\n\n```text\nThe ledger binds a query's name" in page
+    assert "\n  --decided       the last batch of the query that its topics have" in page
+    assert "\n### cleanup\n\nEnd what runs have left open" in page and "```text\n```" not in page
+    assert page.count("```text\n") == page.count("\n```\n") >= 5
+
+
 @pytest.mark.parametrize(
     "fail",
     [

@@ -71,6 +71,7 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     from airflow_kafka_eos import __version__
     from airflow_kafka_eos.cli import (
         cleanup,
+        compare,
         cursors,
         doctor,
         examples,
@@ -88,7 +89,10 @@ def parser(prog: str = PROG) -> argparse.ArgumentParser:
     )
     every.add_argument("--version", action="version", version=__version__)
     commands = every.add_subparsers(required=True, metavar="COMMAND")
-    for group in (loads, cursors, transactions, streams, cleanup, ids, ledger, doctor, examples, local):
+    for group in (loads, cursors, transactions, streams, cleanup, ids):
+        group.add_to(commands)
+    compare.add_compare(ledger.add_to(commands))
+    for group in (doctor, examples, local):
         group.add_to(commands)
     return every
 

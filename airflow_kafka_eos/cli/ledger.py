@@ -32,8 +32,9 @@ ledger keeps its id, begin finds those on the broker and refuses them (for about
 the broker forgets their transactional ids).
 
 The id is part of every transactional id. With a new one
-  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, compare
-    the topics with the source, and see to it that no load runs again whose records are there;
+  - begin no longer sees what was written under the old one: BEFORE this, pause the DAGs, and take back
+    what `ledger compare` shows as committed, by `loads reinstate`. What cannot be, note:
+    `loads set-committed`, BEHIND this, lets no run write it again;
   - undecided attempts are aborted. What their transactions have open under the old id is not
     ended any more: it holds readers back until its timeout, or until somebody ends it by hand;
   - decided loads must be finished before;
@@ -42,7 +43,7 @@ The id is part of every transactional id. With a new one
   - BEFORE this, stop the Spark DRIVERS of all streaming queries, not the queries alone. A query then
     begins no batch until `streams set NAME --decided BATCH` has said, behind this, which is the last
     one that its topics have. One that this ledger has never seen, and whose batch 0 is in its topics,
-    needs a new checkpoint, with startingOffsets behind it.
+    needs a new checkpoint, with startingOffsets (of its source) behind it.
 Restart Airflow's scheduler and triggerer afterwards, and do not let tasks that began before go on."""
 
 _FORGET_CLUSTER = """\
@@ -71,8 +72,8 @@ It may run beside everything else, and be interrupted: each step is whole. The s
 database's to use again; VACUUM gives it back to the disk."""
 
 
-def add_to(commands: Any) -> None:
-    """Add the commands to the parser's subcommands."""
+def add_to(commands: Any) -> Any:
+    """Add the commands to the parser's subcommands; the group, for commands that open a cluster too."""
     group = commands.add_parser("ledger", help="the ledger's database")
     ledger = group.add_subparsers(required=True, metavar="COMMAND")
     for name, run, help, explained in (
@@ -91,6 +92,7 @@ def add_to(commands: Any) -> None:
         add_conn_id(command)
         command.set_defaults(run=run)
     _add_prune(ledger)
+    return ledger
 
 
 def _add_prune(ledger: Any) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos import position
+from airflow_kafka_eos.cli.compare import add_reinstate, add_set_committed
 from airflow_kafka_eos.cli.durations import text_of, whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
 from airflow_kafka_eos.cli.target import add_cluster, add_namespace, known_load, load_of, open_session
@@ -71,13 +72,15 @@ def add_to(commands: Any) -> None:
     add_yes(give_up)
     give_up.set_defaults(run=_give_up)
 
-    for command in (one, recover, give_up):
+    reinstate, known = add_reinstate(loads), add_set_committed(loads)
+
+    for command in (one, recover, give_up, reinstate):
         command.add_argument("name", help="the load's name")
         command.add_argument("key", help="its load_key, such as 2026-01-01T00:00:00+00:00")
         add_namespace(command)
-    for command in (recover, give_up):
+    for command in (recover, give_up, reinstate):
         add_cluster(command)
-    for command in (every, one, recover, give_up):
+    for command in (every, one, recover, give_up, reinstate, known):
         add_conn_id(command)
         add_output(command)
 

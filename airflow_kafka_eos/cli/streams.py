@@ -24,8 +24,9 @@ and a run that does not fit is refused before it writes anything. This says what
                   -1 for none. The ledger asks for it behind `ledger new-id`. Where the query asks for
                   that very batch, it is passed over. Too low, one is written once more; too high, one is
                   never written;
-  --forget-query  the name is free: the next run binds its query, whose batches begin at 0. Its
-                  startingOffsets must go on where the topics end, or rows are there twice or missing.
+  --forget-query  the name is free: the next run binds its query, whose batches begin at 0. Where it reads
+                  from (startingOffsets of its SOURCE) must be behind the last rows that the topics have, or
+                  rows are there twice or missing: docs/streams.md, A new query behind the old one.
                   When the old query comes back, what is known of it is so again.
 Stop the query's Spark DRIVER before: one that is at work goes by what it has read."""
 

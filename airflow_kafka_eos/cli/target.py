@@ -197,7 +197,7 @@ def add_partition(command: argparse.ArgumentParser) -> None:
     """Instead of the id, where the transaction is open: what ``kafka-transactions.sh find-hanging`` shows."""
     command.add_argument("--topic", help="instead of ID, with --partition and --start-offset: where it is open")
     command.add_argument("--partition", type=PARTITION, metavar="N", help="see --topic")
-    command.add_argument("--start-offset", type=OFFSET, metavar="N", help="see --topic: its first offset there")
+    command.add_argument("--start-offset", type=OFFSET, metavar="OFFSET", help="see --topic: its first offset there")
 
 
 def given_id(arguments: argparse.Namespace) -> str | None:

@@ -173,6 +173,32 @@ def mark_prepared(
     )
 
 
+def take_back(
+    connection: Connection, manifest: Manifest, sha256: str, *, by: str, writers_left: bool, cluster_id: str | None
+) -> AttemptRow:
+    """An attempt that the ledger has forgotten, or that it has not known to be prepared, prepared as its manifest says.
+
+    Attempts before it that are not known either are opened, and superseded by it. What their writers look at before
+    they begin is moved with the next sweep, where there is such a thing.
+
+    :param by: who answers for what has to be opened.
+    :raises UndecidableError: it is aborted, or a newer one is known, or another one is decided.
+    """
+    ref = manifest.attempt
+    prepared_at = datetime.fromisoformat(manifest.created_at).astimezone(UTC).isoformat(timespec="microseconds")
+    locked = lock(connection, ref.load) or _create(connection, ref.load, None)
+    while locked.row.newest_attempt < ref.attempt:
+        opened = _open(connection, locked, by, submitted_by=by)
+        locked = must_lock(connection, ref.load)
+        _set(connection, locked, opened, has_fence=True)
+    attempt = locked.attempt(ref.attempt)
+    if attempt.is_undecided and not attempt.is_prepared:
+        submitted = {"submitted_at": attempt.submitted_at or prepared_at, "submitted_by": attempt.submitted_by or by}
+        attempt = _set(connection, locked, attempt, **submitted, cluster_id=attempt.cluster_id or cluster_id)
+    mark_prepared(connection, manifest, sha256, writers_left)
+    return _set(connection, must_lock(connection, ref.load), attempt, prepared_at=prepared_at)
+
+
 def record_swept(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
     """Close an attempt of which nothing is open any more, aborted or of a load that was given up.
 

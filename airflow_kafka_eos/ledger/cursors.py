@@ -376,8 +376,9 @@ def _check_may_begin(connection: Connection, load: LoadIdentity) -> None:
     changed_at = connection.execute(select(t.ledger.c.id_changed_at)).scalar_one_or_none()
     if changed_at is not None:
         raise InDoubtError(
-            f"the ledger has no cursor of {load.name}, and got another id at {changed_at}: if it was restored from a "
-            "backup of before the first load with that cursor, loads that it does not know have read on since",
+            f"the ledger has no cursor of {load.name}, and got another id, or a forgotten load back, at {changed_at}: "
+            "if it was restored from a backup of before the first load with that cursor, loads that it does not know "
+            "have read on since",
             remedy="Nothing is read or written. Compare topics and source: where does what is loaded end? Say so by "
             f"`airflow-kafka-eos cursors set {load.name} --new --to … --reason …`, with `--to null` where nothing "
             "is loaded, and the source begins at its beginning; then clear begin",

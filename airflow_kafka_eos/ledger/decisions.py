@@ -41,6 +41,9 @@ def decide_commit(
     not_after: float | None,
     dual_write: Callable[[Connection], None] | None,
     end_offsets: Mapping[TopicPartition, int] | None = None,
+    *,
+    reason: str = "",
+    moves_cursor: bool = True,
 ) -> AttemptRow:
     """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
@@ -51,6 +54,8 @@ def decide_commit(
         again after a rollback). What it raises undoes the decision and is passed on; only lost connections
         and locks are tried again.
     :param end_offsets: see :func:`.queries.end_offsets`; None: not known.
+    :param reason: why, where a person says so.
+    :param moves_cursor: False: the caller puts it in doubt.
     :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
         attempt is decided.
     :raises NotFinishedError: the lock came after ``not_after``; decide anew.
@@ -71,7 +76,7 @@ def decide_commit(
     _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
     taken = False
     try:
-        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, "", end_offsets)
+        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, reason, end_offsets)
         _fill_mapping(connection, locked.attempt_id(ref.attempt))
     except IntegrityError:
         taken = True
@@ -81,7 +86,8 @@ def decide_commit(
             ref, "the load is decided already, or kafka_transaction_state holds one of its transactional ids"
         )
     # rule: cursor-moves-with-the-decision
-    cursors.advance(connection, locked, attempt, decided_by)
+    if moves_cursor:
+        cursors.advance(connection, locked, attempt, decided_by)
     move(connection, locked, LoadState.COMMITTING, reason="")
     if dual_write is not None:
         dual_write(connection)

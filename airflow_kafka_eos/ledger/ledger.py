@@ -216,6 +216,8 @@ class Ledger:
             )
 
     forget_cluster = _writes(admin.forget_cluster)
+    set_committed = _writes(admin.set_committed)
+    reinstate = _writes(admin.reinstate)
     submit = _writes(attempts_.submit)
     record_swept = _writes(attempts_.record_swept)
     make_undecidable = _writes(decisions.make_undecidable)
@@ -246,6 +248,8 @@ class Ledger:
     id_now = _reads(queries.ledger_id)
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)
+    committing_numbers = _reads(admin.committing_numbers)
+    elsewhere = _reads(admin.elsewhere)
     names = _reads(queries.names)
     keys = _reads(queries.keys)
     overview = _reads(queries.overview)

@@ -317,8 +317,8 @@ def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
             f"and this is query {batch.query_id} with checkpoint {run.checkpoint}: was the checkpoint deleted, or is "
             "the name another query's?",
             remedy="Put the checkpoint back; or give this query a name of its own; or, where it shall take the other's "
-            "place, and its startingOffsets go on where the topics end, run `airflow-kafka-eos streams set` with "
-            "--forget-query",
+            "place, and begins in its source behind the last row that the topics have (docs/streams.md, A new query "
+            "behind the old one), run `airflow-kafka-eos streams set` with --forget-query",
             load=str(batch.load),
         )
     if stream.checkpoint != run.checkpoint:
@@ -384,8 +384,9 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> 
             raise OtherCheckpointError(
                 f"batch {number} of query {batch.name!r} was decided with other offsets than its checkpoint has now: "
                 f"the checkpoint is older than the topics, which have all batches up to {stream.decided}",
-                remedy="Put back the checkpoint as it was last; or start with a new checkpoint, with startingOffsets "
-                "that go on where the topics end, behind `airflow-kafka-eos streams set` with --forget-query",
+                remedy="Put back the checkpoint as it was last; or start with a new checkpoint that begins in "
+                "the source behind the last row that the topics have (docs/streams.md, A new query behind the old "
+                "one), behind `airflow-kafka-eos streams set` with --forget-query",
                 load=str(batch.load),
             )
 

@@ -68,7 +68,8 @@ ledger = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("ledger_id", _varchar(10), nullable=False),
     Column("created_at", _TIME, nullable=False),
-    # when it got another id last: it was restored, and cursors that it does not have may have been there
+    # when it got another id last, or a forgotten load back: it was restored, and cursors that it does not have may
+    # have been there
     Column("id_changed_at", _TIME),
     CheckConstraint("id = 1", name="ck_kafka_eos_ledger_one_row"),
 )

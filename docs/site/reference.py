@@ -303,7 +303,9 @@ def _commands() -> str:
                 shown = _code(formatter._format_args(action, action.dest).upper())
             every.append((shown, _plain(_sentence(formatter._expand_help(action) if action.help else ""))))
         text += ["", f"### {name}", ""]
-        if of.description:
+        if of.description and of.formatter_class is argparse.RawDescriptionHelpFormatter:
+            text += ["```text", of.description, "```", ""]  # its lines, and the lists in it, are as they shall stand
+        elif of.description:
             text += [_plain(of.description), ""]
         text.append(_items(every) if every else "It takes none.")
     return "\n".join(text)

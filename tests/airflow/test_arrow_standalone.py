@@ -1,4 +1,4 @@
-"""engine="arrow" in a real Airflow: a worker that dies while it reads, and a person who marks and clears it then."""
+"""engine="arrow" in a real Airflow: a worker or the triggerer dies under it, and a person marks and clears it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.airflow.conftest import Place
 from tests.airflow.held import Held, right, wait_gone
 from tests.airflow.processes import kill
 from tests.airflow.rest import wait_for_dag
+from tests.airflow.test_parts_killed import swept_across_triggerers
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -73,3 +74,7 @@ def test_prepare_that_is_cleared_while_it_writes_begins_anew(place: Place) -> No
     assert run.wait() == "success", run.tasks()
     assert run.count(whole=True) == right(whole=True)
     assert run.attempts() == 2
+
+
+def test_a_triggerer_that_is_killed_costs_no_cleanup(place: Place) -> None:
+    swept_across_triggerers(place, held(place, "arrow-triggerer"), "prepare")

@@ -15,6 +15,7 @@ from tests.airflow.conftest import SECRET, Place
 from tests.airflow.held import Held, right, wait_gone
 from tests.airflow.processes import kill
 from tests.airflow.rest import wait_for_dag
+from tests.airflow.test_parts_killed import swept_across_triggerers
 from tests.connect.server import Server
 from tests.spark.conftest import REPOSITORY
 
@@ -120,3 +121,7 @@ def test_prepare_that_is_marked_failed_ends_and_goes_through_once_it_is_cleared(
     run.clear("prepare", downstream=True)
     assert run.wait() == "success", run.tasks()
     assert run.count(whole=True) == right(whole=True)
+
+
+def test_a_triggerer_that_is_killed_costs_no_cleanup(place: Place, running: Server) -> None:
+    swept_across_triggerers(place, held(place, "connect-triggerer"), "prepare")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import DAG
+from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.cursor import CONF_KEY, Cursor
 from airflow_kafka_eos.errors import ConfigurationError
@@ -23,6 +24,7 @@ from airflow_kafka_eos.sources import KafkaOffsets, Watermark
 from tests.airflow import steps
 from tests.airflow.steps import LOAD, connection, operator, refused, run, session
 from tests.kafka.test_offset_ranges import produce
+from tests.postgresql import PostgreSQL
 from tests.reading import committed_values
 
 CHOOSES = """
@@ -393,3 +395,76 @@ def test_rows_of_the_second_that_a_range_ends_with_are_in_the_next_one(
     change(4, "2026-01-01 10:00:02")
     assert through("second", **given)["records"] == 2
     assert committed_values(kafka.bootstrap_servers, target, 1) == ["v1", "v2", "v3"]
+
+
+OF_LAST_CHANGES = """
+import pyarrow as pa
+import sqlalchemy as sa
+
+def load(since, until):
+    changed = f"(SELECT * FROM orders WHERE updated_at >= '{{since}}' AND updated_at < '{{until}}') AS changed"
+    with sa.create_engine("{url}").connect() as connection:
+        rows = connection.execute(sa.text(f"SELECT id, said FROM {{changed}} ORDER BY id")).all()
+    return pa.table({{"value": pa.array([f"{{n}} {{said}}" for n, said in rows], pa.string())}})
+"""
+
+
+def test_a_row_is_in_the_range_of_its_last_change_by_the_database_s_clock(
+    home: Path,
+    kafka: LocalKafka,
+    topic: Callable[..., str],
+    postgresql: PostgreSQL,
+    own_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """docs/cursors.md, By the time of a change; max(updated_at) would go back with an update of the newest row."""
+    target, database = topic(1), "shop_of_changes"
+    postgresql.run(f"CREATE DATABASE {database}")
+    url = postgresql.url(database).replace("postgresql:", "postgresql+psycopg2:")
+    connection(
+        monkeypatch, "changes", "postgres", host=postgresql.directory, port=postgresql.port, login="postgres",
+        schema=database,
+    )  # fmt: skip
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+
+    def change(number: int, said: str, minutes_ago: int) -> None:
+        at = f"now() - interval '{minutes_ago} minutes'"
+        with engine.connect() as there:
+            there.execute(
+                text(
+                    f"INSERT INTO orders VALUES ({number}, '{said}', {at}) "
+                    f"ON CONFLICT (id) DO UPDATE SET said = '{said}', updated_at = {at}"
+                )
+            )
+
+    with engine.connect() as there:
+        there.execute(text("CREATE TABLE orders (id integer PRIMARY KEY, said text, updated_at timestamptz)"))
+    job = home / "last_changes.py"
+    job.write_text(OF_LAST_CHANGES.format(url=url))
+
+    def load(key: str, minutes_ago: int) -> list[str]:
+        source = Watermark("changes", f"SELECT now() - interval '{minutes_ago} minutes'")
+        cursor = Cursor(source=source, first_since="1970-01-01T00:00:00+00:00")
+        run("begin", key)
+        run("prepare", key, topics=[target], job=str(job), engine="arrow", cursor=cursor)
+        run("decide", key, min_records=0)
+        for step in ("commit", "cleanup"):
+            run(step, key)
+        return committed_values(kafka.bootstrap_servers, target, 1)
+
+    change(1, "new", 90)
+    change(2, "new", 80)
+    assert load("first", 60) == ["1 new", "2 new"]
+    change(2, "changed", 50)  # the newest row: by max() the next range would end before it begins
+    assert load("nothing", 55) == ["1 new", "2 new"], "an hour without a change is loaded, too"
+    # a try that fails has chosen its range, and the row is changed before the retry
+    (home / "whole.py").write_text(job.read_text())
+    job.write_text("def load(since, until):\n    raise RuntimeError('not now')\n")
+    with pytest.raises(RuntimeError, match="not now"):
+        load("second", 40)
+    change(2, "changed again", 30)
+    change(3, "new", 45)
+    job.write_text((home / "whole.py").read_text())
+    assert load("second", 0) == ["1 new", "2 new", "3 new"], "its range is that of the first try"
+    assert load("third", 20) == ["1 new", "2 changed again", "2 new", "3 new"]
+    engine.dispose()

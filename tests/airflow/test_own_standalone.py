@@ -1,4 +1,4 @@
-"""An author's own operator in a real Airflow: its task dies while Spark writes, or is marked or cleared then."""
+"""An own operator in a real Airflow: its task dies, is marked or cleared while Spark writes, or the triggerer dies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.airflow.conftest import Place
 from tests.airflow.held import Held, right, wait_gone
 from tests.airflow.processes import kill
 from tests.airflow.rest import wait_for_dag
+from tests.airflow.test_parts_killed import swept_across_triggerers
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -57,3 +58,7 @@ def test_submit_that_is_cleared_while_spark_writes_begins_anew(place: Place) -> 
     wait_gone(driver)
     assert run.wait() == "success", run.tasks()
     assert (run.count(whole=True), run.attempts()) == (right(whole=True), 2)
+
+
+def test_a_triggerer_that_is_killed_costs_no_cleanup(place: Place) -> None:
+    swept_across_triggerers(place, held(place, "own-triggerer"), "submit")

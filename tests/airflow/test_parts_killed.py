@@ -34,6 +34,22 @@ def start_again(place: Place, part: str, last: str) -> None:
     wait_for(lambda: healthy(place, part, last), lambda: f"a new {part}", seconds=90)
 
 
+def swept_across_triggerers(place: Place, run: Held, task: str) -> None:
+    """prepare is marked failed while nobody triggers: what it has left is swept by cleanup in the next triggerer."""
+    last = end(place, "triggerer")
+    process = run.process("writing")
+    run.mark(task, "failed")
+    wait_gone(process)
+    run.go("writing")
+    run.wait_task("cleanup", "deferred")
+    start_again(place, "triggerer", last)
+    assert run.wait() == "failed", run.tasks()
+    assert run.count(whole=False) == right(whole=False)
+    run.clear(task, downstream=True)
+    assert run.wait() == "success", run.tasks()
+    assert run.count(whole=True) == right(whole=True)
+
+
 def test_a_killed_scheduler_loses_and_doubles_nothing(place: Place) -> None:
     """Its tasks live on while the next scheduler takes them for lost and starts them again."""
     runs = {m: Held(place, f"scheduler-{m}") for m in ("before-begin", "writing", "after-prepare", "before-commit")}

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.protocol.repair.restored import set_committed
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.transaction import TopicPartition
 from tests.airflow.steps import (
     CONTEXT,
     LOAD,
@@ -63,7 +65,9 @@ def a_run(run_type: str, start: str | None = None, end: str | None = None) -> An
 
     bounds = [None if bound is None else datetime.fromisoformat(bound) for bound in (start, end)]
     return CONTEXT | {
-        "ti": SimpleNamespace(dag_id="dag", run_id="another run", map_index=-1, task_id="load.step"),
+        "ti": SimpleNamespace(
+            dag_id="dag", run_id="another run", map_index=-1, task_id="load.step", get_task_states=lambda **_: {}
+        ),
         "dag_run": SimpleNamespace(
             run_type=run_type, logical_date=bounds[0], data_interval_start=bounds[0], data_interval_end=bounds[1]
         ),
@@ -96,6 +100,22 @@ def test_a_key_that_was_committed_into_other_topics_does_not_pass_for_this_load(
         with pytest.raises(AirflowFailException, match=f"into {name}; topics= names {', '.join(sorted(topics))}"):
             operator("begin", "topics", topics=topics).execute(a_run("manual"))
     assert state("topics") is LoadState.COMMITTED
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "backfill", "manual"])
+def test_each_step_passes_and_writes_nothing_of_a_load_that_a_person_has_seen_in_its_topics(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], run_type: str
+) -> None:
+    name, key = topic(), f"seen {run_type}"
+    with session() as opened:
+        set_committed(opened, LoadIdentity("airflow", LOAD, key), by="ann", reason="restored")
+    for step in ("begin", "prepare", "decide", "commit", "cleanup", "loaded"):
+        given = {"topics": [name]} if step in ("begin", "prepare") else {}
+        operator(step, key, **given).execute(a_run(run_type, *DAY))
+    assert state(key) is LoadState.COMMITTED
+    with session() as opened:
+        assert [row.number for row in opened.ledger.attempts(LoadIdentity("airflow", LOAD, key))] == [1]
+        assert opened.partitions.last_stable_offsets([TopicPartition(name, 0)]) == {TopicPartition(name, 0): 0}
 
 
 def test_only_scheduled_runs_have_an_interval_that_says_which_data_they_are_for(

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from airflow_kafka_eos.arrow.columns import columns_of
@@ -103,3 +105,37 @@ def test_the_query_of_the_docs(tmp_path: Path) -> None:
 def test_a_number_that_is_too_wide_for_a_partition_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="column 'partition' has type decimal128"):
         written(duckdb.sql("SELECT 'a' AS value, 1::HUGEINT AS partition"))
+
+
+def test_a_frame_comes_as_one_batch_and_is_cut_as_the_docs_say() -> None:
+    """docs/arrow-engine.md, and the error's remedy."""
+    assert [batch.num_rows for batch in reader_of(pd.DataFrame({"value": ["v"] * 200_000}), "job")] == [200_000]
+    frame = pl.concat([pl.DataFrame({"value": [letter * 100] * 6_000}) for letter in "ab"], rechunk=False)
+    assert frame.n_chunks() == 2
+    assert [batch.num_rows for batch in reader_of(frame.to_arrow(), "job")] == [6_000, 6_000]
+    assert [batch.num_rows for batch in reader_of(frame, "job")] == [12_000]
+    big = pl.concat([pl.DataFrame({"value": range(400_000)}) for _ in "ab"], rechunk=False)
+    assert [batch.num_rows for batch in reader_of(big, "job")] == [800_000]
+    with pytest.raises(ConfigurationError, match=r"from_batches\(table.schema, table.to_batches\(max_chunksize"):
+        written(frame)
+    table = frame.rechunk().to_arrow()
+    assert table["value"].num_chunks == 1
+    cut = pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=5_000))
+    assert [row["value"][0] for row in written(cut)] == ["a"] * 6_000 + ["b"] * 6_000
+
+
+def test_a_relation_of_duckdb_comes_in_smaller_batches() -> None:
+    relation = duckdb.sql("SELECT 'v' || range AS value FROM range(20_000)")
+    assert relation is not None
+    found = relation.to_arrow_reader(4_096)
+    assert max(batch.num_rows for batch in reader_of(found, "job")) <= 4_096
+
+
+def test_the_frame_of_the_docs(tmp_path: Path) -> None:
+    """docs/arrow-engine.md: the same by Polars."""
+    pl.DataFrame({"id": range(3), "amount": [1, 2, 3]}).write_parquet(tmp_path / "a.parquet")
+    rows = pl.scan_parquet(f"{tmp_path}/*.parquet").select(
+        pl.col("id").cast(pl.String).alias("key"), pl.struct("id", "amount").struct.json_encode().alias("value")
+    )
+    wanted = [{"key": str(n), "value": f'{{"id":{n},"amount":{n + 1}}}'} for n in range(3)]
+    assert written(rows.collect()) == wanted

@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[2]
 OURS = ("airflow-kafka-eos ", "airflow kafka-eos ")
 #: What a person puts in the place of these.
 FILLED = {
-    "NAME": "orders", "KEY": "2026-01-01", "SLOT": "7", "ID": "an-id", "T": "orders", "N": "0", "…": "x", "PATH": "/x",
+    "NAME": "orders", "KEY": "2026-01-01", "SLOT": "7", "ID": "an-id", "T": "orders", "P": "0", "N": "0", "…": "x",
+    "PATH": "/x",
 }  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def test_each_of_kafkas_commands_in_docs_does_what_is_said(command: Written, bro
             "--bootstrap-server …": f"--bootstrap-server {broker.bootstrap_servers}",
             "--topic T ": "--topic orders ",
             "--partition P ": "--partition 0 ",
-            "--start-offset N": f"--start-offset {before.txn_start_offset}",
+            "--start-offset OFFSET": f"--start-offset {before.txn_start_offset}",
             "--transactionalId ID": f"--transactionalId {name}",
         }
         text = command.text

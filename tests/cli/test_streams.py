@@ -63,6 +63,22 @@ def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
     assert row(url).decided_at is None, "a person has said so"
 
 
+def test_a_task_on_a_worker_finds_the_ledger_by_the_worker_s_environment(
+    url: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/streams.md: Airflow's supervisor has taken its own database away from the task, and what that starts."""
+    late = ("streams", "list", "--name", "orders", "--idle", "1h")
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    for section in ("CORE", "DATABASE"):
+        monkeypatch.setenv(f"AIRFLOW__{section}__SQL_ALCHEMY_CONN", "airflow-db-not-allowed:///")
+    assert command(*late).out == "no streaming query is late\n"
+    monkeypatch.delenv("AIRFLOW_KAFKA_EOS_LEDGER")
+    monkeypatch.setenv("AIRFLOW__KAFKA_EOS__LEDGER_CONN_ID", "of_the_loads")
+    connection = {"conn_type": "kafka_eos_ledger", "host": f"{tmp_path}/ledger.db", "extra": {"backend": "sqlite"}}
+    monkeypatch.setenv("AIRFLOW_CONN_OF_THE_LOADS", json.dumps(connection))
+    assert command(*late).out == "no streaming query is late\n"
+
+
 def test_what_a_person_says_of_one(url: str, command: Command) -> None:
     assert command("streams", "set", "none", "--decided", "3", "--yes").code == 2
     assert command("streams", "set", "orders", "--decided", "3").code == 2  # nobody has answered

@@ -12,12 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_eos.errors import RecordsGoneError
+from airflow_kafka_eos.errors import KafkaEosError, RecordsGoneError
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.naming import name_prefix, prefix
+from airflow_kafka_eos.protocol.repair.restored import reinstate
+from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.faults import accounts
 from tests.faults.checkers import TORN_S, judge, windows
 from tests.faults.conducting import Conductor
@@ -130,6 +134,8 @@ class _Run:
         self.targets = Targets(self.plan, kafka, self._user, proxies, proxy)
         self._lock = threading.Lock()
         self._acked: set[int] = set()
+        #: loads that a restored ledger had forgotten, and has again
+        self._taken_back: set[int] = set()
         self._hands = Hands()
         self._over = threading.Event()
         #: by load key, the transactions that maintenance ended
@@ -268,7 +274,10 @@ class _Run:
 
     def _end_by_hand(self) -> None:
         """A ledger that was put back, or a load whose topic is another one, stops in doubt: nothing of ours ends what
-        is open, so a person does, by a client that takes over the id."""
+        is open, so a person does, by a client that takes over the id. Before, what brokers show as decided is taken
+        back, and must be there once, and whole."""
+        if self.targets.restored.is_set():
+            self._take_back()
         ended = self._sweep(Order(Role.MAINTENANCE.value, 0, "maintenance", self.plan.folder))
         self.timeline.log("maintenance, behind a loss", error=ended.error[:500], answer=str(ended.answer)[:500])
         with Ledger.open(self.database.url) as ledger:
@@ -277,6 +286,25 @@ class _Run:
         for one in left.open:
             self.timeline.log("ended by hand", transactional_id=one.transactional_id)
             transactional(self.kafka.bootstrap_servers, one.transactional_id)
+
+    def _take_back(self) -> None:
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": self.kafka.bootstrap_servers})
+        store = ManifestStore(self.plan.manifests)
+        with connect(settings, self.database.url, self.plan.namespace) as session:
+            for number in range(len(self.scenario.loads)):
+                load = self.plan.identity(number)
+                state = session.ledger.state(load)
+                if state is not None and state.is_decided:
+                    continue
+                try:
+                    row = reinstate(
+                        session, load, store.read, by="a person", writers_left=store.writers_left, deadline_s=SETTLE_S
+                    )
+                except KafkaEosError as e:
+                    self.timeline.log("not taken back", load=number, error=str(e)[:500])
+                else:
+                    self.timeline.log("taken back", load=number, state=row.state.value)
+                    self._taken_back.add(number)
 
     def _note_what_is_open(self) -> None:
         """Of loads that are to be clean, before maintenance comes: what it would end, and what it would not see.
@@ -360,7 +388,7 @@ class _Run:
             reported=None if row is None else row.state.value,
             decided=decided[0] if decided else None,
             acked=number in self._acked,
-            expect="either" if self._has_lost_something else EXPECT[load.fate],
+            expect=self._expected(number),
             prefix=ours,
             deciding_at=accounts.deciding_at(happened, key, decided[0]) if decided else None,
             told_at=accounts.told_at(happened, number),
@@ -371,7 +399,15 @@ class _Run:
             lost_at=self._lost_at(number),
         )
 
+    def _expected(self, number: int) -> str:
+        fate = self.scenario.loads[number].fate
+        if number in self._taken_back and fate is Wish.REFUSE:
+            return EXPECT[fate]
+        return "either" if self._has_lost_something else EXPECT[fate]
+
     def _lost_at(self, number: int) -> float | None:
+        if number in self._taken_back:
+            return None
         if self.targets.restored.is_set():
             return 0.0
         moments = [at for topic, at in self.targets.recreated.items() if topic in self.topics[number]]

@@ -59,7 +59,7 @@ COORDINATORS = (
 )
 DESCRIBE = "airflow-kafka-eos transactions describe ID"
 RECOVER = "airflow-kafka-eos loads recover NAME KEY"
-ABORT = "kafka-transactions.sh --bootstrap-server … abort --topic T --partition P --start-offset N"
+ABORT = "kafka-transactions.sh --bootstrap-server … abort --topic T --partition P --start-offset OFFSET"
 TERMINATE = "kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID"
 
 Run = Callable[..., str]
@@ -139,13 +139,13 @@ def test_from_may_be_alive_to_the_end_of_what_hangs(
     code, out = ours(HANGING, login, "--running-longer-than", "0s", T=shared.topic)
     assert code == 1 and "MAY BE ALIVE" not in out and f"{shared.topic}-0" not in out
     (hangs,) = shared.open(1)
-    where = {"…": login["bootstrap.servers"], "T": shared.topic, "P": 1, "N": hangs.txn_start_offset}
+    where = {"…": login["bootstrap.servers"], "T": shared.topic, "P": 1, "OFFSET": hangs.txn_start_offset}
     assert re.findall(r"kafka-transactions\.sh .*", out) == [filled(ABORT, **where)]
 
     assert re.search(rf"billing-{shared.topic}\s+\d+\s+{alive.producer_id}\s+Ongoing", run(LIST))
     assert run(COORDINATORS) == ""
     assert f"`{DESCRIBE}`" in PAGE and "CompleteCommit" in ours(DESCRIBE, login, ID=stopped.transactional_id)[1]
-    run(ABORT, P=1, N=hangs.txn_start_offset)
+    run(ABORT, P=1, OFFSET=hangs.txn_start_offset)
     assert shared.open(1) == []
     assert ours(HANGING, login, "--running-longer-than", "0s", T=shared.topic)[0] == 0
     at_work.commit_transaction(60)
@@ -193,7 +193,7 @@ def test_markers_that_a_coordinator_has_forgotten_are_looked_at_before_anything_
     transaction = end(everywhere, manifest, Verdict.COMMIT)
     assert markers(transaction) == (0, "open", [(zero, "missing")])
     (hangs,) = shown(world, transaction)
-    run(ABORT, P=0, N=hangs.txn_start_offset)
+    run(ABORT, P=0, OFFSET=hangs.txn_start_offset)
     assert markers(transaction) == (1, "lost", [(zero, "abort")])
     everywhere.commit()
     assert (world.visible(), len(world.session.ledger.repairs(everywhere.load))) == (["a"], 1)

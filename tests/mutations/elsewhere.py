@@ -51,7 +51,7 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
         "swept-elsewhere",
         "a sweep makes nothing undecidable, and closes nothing, that is open in another cluster",
         _PROTOCOL + "cleanup/sweep.py",
-        "    check_cluster(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])\n",
+        "    check_cluster(session, before)\n",
         "",
         _UNDECIDED,
     ),

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _LEDGER = "airflow_kafka_eos/ledger/"
 _PROTOCOL = "airflow_kafka_eos/protocol/"
+_PROVEN = "tests/protocol/test_forgotten_by_the_ledger.py::test_nothing_is_taken_back_that_is_not_proven"
 _KAFKA = "airflow_kafka_eos/kafka/"
 _SPARK = "airflow_kafka_eos/spark/"
 
@@ -186,6 +187,93 @@ OF_ENDING: tuple[Mutation, ...] = (
             "tests/protocol/test_probing.py::"
             "test_only_the_looks_that_begin_and_end_the_quiet_period_probe_and_nothing_is_missed",
         ),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "said-under-the-old-id",
+        "a person's word on a load comes behind the new id: under the old one brokers may know better",
+        _PROTOCOL + "repair/restored.py",
+        "    check_not_restored(session, load)\n",
+        "",
+        (
+            "tests/protocol/test_forgotten_by_the_ledger.py::"
+            "test_a_load_that_a_person_has_seen_is_written_by_no_run_once_the_ledger_has_a_new_id",
+        ),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "taken-back-by-another-manifest",
+        "a load is taken back only by a manifest that names what brokers show as committed",
+        _PROTOCOL + "repair/restored.py",
+        "    if others:\n",
+        "    if False:\n",
+        (_PROVEN,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "taken-back-with-what-was-lost",
+        "no load is taken back of which a transaction was aborted: it may have been written anew",
+        _PROTOCOL + "repair/restored.py",
+        "    if neither:\n",
+        "    if False:\n",
+        (_PROVEN,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "taken-back-as-it-is-now",
+        "what is still open of a load is committed only as it was prepared",
+        _PROTOCOL + "repair/restored.py",
+        "        if wrong:\n",
+        "        if False:\n",
+        (_PROVEN,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "swept-against-a-commit",
+        "no sweep aborts an attempt of which brokers show a commit",
+        _PROTOCOL + "cleanup/sweep.py",
+        "    if any(row.is_undecided and row.is_submitted for row in before):",
+        "    if False:",
+        (
+            "tests/protocol/test_restored.py::"
+            "test_what_the_backup_has_as_undecided_and_is_committed_in_part_is_not_aborted",
+        ),
+    ),
+    Mutation(
+        "cursor-in-doubt-stops",
+        "taken-back-cursor-believed",
+        "a load that was forgotten shows that the ledger was restored: its cursors are in doubt",
+        _LEDGER + "admin.py",
+        "    cursors.doubt_all(connection, doubt)\n",
+        "",
+        ("tests/ledger/test_set_committed.py::test_cursors_are_in_doubt_then_and_stay_where_they_are",),
+    ),
+    Mutation(
+        "cursor-in-doubt-stops",
+        "taken-back-without-doubt",
+        "a load that was forgotten shows that the ledger was restored: cursors that it lacks are in doubt",
+        _LEDGER + "admin.py",
+        "    connection.execute(update(t.ledger).values(id_changed_at=now()))\n",
+        "",
+        ("tests/ledger/test_set_committed.py::test_an_attempt_is_taken_back_with_its_decision",),
+    ),
+    Mutation(
+        "one-key-loads-once",
+        "said-over-a-run",
+        "a person's word on a load ends no attempt that a run may be at work on",
+        _LEDGER + "admin.py",
+        "if locked.newest is not None and locked.newest.is_undecided:",
+        "if False:",
+        ("tests/ledger/test_set_committed.py::test_nothing_is_said_over_the_head_of_a_run_or_of_a_decision",),
+    ),
+    Mutation(
+        "one-key-loads-once",
+        "said-of-a-batch",
+        "of a streaming query's batches nothing is said one by one: which is the last one counts",
+        _LEDGER + "admin.py",
+        "if batch_of(load) is not None or streams.stream_row(connection, load.namespace, load.name) is not None:",
+        "if False:",
+        ("tests/ledger/test_set_committed.py::test_micro_batches_are_said_by_their_query",),
     ),
     Mutation(
         "unknown-commit-stops",

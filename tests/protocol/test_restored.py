@@ -95,6 +95,27 @@ def test_attempts_that_the_ledger_has_not_opened_are_not_ended(own: World, tmp_p
     old.ledger.close()
 
 
+def test_what_the_backup_has_as_undecided_and_is_committed_in_part_is_not_aborted(own: World, tmp_path: Path) -> None:
+    """Decided behind the backup, and told to Kafka in part: what is open of it is a part of that decision."""
+    made = own.prepare(["a"], ["b"])
+    checkpoint(own)
+    backup(tmp_path)
+    own.decide(made)
+    own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
+    old = restored(own, tmp_path)
+    for work in (
+        lambda: sweep(old, own.load, up_to=1, by=RUN),
+        lambda: CleanPoll(own.load, up_to=1, by=RUN, quiet_s=0)(old),
+    ):
+        with pytest.raises(InDoubtError, match=r"knows no decision to commit.*loads reinstate"):
+            work()
+    assert [row.verdict for row in old.ledger.attempts(own.load)] == [None]
+    assert own.open_ids() == [made.transactions[1].transactional_id]
+    old.ledger.close()
+    own.commit()
+    assert own.visible() == ["a", "b"]
+
+
 def test_a_load_that_began_after_the_backup_is_not_taken_for_a_new_one(own: World, tmp_path: Path) -> None:
     checkpoint(own)
     backup(tmp_path)

@@ -12,8 +12,10 @@ import pytest
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.manifest import dump
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.kafka_tools import Shell
 from tests.protocol.test_restored import backup, checkpoint
 from tests.protocol.test_restored import own as own
@@ -35,10 +37,9 @@ def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_p
     checkpoint(own)
     backup(tmp_path)
     # all that the ledger forgets
-    entries = [torn.write(begun, [value], n) for n, value in enumerate(["torn, visible", "torn, open"])]
-    visible = entries[0].transaction
-    assert visible is not None
-    own.session.coordinator.end_many([visible], Verdict.COMMIT)
+    half = torn.manifest(begun, [torn.write(begun, [v], n) for n, v in enumerate(["torn, visible", "torn, open"])])
+    ManifestStore(str(tmp_path / "manifests")).write(begun, dump(half))
+    own.session.coordinator.end_many(half.transactions[:1], Verdict.COMMIT)
     unknown.prepare(["unknown"])
     whole.load_all(["whole"])
 
@@ -56,6 +57,7 @@ def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_p
                 LEDGER_VARIABLE: url,
                 "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(connection),
                 "AIRFLOW__KAFKA_EOS__NAMESPACE": own.load.namespace,
+                "AIRFLOW__KAFKA_EOS__MANIFEST_DIR": str(tmp_path / "manifests"),
             },
         )
         assert ran.code == code, ran
@@ -66,18 +68,40 @@ def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_p
     refused = shell("airflow-kafka-eos ledger new-id --yes", **{LEDGER_VARIABLE: url})
     assert refused.code == 2 and decided.load.name in refused.err, "it comes behind the steps before it"
     run("airflow-kafka-eos loads recover NAME KEY", NAME=decided.load.name, KEY=decided.load.key)
-    listed = run("airflow-kafka-eos transactions list")
-    for name in own.open_ids():
-        assert name in listed
-        run("kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID", ID=name)
-    assert len(re.findall(r"torn|unknown", listed)) >= 2
-    assert own.visible() == ["decided", "torn, visible", "whole"], "readers stand still for nothing"
+    found = json.loads(run("airflow-kafka-eos ledger compare", 1, " --output json"))
+    suffixes = {one["name"].removeprefix(f"{own.load.name}-"): one for one in found}
+    assert {name: (len(one["committed"]), len(one["open"])) for name, one in suffixes.items()} == {
+        "torn": (1, 1), "unknown": (0, 1), "whole": (1, 0),
+    }  # fmt: skip
+    assert {one["key"] for one in found} == {own.load.key}
+    back = "airflow-kafka-eos loads reinstate NAME KEY"
+    assert "COMMITTED" in run(back, more=" --yes", NAME=torn.load.name, KEY=torn.load.key)
+    run(back, 1, " --yes", NAME=whole.load.name, KEY=whole.load.key)  # no manifest
+    found = json.loads(run("airflow-kafka-eos ledger compare", 1, " --output json"))
+    (name,) = [name for one in found for name in one["open"]]
+    assert [name] == own.open_ids()
+    run("kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID", ID=name)
+    there = ["decided", "torn, open", "torn, visible", "whole"]
+    assert own.visible() == there, "readers stand still for nothing"
+    says = 'airflow-kafka-eos loads set-committed NAME KEY --reason "in the topic, restored on Monday"'
+    refused = shell(
+        says.replace("NAME KEY", f"{whole.load.name} {whole.load.key}") + " --yes",
+        **{LEDGER_VARIABLE: url, "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(connection)},
+        **{"AIRFLOW__KAFKA_EOS__NAMESPACE": own.load.namespace},
+    )
+    assert refused.code == 1 and "new-id" in refused.err, "it comes behind the new id"
     run("airflow-kafka-eos ledger new-id", more=" --yes")
+    shown = run("airflow-kafka-eos ledger compare", 1, f" --ledger-id {begun.ledger_id}")
+    assert "whole" in shown and "unknown" not in shown
+    said = run(says, more=" --yes", NAME=whole.load.name, KEY=whole.load.key)
+    assert "COMMITTED" in said and "restored on Monday" in said
     assert "airflow" not in run("airflow-kafka-eos ids report")
     run("airflow-kafka-eos cursors list")
     with Ledger.open(url) as ledger:
         assert ledger.ledger_id != begun.ledger_id
     with connect(own.settings, url, own.load.namespace) as session:
         replace(unknown, session=session).load_all(["unknown"])
-    assert own.visible() == ["decided", "torn, visible", "unknown", "whole"]
+        again = replace(whole, session=session).open_attempt()
+        assert again.verdict is Verdict.COMMIT, "a run that Airflow makes once more writes nothing"
+    assert own.visible() == sorted([*there, "unknown"])
 

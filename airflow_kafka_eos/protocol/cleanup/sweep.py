@@ -35,7 +35,11 @@ from airflow_kafka_eos.naming import (
 from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
-from airflow_kafka_eos.protocol.guards.restored_ledger import check_attempts_known, check_commits_known
+from airflow_kafka_eos.protocol.guards.restored_ledger import (
+    check_attempts_known,
+    check_commits_known,
+    check_not_restored,
+)
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
@@ -153,7 +157,10 @@ def sweep(
         aborted; or a decided transaction is lost.
     """
     report = SweepReport() if report is None else report
-    check_cluster(session, [row for row in session.ledger.attempts(load) if row.number <= up_to])
+    before = [row for row in session.ledger.attempts(load) if row.number <= up_to]
+    check_cluster(session, before)
+    if any(row.is_undecided and row.is_submitted for row in before):
+        check_not_restored(session, load)  # it may be decided, and committed in part, in what the ledger has forgotten
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
     if not rows:
         return report

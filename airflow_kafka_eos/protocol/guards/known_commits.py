@@ -45,7 +45,9 @@ def check_name_known(session: Session, load: LoadIdentity) -> None:
         raise InDoubtError(
             f"the brokers show loads of {name} as committed that the ledger does not know: "
             f"{', '.join(unknown[:_SHOWN])}{more}. They have read on from where the cursor stands",
-            remedy="Nothing is read or written. If the ledger was restored from a backup, restore a newer one, or run "
-            "`airflow-kafka-eos ledger new-id`, which says what follows; then `airflow-kafka-eos cursors set`",
+            remedy="Nothing is read or written. If the ledger was restored from a backup, restore a newer one, or go "
+            "through the steps of docs/howto-on-call.md, The ledger was restored: `airflow-kafka-eos ledger compare` "
+            "shows what it has forgotten; `airflow-kafka-eos ledger new-id` and `airflow-kafka-eos cursors set` come "
+            "behind that",
             load=str(load),
         )

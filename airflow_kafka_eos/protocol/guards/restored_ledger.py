@@ -27,11 +27,12 @@ _REMEDY_DECIDED = (
     "loads give-up`, then write what is missing by hand; then `airflow-kafka-eos ledger new-id`"
 )
 _REMEDY = (
-    "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or compare the topics "
-    "with the source, note which loads are there, end what is open, and run `airflow-kafka-eos ledger new-id`: it says "
-    "what follows; then `airflow-kafka-eos ids settle NAME SLOT` for each slot in doubt, which retires it; then, not "
-    "before, look which batch of each streaming query is the last one that its topics have, and say so by "
-    "`airflow-kafka-eos streams set` with --decided"
+    "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or see what it has "
+    "forgotten by `airflow-kafka-eos ledger compare`, take back what can be by `airflow-kafka-eos loads reinstate NAME "
+    "KEY`, end what is open, and run `airflow-kafka-eos ledger new-id`: it says what follows; then `airflow-kafka-eos "
+    "loads set-committed` for each other load that the topics have, and `airflow-kafka-eos ids settle NAME SLOT` for "
+    "each slot in doubt, which retires it; then, not before, look which batch of each streaming query is the last one "
+    "that its topics have, and say so by `airflow-kafka-eos streams set` with --decided"
 )
 
 

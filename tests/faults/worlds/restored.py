@@ -231,7 +231,7 @@ class Person:
 
     def end_open(self) -> None:
         until = time.monotonic() + END_S
-        while names := [one["transactional_id"] for one in self._open()]:
+        while names := self._open():
             assert time.monotonic() < until, f"what is open does not end: {names}"
             if not (self._folder / "bin").exists():
                 shell = Shell.at(self._folder)
@@ -240,9 +240,8 @@ class Person:
                 ran = shell(_TERMINATE.replace("…", self._servers).replace("ID", name))
                 self._world.timeline.log("a person ends", name=name, code=ran.code, said=ran.err[-300:])
 
-    def _open(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._list("airflow-kafka-eos transactions list")["transactions"]
-        return found
+    def _open(self) -> list[str]:
+        return [name for one in self._list("airflow-kafka-eos ledger compare") for name in one["open"]]
 
     def renew(self) -> None:
         self._run("airflow-kafka-eos ledger new-id", "--yes")
