@@ -143,7 +143,10 @@ def _reinstate(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         say_where(session)
         load = load_of(arguments)
-        confirm(arguments, f"Was the ledger restored, is no run and no driver at work, and shall {load} be taken back?")
+        confirm(
+            arguments,
+            f"Shall {load} be taken back? Is no run or driver at work on it, and was it not given up since the backup?",
+        )
         row = reinstate(
             session, load, store.read, by=person(), writers_left=store.writers_left,
             deadline_s=arguments.deadline,

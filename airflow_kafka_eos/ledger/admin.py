@@ -7,6 +7,7 @@ Rules: only-our-ids, one-key-loads-once.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 
 from sqlalchemy import Connection, or_, select, update
 
@@ -106,7 +107,14 @@ def set_committed(
 
 
 def reinstate(
-    connection: Connection, manifest: Manifest, digest: str, *, by: str, writers_left: bool, cluster_id: str | None
+    connection: Connection,
+    manifest: Manifest,
+    digest: str,
+    committed: Collection[str],
+    *,
+    by: str,
+    writers_left: bool,
+    cluster_id: str | None,
 ) -> AttemptRow:
     """Take back an attempt that the ledger has forgotten, and the decision to commit it, by its manifest.
 
@@ -115,6 +123,8 @@ def reinstate(
     are in doubt from here on, those that it does not have among them, as behind a new id. None is moved.
 
     :param digest: the manifest's SHA-256.
+    :param committed: ids of its transactions whose logs show a commit: they are not ended once more, for a zombie may
+        have begun anew under the same identity.
     :param writers_left: see :func:`.attempts.mark_prepared`.
     :param cluster_id: where its topics are.
     :raises ConfigurationError: it is a micro-batch, or has a slot, or the ledger has another id by now.
@@ -136,6 +146,8 @@ def reinstate(
         )
     locked = lock(connection, ref.load)
     if locked is not None and locked.committed is not None:
+        if (locked.committed.number, locked.committed.manifest_sha256) == (ref.attempt, digest):
+            return locked.committed  # the answer to COMMIT was lost
         raise UndecidableError(
             f"attempt {locked.committed.number} is decided to be committed, by {locked.committed.decided_by}",
             remedy="The ledger knows this load: `airflow-kafka-eos loads recover NAME KEY` completes it",
@@ -144,6 +156,7 @@ def reinstate(
     attempts.take_back(connection, manifest, digest, by=by, writers_left=writers_left, cluster_id=cluster_id)
     reason = "taken back from its manifest: brokers show its commit"
     decided = decisions.decide_commit(connection, ref, digest, by, None, None, reason=reason, moves_cursor=False)
+    decisions.record_outcomes(connection, ref.load, ref.attempt, dict.fromkeys(committed, Outcome.COMMITTED))
     doubt = f"the ledger had forgotten load {ref.load}, which {by} took back: it was restored"
     cursors.doubt_all(connection, doubt)
     connection.execute(update(t.ledger).values(id_changed_at=now()))

@@ -79,14 +79,19 @@ def test_micro_batches_are_said_by_their_query(ledger: Ledger, known: bool) -> N
 def test_an_attempt_is_taken_back_with_its_decision(ledger: Ledger) -> None:
     """Two attempts were opened since the backup, and the second one was decided."""
     made = manifest(ledger, 2)
-    row = ledger.reinstate(made, sha256(made), by="ann", writers_left=False, cluster_id="c")
+    first, second = (t.transactional_id for t in made.transactions)
+    row = ledger.reinstate(made, sha256(made), [first], by="ann", writers_left=False, cluster_id="c")
+    outcomes = {t.transaction.transactional_id: t.outcome for t in ledger.transactions(LOAD, 2)}
+    assert outcomes == {first: Outcome.COMMITTED, second: None}, "a zombie may have begun anew under what is committed"
     assert (row.number, row.verdict, row.cluster_id, row.records) == (2, Verdict.COMMIT, "c", 20)
     assert ledger.state(LOAD) is LoadState.COMMITTING
     assert [a.verdict for a in ledger.attempts(LOAD)] == [Verdict.ABORT, Verdict.COMMIT]
     assert [t.transaction for t in ledger.transactions(LOAD, 2)] == list(made.transactions)
     assert row.prepared_at == "2026-01-01T00:00:00.000000+00:00", "as its manifest says"
+    again = ledger.reinstate(made, sha256(made), [], by="bob", writers_left=False, cluster_id="c")
+    assert (again.number, again.decided_by) == (2, "ann"), "the answer to COMMIT may be lost"
     with pytest.raises(UndecidableError, match="attempt 2 is decided to be committed, by ann"):
-        ledger.reinstate(made, sha256(made), by="bob", writers_left=False, cluster_id="c")
+        ledger.reinstate(manifest(ledger, 1), "0" * 64, [], by="bob", writers_left=False, cluster_id="c")
     with pytest.raises(InDoubtError, match="got another id"):
         ledger.check_cursor(OTHER, None)  # a name whose cursor the backup may lack
 
@@ -103,7 +108,7 @@ def test_cursors_are_in_doubt_then_and_stay_where_they_are(ledger: Ledger) -> No
     ledger.take_range(other, 1, first_since=0)  # its end is not known yet
     for load in (LOAD, other):
         made = manifest(ledger, 1, load)
-        ledger.reinstate(made, sha256(made), by="ann", writers_left=False, cluster_id=None)
+        ledger.reinstate(made, sha256(made), [], by="ann", writers_left=False, cluster_id=None)
         cursor = ledger.cursor(load.namespace, load.name)
         assert cursor is not None and (cursor.position, "it was restored" in (cursor.doubt or "")) == (0, True)
         assert ledger.state(load) is LoadState.COMMITTING
@@ -117,7 +122,7 @@ def test_what_was_under_way_when_the_backup_was_made_is_decided_as_it_is(ledger:
     if so_far == "prepared":
         ledger.mark_prepared(manifest(ledger, 1))
     made = manifest(ledger, 1)
-    ledger.reinstate(made, sha256(made), by="ann", writers_left=True, cluster_id=None)
+    ledger.reinstate(made, sha256(made), [], by="ann", writers_left=True, cluster_id=None)
     assert [(a.number, a.verdict) for a in ledger.attempts(LOAD)] == [(1, Verdict.COMMIT)]
 
 
@@ -126,20 +131,21 @@ def test_no_attempt_is_taken_back_against_what_the_ledger_has_decided(ledger: Le
     ledger.make_undecidable(LOAD, up_to=1, decided_by="ann", reason="cleanup")
     before = ledger.attempts(LOAD)
     with pytest.raises(UndecidableError, match="aborted by ann"):
-        ledger.reinstate(manifest(ledger, 1), "0" * 64, by="ann", writers_left=False, cluster_id=None)
+        ledger.reinstate(manifest(ledger, 1), "0" * 64, [], by="ann", writers_left=False, cluster_id=None)
     assert ledger.attempts(LOAD) == before
     commit(ledger, OTHER)
     with pytest.raises(UndecidableError, match="attempt 1 is decided"):
-        ledger.reinstate(manifest(ledger, 1, OTHER), "0" * 64, by="ann", writers_left=False, cluster_id=None)
+        ledger.reinstate(manifest(ledger, 1, OTHER), "0" * 64, [], by="ann", writers_left=False, cluster_id=None)
     pooled = manifest(ledger, 1, LoadIdentity("team", "pooled", "k"), full=0)
     pooled = replace(pooled, attempt=replace(pooled.attempt, slot=0))
     with pytest.raises(ConfigurationError, match="pooled ids"):
-        ledger.reinstate(pooled, sha256(pooled), by="ann", writers_left=False, cluster_id=None)
+        ledger.reinstate(pooled, sha256(pooled), [], by="ann", writers_left=False, cluster_id=None)
     stale = manifest(ledger, 1, LoadIdentity("team", "stale", "k"))
     with pytest.raises(ConfigurationError, match="another id by now"):
         ledger.reinstate(
-            replace(stale, attempt=replace(stale.attempt, ledger_id="0123456789")), "0" * 64, by="ann",
+            replace(stale, attempt=replace(stale.attempt, ledger_id="0123456789")), "0" * 64, [], by="ann",
             writers_left=False, cluster_id=None,
         )  # fmt: skip
     with pytest.raises(ConfigurationError, match="micro-batch"):
-        ledger.reinstate(manifest(ledger, 1, batch(3).load), "0" * 64, by="ann", writers_left=False, cluster_id=None)
+        of_a_batch = manifest(ledger, 1, batch(3).load)
+        ledger.reinstate(of_a_batch, "0" * 64, [], by="ann", writers_left=False, cluster_id=None)

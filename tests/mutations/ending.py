@@ -6,6 +6,13 @@ from tests.mutations.mutation import Mutation
 
 _LEDGER = "airflow_kafka_eos/ledger/"
 _PROTOCOL = "airflow_kafka_eos/protocol/"
+_IN_PART = (
+    "tests/protocol/test_restored.py::test_what_is_committed_in_part_and_was_undecided_in_the_backup_is_not_ended"
+)
+_FAILOVER = (
+    "tests/protocol/test_restored.py::"
+    "test_a_retry_of_prepare_and_decide_stop_where_the_ledger_has_lost_their_decision"
+)
 _PROVEN = "tests/protocol/test_forgotten_by_the_ledger.py::test_nothing_is_taken_back_that_is_not_proven"
 _KAFKA = "airflow_kafka_eos/kafka/"
 _SPARK = "airflow_kafka_eos/spark/"
@@ -230,14 +237,59 @@ OF_ENDING: tuple[Mutation, ...] = (
     Mutation(
         "unknown-commit-stops",
         "swept-against-a-commit",
-        "no sweep aborts an attempt of which brokers show a commit",
+        "no sweep makes an attempt undecidable of which brokers show a commit",
         _PROTOCOL + "cleanup/sweep.py",
-        "    if any(row.is_undecided and row.is_submitted for row in before):",
-        "    if False:",
+        "    asked = any(row.is_undecided for row in before)\n",
+        "    asked = False\n",
+        (_IN_PART,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "ended-against-a-commit",
+        "nor ends what is open of one that was aborted",
+        _PROTOCOL + "cleanup/sweep.py",
+        "    if lingering and not asked:\n",
+        "    if False:\n",
+        (_IN_PART,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "superseded-against-a-commit",
+        "a retry of prepare supersedes no attempt of which brokers show a commit",
+        _PROTOCOL + "stages/begin.py",
+        "if any(row.is_undecided and row.is_submitted for row in session.ledger.attempts(load)):",
+        "if False:",
+        (_FAILOVER,),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "aborted-against-a-commit",
+        "decide aborts no attempt of which brokers show a commit",
+        _PROTOCOL + "stages/decide.py",
+        "if any(_is_committed(t, seen.descriptions) for t in manifest.transactions):",
+        "if False:",
+        (_FAILOVER,),
+    ),
+    Mutation(
+        "listing-only-adds",
+        "hidden-commit-believed",
+        "a commit under an id that the ledger knows is asked for by name",
+        _PROTOCOL + "guards/restored_ledger.py",
+        "            shown.add(t.transactional_id)\n",
+        "            pass\n",
         (
             "tests/protocol/test_restored.py::"
-            "test_what_the_backup_has_as_undecided_and_is_committed_in_part_is_not_aborted",
+            "test_a_commit_that_a_moving_coordinator_hides_from_its_listing_is_asked_for_by_name",
         ),
+    ),
+    Mutation(
+        "zombie-behind-the-commit",
+        "taken-back-and-ended-again",
+        "what is committed of a load that is taken back is not ended once more",
+        _LEDGER + "admin.py",
+        "dict.fromkeys(committed, Outcome.COMMITTED)",
+        "{}",
+        ("tests/ledger/test_set_committed.py::test_an_attempt_is_taken_back_with_its_decision",),
     ),
     Mutation(
         "cursor-in-doubt-stops",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 
@@ -95,25 +96,81 @@ def test_attempts_that_the_ledger_has_not_opened_are_not_ended(own: World, tmp_p
     old.ledger.close()
 
 
-def test_what_the_backup_has_as_undecided_and_is_committed_in_part_is_not_aborted(own: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("so_far", ["begun", "submitted", "prepared", "aborted"])
+def test_what_is_committed_in_part_and_was_undecided_in_the_backup_is_not_ended(
+    own: World, tmp_path: Path, so_far: str
+) -> None:
     """Decided behind the backup, and told to Kafka in part: what is open of it is a part of that decision."""
-    made = own.prepare(["a"], ["b"])
-    checkpoint(own)
-    backup(tmp_path)
+
+    def save(moment: str) -> None:
+        if moment == so_far:
+            checkpoint(own)
+            backup(tmp_path)
+
+    begin(own.session, own.load, owner=RUN)
+    save("begun")
+    ref = reference(own.session, submit(own.session, own.load, owner=RUN))
+    save("submitted")
+    made = own.manifest(ref, [own.write(ref, [value], n) for n, value in enumerate("ab")])
+    record_prepared(own.session, made)
+    save("prepared")
+    save("aborted")
     own.decide(made)
     own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
     old = restored(own, tmp_path)
+    if so_far == "aborted":  # by who has asked nobody
+        old.ledger.make_undecidable(own.load, up_to=1, decided_by=RUN, reason="test")
+    before = old.ledger.attempts(own.load)
     for work in (
         lambda: sweep(old, own.load, up_to=1, by=RUN),
         lambda: CleanPoll(own.load, up_to=1, by=RUN, quiet_s=0)(old),
     ):
         with pytest.raises(InDoubtError, match=r"knows no decision to commit.*loads reinstate"):
             work()
-    assert [row.verdict for row in old.ledger.attempts(own.load)] == [None]
+    assert old.ledger.attempts(own.load) == before
     assert own.open_ids() == [made.transactions[1].transactional_id]
     old.ledger.close()
     own.commit()
     assert own.visible() == ["a", "b"]
+
+
+def test_a_retry_of_prepare_and_decide_stop_where_the_ledger_has_lost_their_decision(
+    own: World, tmp_path: Path
+) -> None:
+    """A failover that loses the last commits: begin has run long ago, and nobody has stopped the DAG."""
+    made = own.prepare(["a"], ["b"])
+    checkpoint(own)
+    backup(tmp_path)
+    own.decide(made)
+    own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
+    old = restored(own, tmp_path)
+    before = old.ledger.attempts(own.load)
+    works: tuple[Callable[[], object], ...] = (
+        lambda: submit(old, own.load, owner=RUN),
+        lambda: decide(old, made, Conditions(), owner=RUN, margin_s=1),
+    )
+    for work in works:
+        with pytest.raises(InDoubtError, match="knows no decision to commit"):
+            work()
+        assert old.ledger.attempts(own.load) == before, "nothing is superseded, nothing aborted"
+    assert own.open_ids() == [made.transactions[1].transactional_id]
+    old.ledger.close()
+
+
+def test_a_commit_that_a_moving_coordinator_hides_from_its_listing_is_asked_for_by_name(
+    own: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = own.prepare(["a"], ["b"])
+    checkpoint(own)
+    backup(tmp_path)
+    own.decide(made)
+    own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
+    old = restored(own, tmp_path)
+    monkeypatch.setattr(Coordinator, "list_committed", lambda self, prefix: [])
+    with pytest.raises(InDoubtError, match="knows no decision to commit"):
+        sweep(old, own.load, up_to=1, by=RUN)
+    assert [row.verdict for row in old.ledger.attempts(own.load)] == [None]
+    old.ledger.close()
 
 
 def test_a_load_that_began_after_the_backup_is_not_taken_for_a_new_one(own: World, tmp_path: Path) -> None:

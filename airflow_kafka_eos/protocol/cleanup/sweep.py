@@ -38,7 +38,7 @@ from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import (
     check_attempts_known,
     check_commits_known,
-    check_not_restored,
+    check_no_forgotten_commit,
 )
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
@@ -159,8 +159,9 @@ def sweep(
     report = SweepReport() if report is None else report
     before = [row for row in session.ledger.attempts(load) if row.number <= up_to]
     check_cluster(session, before)
-    if any(row.is_undecided and row.is_submitted for row in before):
-        check_not_restored(session, load)  # it may be decided, and committed in part, in what the ledger has forgotten
+    asked = any(row.is_undecided for row in before)
+    if asked:
+        check_no_forgotten_commit(session, load)
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
     if not rows:
         return report
@@ -169,6 +170,8 @@ def sweep(
     failed = _end_repairs(session, load, rows, by, report) or failed
     failed = _fence(session, rows, report) or failed
     lingering = _lingering(session, load, rows, up_to, report, guesses)
+    if lingering and not asked:
+        check_no_forgotten_commit(session, load)  # whoever aborted it may have known as little
     if any(PooledId.parse(t.transactional_id) for t in lingering):
         check_commits_known(session, load)  # a slot may have had holders since that the ledger has forgotten
     failed = _abort(session, lingering, report) or failed

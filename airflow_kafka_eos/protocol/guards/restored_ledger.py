@@ -17,7 +17,7 @@ from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
 from airflow_kafka_eos.naming import PooledId, TransactionalId, name_prefix, prefix, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import number_of
-from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit
+from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.session import Session
 
 _SHOWN = 5
@@ -69,6 +69,32 @@ def check_not_restored(session: Session, load: LoadIdentity) -> None:
     if committed and not _is_decided(session, load):
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
     check_commits_known(session, load)
+
+
+def check_no_forgotten_commit(session: Session, load: LoadIdentity) -> None:
+    """Refuse to abort a load that brokers show as committed, in part at least, and the ledger has not decided.
+
+    Asked before an attempt of it is given up, and before what it has open is ended: that is a part of a decision which
+    the ledger has forgotten. Ids that the ledger knows by name are described as well, for a coordinator that is moving
+    hides its own from a listing (rule: listing-only-adds).
+
+    :raises InDoubtError: brokers show a commit of it.
+    """
+    if _is_decided(session, load):
+        return
+    listed = session.coordinator.list_committed(prefix(load, session.ledger.ledger_id))
+    shown = {name for name in listed if number_of(session, load, name) is not None}
+    attempts = session.ledger.attempts(load)
+    named = [t.transaction for row in attempts for t in session.ledger.transactions(load, row.number)]
+    described = session.coordinator.describe({t.transactional_id for t in named}) if named else {}
+    for t in named:
+        seen = described.get(t.transactional_id)
+        if seen is not None and seen.coordinator_state.is_committed and may_show(t.state, seen.state):
+            shown.add(t.transactional_id)
+    if shown and not _is_decided(session, load):  # asked behind: what was decided meanwhile is known
+        raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", sorted(shown))
+    if any(row.slot is not None for row in attempts):
+        check_commits_known(session, load)
 
 
 def check_batches_known(session: Session, batch: MicroBatch) -> None:

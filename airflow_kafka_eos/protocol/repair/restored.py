@@ -25,6 +25,7 @@ from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed, why_
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
+from airflow_kafka_eos.micro_batch import batch_of
 from airflow_kafka_eos.naming import (
     AnyId,
     PooledId,
@@ -36,13 +37,13 @@ from airflow_kafka_eos.naming import (
 )
 from airflow_kafka_eos.protocol.evidence import evidence_of
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import number_of
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster, number_of
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.repair.recover import recover
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.decide import observe, problems
-from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, judge_decided
+from airflow_kafka_eos.transaction import CoordinatorState, Outcome, PreparedTransaction, judge_decided
 
 _SHOWN = 5
 
@@ -127,14 +128,24 @@ def compare(session: Session, ledger_id: str | None = None) -> Comparison:
 def _committed(session: Session, ids: Mapping[str, AnyId]) -> list[str]:
     """Those that show a commit which the ledger has not decided."""
     known = session.ledger.committing_numbers(session.namespace)  # once for all: they may be many
-    pooled = [name for name, of in ids.items() if isinstance(of, PooledId)]
-    described = session.coordinator.describe(pooled) if pooled else {}
+    found, unsure = [], []
+    for name, of in ids.items():
+        if of.ledger_id == session.ledger.ledger_id and isinstance(of, TransactionalId):
+            if of.attempt not in known.get(of.load, ()):
+                found.append(name)
+        elif not _is_retired(session, of):
+            unsure.append(name)  # by what was done under it: numbers of another id say nothing here
+    described = session.coordinator.describe(unsure) if unsure else {}
     decided = decided_of(session, described.values())
-    return [
-        *(name for name, of in ids.items()
-          if isinstance(of, TransactionalId) and of.attempt not in known.get(of.load, ())),
-        *(name for name, seen in described.items() if is_unknown_commit(seen, decided)),
-    ]  # fmt: skip
+    return found + [name for name, seen in described.items() if is_unknown_commit(seen, decided)]
+
+
+def _is_retired(session: Session, of: AnyId) -> bool:
+    """Whether a person has looked at the slot, and settled it."""
+    if not isinstance(of, PooledId) or of.ledger_id != session.ledger.ledger_id:
+        return False
+    slot = session.ledger.slot(of.namespace, of.load_name, of.slot)
+    return slot is not None and slot.is_retired
 
 
 def _open(session: Session, ids: Mapping[str, AnyId], states: Mapping[LoadIdentity, LoadState]) -> list[str]:
@@ -189,6 +200,12 @@ def reinstate(
     :raises KafkaEosError: see :func:`.ledger.admin.reinstate` and :func:`.recover.recover`.
     """
     check_length(load, session.ledger.ledger_id)
+    if batch_of(load) is not None:
+        raise ConfigurationError(
+            "it is a micro-batch: which one was the last of its query counts",
+            remedy="Say so by `airflow-kafka-eos streams set NAME --decided N`, behind `ledger new-id`",
+            load=str(load),
+        )
     known = session.ledger.load(load)
     if known is not None and known.state.is_decided:
         raise ConfigurationError(
@@ -196,10 +213,11 @@ def reinstate(
             remedy="There is nothing to take back. `airflow-kafka-eos loads recover NAME KEY` completes it",
             load=str(load),
         )
+    check_cluster(session, session.ledger.attempts(load))
     manifest = _decided_manifest(session, load, read)
-    _check_all_there(session, manifest)
+    committed = _check_all_there(session, manifest)
     session.ledger.reinstate(
-        manifest, sha256(manifest), by=by, writers_left=writers_left(manifest), cluster_id=session.cluster_id
+        manifest, sha256(manifest), committed, by=by, writers_left=writers_left(manifest), cluster_id=session.cluster_id
     )
     return recover(session, load, by=by, deadline_s=deadline_s)
 
@@ -241,9 +259,21 @@ def _decided_manifest(session: Session, load: LoadIdentity, read: Callable[[Atte
     return manifest
 
 
-def _check_all_there(session: Session, manifest: Manifest) -> None:
-    """Refuse where a transaction of it is neither committed, by the log, nor open as it was prepared."""
+def _check_all_there(session: Session, manifest: Manifest) -> list[str]:
+    """Refuse where a transaction of it is neither committed, by the log, nor open as it was prepared.
+
+    :returns: the ids of those that are committed.
+    """
     load = manifest.attempt.load
+    described = session.coordinator.describe(t.transactional_id for t in manifest.transactions)
+    ending = sorted(n for n, seen in described.items() if seen.coordinator_state is CoordinatorState.PREPARE_COMMIT)
+    if ending:
+        raise NotFinishedError(
+            f"{len(ending)} of its transactions are being committed just now",
+            remedy="Nothing was changed. Check that all replicas of the topics are up, then run it again",
+            load=str(load),
+            transactional_id=ending[0],
+        )
     rows = [
         TransactionRow(
             p.transaction, p.spark_partition, p.writes,
@@ -270,6 +300,7 @@ def _check_all_there(session: Session, manifest: Manifest) -> None:
         wrong = problems(waiting, observe(session, waiting, 0), now_ms=int(time.time() * 1000), margin_ms=0)
         if wrong:
             raise _not_proven(load, f"what is open is not as it was prepared ({'; '.join(wrong[:3])})", sorted(open_))
+    return sorted(set(outcomes) - open_)
 
 
 _IF_THERE = (

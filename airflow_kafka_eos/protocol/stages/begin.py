@@ -42,7 +42,7 @@ from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.guards.id_caps import Caps, check_caps
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
-from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_no_forgotten_commit, check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
 
@@ -104,11 +104,14 @@ def submit(
     :raises ConfigurationError: a cap is reached; no attempt is taken.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster; no attempt is taken (but
         where one was submitted there at this very moment: then ours supersedes it, and is not written either).
-    :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not.
+    :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not, or shows a commit
+        of what would be superseded.
     """
     _check_cluster_unless_committed(session, load)
     state = session.ledger.state(load)
     if state is None or not state.is_decided:
+        if any(row.is_undecided and row.is_submitted for row in session.ledger.attempts(load)):
+            check_no_forgotten_commit(session, load)  # a retry: what it would supersede may be decided
         if caps is not None:
             check_caps(session, load, naming, caps)
         if naming is TransactionNaming.POOLING:
