@@ -13,6 +13,7 @@ _FAILOVER = (
     "tests/protocol/test_restored.py::"
     "test_a_retry_of_prepare_and_decide_stop_where_the_ledger_has_lost_their_decision"
 )
+_ANOTHER = "tests/protocol/test_restored.py::test_decide_decides_nothing_beside_a_commit_that_the_ledger_has_forgotten"
 _PROVEN = "tests/protocol/test_forgotten_by_the_ledger.py::test_nothing_is_taken_back_that_is_not_proven"
 _KAFKA = "airflow_kafka_eos/kafka/"
 _SPARK = "airflow_kafka_eos/spark/"
@@ -257,18 +258,18 @@ OF_ENDING: tuple[Mutation, ...] = (
         "superseded-against-a-commit",
         "a retry of prepare supersedes no attempt of which brokers show a commit",
         _PROTOCOL + "stages/begin.py",
-        "if any(row.is_undecided and row.is_submitted for row in session.ledger.attempts(load)):",
-        "if False:",
+        "        check_not_restored(session, load, slots=naming is TransactionNaming.POOLING)\n",
+        "",
         (_FAILOVER,),
     ),
     Mutation(
         "unknown-commit-stops",
         "aborted-against-a-commit",
-        "decide aborts no attempt of which brokers show a commit",
+        "decide aborts no attempt of which brokers show a commit, and decides none beside such a one",
         _PROTOCOL + "stages/decide.py",
-        "if any(_is_committed(t, seen.descriptions) for t in manifest.transactions):",
-        "if False:",
-        (_FAILOVER,),
+        "        check_not_restored(session, ref.load, slots=False)",
+        "        session.ledger",
+        (_FAILOVER, _ANOTHER),
     ),
     Mutation(
         "listing-only-adds",

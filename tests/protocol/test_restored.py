@@ -157,6 +157,44 @@ def test_a_retry_of_prepare_and_decide_stop_where_the_ledger_has_lost_their_deci
     old.ledger.close()
 
 
+@pytest.mark.parametrize("end", [True, False])
+def test_decide_decides_nothing_beside_a_commit_that_the_ledger_has_forgotten(
+    own: World, tmp_path: Path, end: bool
+) -> None:
+    """A driver that was superseded in what the ledger has lost writes late; there the next attempt was decided."""
+    first = reference(own.session, own.open_attempt())
+    checkpoint(own)
+    backup(tmp_path)
+    second = reference(own.session, submit(own.session, own.load, owner=RUN))
+    newer = own.manifest(second, [own.write(second, ["a"])])
+    record_prepared(own.session, newer)
+    own.decide(newer)
+    if end:
+        own.commit()
+    late = own.manifest(first, [own.write(first, ["a"])])
+    old = restored(own, tmp_path)
+    record_prepared(old, late)
+    with pytest.raises(InDoubtError, match=r"knows no decision|has opened 1 attempts"):
+        decide(old, late, Conditions(), owner=RUN, margin_s=1)
+    assert [row.verdict for row in old.ledger.attempts(own.load)] == [None]
+    old.ledger.close()
+    own.commit()
+    assert own.visible() == ["a"]
+
+
+def test_an_attempt_that_was_not_submitted_in_the_backup_is_not_written_once_more(own: World, tmp_path: Path) -> None:
+    """Under the ids that it would have, its commit is shown no more once they are initialised."""
+    begin(own.session, own.load, owner=RUN)
+    checkpoint(own)
+    backup(tmp_path)
+    own.load_all(["a"])
+    old = restored(own, tmp_path)
+    with pytest.raises(InDoubtError, match="knows no decision"):
+        submit(old, own.load, owner=RUN)
+    assert [row.is_submitted for row in old.ledger.attempts(own.load)] == [False]
+    old.ledger.close()
+
+
 def test_a_commit_that_a_moving_coordinator_hides_from_its_listing_is_asked_for_by_name(
     own: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import (
     check_attempts_known,
     check_commits_known,
-    check_no_forgotten_commit,
+    check_not_restored,
 )
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
@@ -161,7 +161,7 @@ def sweep(
     check_cluster(session, before)
     asked = any(row.is_undecided for row in before)
     if asked:
-        check_no_forgotten_commit(session, load)
+        check_not_restored(session, load, slots=False)
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
     if not rows:
         return report
@@ -171,7 +171,7 @@ def sweep(
     failed = _fence(session, rows, report) or failed
     lingering = _lingering(session, load, rows, up_to, report, guesses)
     if lingering and not asked:
-        check_no_forgotten_commit(session, load)  # whoever aborted it may have known as little
+        check_not_restored(session, load, slots=False)  # whoever aborted it may have known as little
     if any(PooledId.parse(t.transactional_id) for t in lingering):
         check_commits_known(session, load)  # a slot may have had holders since that the ledger has forgotten
     failed = _abort(session, lingering, report) or failed

@@ -16,7 +16,7 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
 from airflow_kafka_eos.naming import PooledId, TransactionalId, name_prefix, prefix, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import number_of
+from airflow_kafka_eos.protocol.guards.ownership import is_ours, number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.session import Session
 
@@ -53,47 +53,35 @@ def check_attempts_known(session: Session, load: LoadIdentity, listed: Iterable[
         raise _doubt(load, f"has opened {newest} attempts, and the broker shows transactions of later ones", unknown)
 
 
-def check_not_restored(session: Session, load: LoadIdentity) -> None:
-    """Refuse to open an attempt where the broker knows more: a later attempt, or a commit that nobody decided.
+def check_not_restored(session: Session, load: LoadIdentity, *, slots: bool = True) -> None:
+    """Refuse to go on with a load of which the broker knows more: an attempt, or a commit that nobody decided.
+
+    Whoever opens an attempt, gives one up, ends what it has open, or decides it asks before: a ledger may lose its last
+    commits while runs are at work (docs/specification/restored.py). Ids that the ledger knows by name are described as
+    well, for a coordinator that is moving hides its own from a listing (rule: listing-only-adds).
 
     A commit is seen for as long as its coordinator remembers the id (``transactional.id.expiration.ms``, 7 days).
 
+    :param slots: ask for commits under all slots of the load's name, too; else where an attempt of the load has one.
     :raises InDoubtError: there is such a transaction.
     """
-    own = prefix(load, session.ledger.ledger_id)
-    check_attempts_known(session, load, session.coordinator.list_open(own))
+    seen = session.coordinator.list_states(prefix(load, session.ledger.ledger_id))  # once, for open and committed ones
+    check_attempts_known(session, load, [name for name, state in seen if not state.is_at_rest])
     if _is_decided(session, load):
         return  # begin writes nothing of it; commit asks itself before it repairs, for rolling forward cannot wait
-    listed = session.coordinator.list_committed(own)
-    committed = [name for name in listed if number_of(session, load, name) is not None]
-    if committed and not _is_decided(session, load):
-        raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", committed)
-    check_commits_known(session, load)
-
-
-def check_no_forgotten_commit(session: Session, load: LoadIdentity) -> None:
-    """Refuse to abort a load that brokers show as committed, in part at least, and the ledger has not decided.
-
-    Asked before an attempt of it is given up, and before what it has open is ended: that is a part of a decision which
-    the ledger has forgotten. Ids that the ledger knows by name are described as well, for a coordinator that is moving
-    hides its own from a listing (rule: listing-only-adds).
-
-    :raises InDoubtError: brokers show a commit of it.
-    """
-    if _is_decided(session, load):
-        return
-    listed = session.coordinator.list_committed(prefix(load, session.ledger.ledger_id))
-    shown = {name for name in listed if number_of(session, load, name) is not None}
+    shown = {name for name, state in seen if state.is_committed and number_of(session, load, name) is not None}
     attempts = session.ledger.attempts(load)
     named = [t.transaction for row in attempts for t in session.ledger.transactions(load, row.number)]
+    # not those of before `ledger new-id`: a person has looked at them
+    named = [t for t in named if is_ours(session, t.transactional_id)]
     described = session.coordinator.describe({t.transactional_id for t in named}) if named else {}
     for t in named:
-        seen = described.get(t.transactional_id)
-        if seen is not None and seen.coordinator_state.is_committed and may_show(t.state, seen.state):
+        found = described.get(t.transactional_id)
+        if found is not None and found.coordinator_state.is_committed and may_show(t.state, found.state):
             shown.add(t.transactional_id)
     if shown and not _is_decided(session, load):  # asked behind: what was decided meanwhile is known
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", sorted(shown))
-    if any(row.slot is not None for row in attempts):
+    if slots or any(row.slot is not None for row in attempts):
         check_commits_known(session, load)
 
 

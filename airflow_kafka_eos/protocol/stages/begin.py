@@ -42,7 +42,7 @@ from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.guards.id_caps import Caps, check_caps
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
-from airflow_kafka_eos.protocol.guards.restored_ledger import check_no_forgotten_commit, check_not_restored
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
 
@@ -110,8 +110,8 @@ def submit(
     _check_cluster_unless_committed(session, load)
     state = session.ledger.state(load)
     if state is None or not state.is_decided:
-        if any(row.is_undecided and row.is_submitted for row in session.ledger.attempts(load)):
-            check_no_forgotten_commit(session, load)  # a retry: what it would supersede may be decided
+        # begin has asked, long ago maybe: what this supersedes, or writes once more, may be decided
+        check_not_restored(session, load, slots=naming is TransactionNaming.POOLING)
         if caps is not None:
             check_caps(session, load, naming, caps)
         if naming is TransactionNaming.POOLING:

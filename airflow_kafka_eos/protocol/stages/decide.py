@@ -24,13 +24,11 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, TopicInfo, TransactionWrites
 from airflow_kafka_eos.protocol.guards.known_commits import check_name_known
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
-from airflow_kafka_eos.protocol.guards.restored_ledger import check_no_forgotten_commit
-from airflow_kafka_eos.protocol.guards.slots import may_show
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     SEQUENCE_MODULUS,
     CoordinatorState,
-    PreparedTransaction,
     TopicPartition,
     TransactionDescription,
 )
@@ -133,7 +131,7 @@ def decide(
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
     :raises OtherClusterError: the attempt was written to another cluster; nothing is decided.
-    :raises InDoubtError: brokers show a commit of it, which nobody has decided; nothing is aborted.
+    :raises InDoubtError: brokers know more of the load than the ledger; nothing is decided.
     """
     ref = manifest.attempt
     check_cluster(session, [row for row in session.ledger.attempts(ref.load) if row.number == ref.attempt])
@@ -151,8 +149,7 @@ def decide(
     except TopicError as e:  # final, and nobody but cleanup would look again
         found = [e.message]
     else:
-        if any(_is_committed(t, seen.descriptions) for t in manifest.transactions):
-            check_no_forgotten_commit(session, ref.load)
+        check_not_restored(session, ref.load, slots=False)  # behind what was prepared; or it is aborted, or there twice
         found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
     if reads is not None and (problem := session.ledger.why_not_advance(ref.load, ref.attempt)):
         # the decision asks again, with the cursor locked; here what is refused is aborted, and can be ended
@@ -186,11 +183,6 @@ def decide(
         manifest.how,
     )
     return row
-
-
-def _is_committed(transaction: PreparedTransaction, described: Mapping[str, TransactionDescription]) -> bool:
-    seen = described.get(transaction.transactional_id)
-    return seen is not None and seen.coordinator_state.is_committed and may_show(transaction.state, seen.state)
 
 
 def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
