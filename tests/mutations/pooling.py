@@ -166,8 +166,8 @@ OF_POOLING: tuple[Mutation, ...] = (
         "forgotten-load-written-again",
         "a load whose commit the ledger has forgotten is not begun again",
         _PROTOCOL + "guards/restored_ledger.py",
-        "    if committed and not _is_decided(session, load):",
-        "    if committed is None:",
+        "    if shown and not _is_decided(session, load):",
+        "    if shown is None:",
         (_RESTORED + "test_a_commit_that_the_ledger_does_not_know_stops_begin_and_nothing_is_loaded_twice",),
     ),
     Mutation(

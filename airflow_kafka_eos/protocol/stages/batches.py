@@ -182,7 +182,7 @@ def decide_batch(
     record_prepared(session, manifest, writers_left=writers_left)
     check_batches_known(session, batch)
     decide(
-        session, manifest, Conditions(), owner=run.owner, margin_s=margin_s,
+        session, manifest, Conditions(), owner=run.owner, margin_s=margin_s, asked=True,
         beside=lambda connection: streams.note_decided(connection, session.ledger.ledger_id, batch, run),
     )  # fmt: skip
     commit(session, batch.load, deadline_s=deadline_s, by=run.owner)

@@ -120,6 +120,7 @@ def decide(
     margin_s: float,
     dual_write: DualWrite | None = None,
     beside: Callable[[Any], None] | None = None,
+    asked: bool = False,
 ) -> AttemptRow:
     """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
 
@@ -127,6 +128,7 @@ def decide(
     :param dual_write: runs in the database transaction that records the decision (KIP-939): its rows and the records
         become true together, or neither. It runs no second time once the load is decided.
     :param beside: the ledger's own work in that transaction, given its connection; only without ``dual_write``.
+    :param asked: the caller has asked, behind what was prepared, whether brokers know more of the load than the ledger.
     :raises DualWriteError: ``dual_write`` failed; nothing is decided, and decide may run again.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
@@ -149,7 +151,8 @@ def decide(
     except TopicError as e:  # final, and nobody but cleanup would look again
         found = [e.message]
     else:
-        check_not_restored(session, ref.load, slots=False)  # behind what was prepared; or it is aborted, or there twice
+        if not asked:
+            check_not_restored(session, ref.load, slots=False)  # or it would be aborted, or there twice
         found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
     if reads is not None and (problem := session.ledger.why_not_advance(ref.load, ref.attempt)):
         # the decision asks again, with the cursor locked; here what is refused is aborted, and can be ended
