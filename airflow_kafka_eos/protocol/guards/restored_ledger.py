@@ -71,8 +71,9 @@ def check_not_restored(session: Session, load: LoadIdentity, *, slots: bool = Tr
         return  # begin writes nothing of it; commit asks itself before it repairs, for rolling forward cannot wait
     shown = {name for name, state in seen if state.is_committed and number_of(session, load, name) is not None}
     attempts = session.ledger.attempts(load)
-    named = [t.transaction for row in attempts for t in session.ledger.transactions(load, row.number)]
-    # not those of before `ledger new-id`: a person has looked at them
+    # what is closed was seen to be over; and at what is of before `ledger new-id` a person has looked
+    unclosed = [row.number for row in attempts if row.closed_at is None]
+    named = [t.transaction for number in unclosed for t in session.ledger.transactions(load, number)]
     named = [t for t in named if is_ours(session, t.transactional_id)]
     described = session.coordinator.describe({t.transactional_id for t in named}) if named else {}
     for t in named:
