@@ -204,7 +204,7 @@ def test_a_commit_that_a_moving_coordinator_hides_from_its_listing_is_asked_for_
     own.decide(made)
     own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
     old = restored(own, tmp_path)
-    monkeypatch.setattr(Coordinator, "list_committed", lambda self, prefix: [])
+    monkeypatch.setattr(Coordinator, "list_states", lambda self, prefix: [])
     with pytest.raises(InDoubtError, match="knows no decision to commit"):
         sweep(old, own.load, up_to=1, by=RUN)
     assert [row.verdict for row in old.ledger.attempts(own.load)] == [None]
