@@ -161,10 +161,10 @@ def _reinstate(arguments: argparse.Namespace) -> int:
 
 
 def _manifests(manifest_dir: str | None) -> ManifestStore:
-    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+    from airflow_kafka_eos.spark.manifest_store import DEFAULT_FOLDER, ManifestStore
 
     if not manifest_dir:
-        return ManifestStore(os.path.join(airflow_home(), "kafka_eos_manifests"))
+        return ManifestStore(os.path.join(airflow_home(), DEFAULT_FOLDER))
     if "@" in manifest_dir.partition("://")[2]:  # with an Airflow connection's login
         from airflow_kafka_eos.operators.submitting import manifest_store
 

@@ -73,7 +73,7 @@ def set_committed(
     :raises ConfigurationError: the load is decided and not COMMITTED, or undecided: a run may be at work on it; or it
         is a micro-batch.
     """
-    _check_no_batch(connection, load)
+    check_no_batch(connection, load)
     locked = lock(connection, load)
     if locked is not None:
         if locked.committed is not None and locked.row.state is LoadState.COMMITTED:
@@ -131,7 +131,7 @@ def reinstate(
     :raises UndecidableError: the attempt is aborted in this ledger, or another one is newer; or the load is decided.
     """
     ref = manifest.attempt
-    _check_no_batch(connection, ref.load)
+    check_no_batch(connection, ref.load)
     if ref.slot is not None:
         raise ConfigurationError(
             "the attempt has pooled ids: whose they were when, only the ledger's slots could say",
@@ -163,7 +163,8 @@ def reinstate(
     return decided
 
 
-def _check_no_batch(connection: Connection, load: LoadIdentity) -> None:
+def check_no_batch(connection: Connection, load: LoadIdentity) -> None:
+    """:raises ConfigurationError: it is a micro-batch: which one was the last of its query counts."""
     if batch_of(load) is not None or streams.stream_row(connection, load.namespace, load.name) is not None:
         raise ConfigurationError(
             f"{load} is a micro-batch, or the name is a streaming query's",

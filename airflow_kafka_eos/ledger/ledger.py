@@ -248,6 +248,7 @@ class Ledger:
     id_now = _reads(queries.ledger_id)
     load = _reads(queries.load_row)
     loads = _reads(queries.load_rows)
+    check_no_batch = _reads(admin.check_no_batch)
     committing_numbers = _reads(admin.committing_numbers)
     elsewhere = _reads(admin.elsewhere)
     names = _reads(queries.names)

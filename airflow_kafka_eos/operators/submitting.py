@@ -253,11 +253,11 @@ def manifest_store(manifest_dir: str | None) -> ManifestStore:
     ``s3://conn_id@bucket/folder``: as in an ObjectStoragePath, with that connection's login here; its ``base``, which
     the Spark driver gets, has none.
     """
-    from airflow_kafka_eos.spark.manifest_store import ManifestStore
+    from airflow_kafka_eos.spark.manifest_store import DEFAULT_FOLDER, ManifestStore
 
     if not manifest_dir:
         home = os.environ.get("AIRFLOW_HOME") or os.path.expanduser("~/airflow")
-        return ManifestStore(os.path.join(home, "kafka_eos_manifests"))
+        return ManifestStore(os.path.join(home, DEFAULT_FOLDER))
     scheme, _, rest = manifest_dir.partition("://")
     conn_id, at, place = rest.partition("@")
     if at and scheme in CONNECTION_SCHEMES and not {":", "/"} & set(conn_id):  # else it may be a login

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _COMPONENT_MAX = 255
+#: In Airflow's home, where no ``manifest_dir`` is set.
+DEFAULT_FOLDER = "kafka_eos_manifests"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from airflow_kafka_eos.ledger import tables
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY, text_of
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
+from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import PooledId
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
@@ -134,16 +135,21 @@ def test_what_is_committed_in_part_and_was_undecided_in_the_backup_is_not_ended(
     assert own.visible() == ["a", "b"]
 
 
+def without_its_decision(own: World, folder: Path) -> tuple[Manifest, Session]:
+    """Prepared, and decided behind the backup, and told to Kafka in part: its manifest, and the backup's session."""
+    made = own.prepare(["a"], ["b"])
+    checkpoint(own)
+    backup(folder)
+    own.decide(made)
+    own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
+    return made, restored(own, folder)
+
+
 def test_a_retry_of_prepare_and_decide_stop_where_the_ledger_has_lost_their_decision(
     own: World, tmp_path: Path
 ) -> None:
     """A failover that loses the last commits: begin has run long ago, and nobody has stopped the DAG."""
-    made = own.prepare(["a"], ["b"])
-    checkpoint(own)
-    backup(tmp_path)
-    own.decide(made)
-    own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
-    old = restored(own, tmp_path)
+    made, old = without_its_decision(own, tmp_path)
     before = old.ledger.attempts(own.load)
     works: tuple[Callable[[], object], ...] = (
         lambda: submit(old, own.load, owner=RUN),
@@ -198,12 +204,7 @@ def test_an_attempt_that_was_not_submitted_in_the_backup_is_not_written_once_mor
 def test_a_commit_that_a_moving_coordinator_hides_from_its_listing_is_asked_for_by_name(
     own: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = own.prepare(["a"], ["b"])
-    checkpoint(own)
-    backup(tmp_path)
-    own.decide(made)
-    own.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
-    old = restored(own, tmp_path)
+    _, old = without_its_decision(own, tmp_path)
     monkeypatch.setattr(Coordinator, "list_states", lambda self, prefix: [])
     with pytest.raises(InDoubtError, match="knows no decision to commit"):
         sweep(old, own.load, up_to=1, by=RUN)

@@ -25,7 +25,6 @@ from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed, why_
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
-from airflow_kafka_eos.micro_batch import batch_of
 from airflow_kafka_eos.naming import (
     AnyId,
     PooledId,
@@ -200,12 +199,7 @@ def reinstate(
     :raises KafkaEosError: see :func:`.ledger.admin.reinstate` and :func:`.recover.recover`.
     """
     check_length(load, session.ledger.ledger_id)
-    if batch_of(load) is not None:
-        raise ConfigurationError(
-            "it is a micro-batch: which one was the last of its query counts",
-            remedy="Say so by `airflow-kafka-eos streams set NAME --decided N`, behind `ledger new-id`",
-            load=str(load),
-        )
+    session.ledger.check_no_batch(load)  # before its manifest is looked for, which batches have not
     known = session.ledger.load(load)
     if known is not None and known.state.is_decided:
         raise ConfigurationError(

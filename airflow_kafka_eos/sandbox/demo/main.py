@@ -29,7 +29,7 @@ from airflow_kafka_eos.sandbox.jars import DEFAULT_KAFKA
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.keeping import sigterm_as_ctrl_c
 from airflow_kafka_eos.sandbox.spark import quick_settings
-from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from airflow_kafka_eos.spark.manifest_store import DEFAULT_FOLDER, ManifestStore
 
 #: the demo's own DAG with its job; copied into the demo's folder, where a reader may change it
 DAGS = Path(__file__).parent / "dags"
@@ -123,7 +123,7 @@ class Demo:
 
         with Ledger.open(self.ledger_url, upgrade=True) as ledger:
             first = AttemptRef(self._load(self.days[KILLED]), ledger.ledger_id, 1)
-            store = ManifestStore(str(self.home / "kafka_eos_manifests"))
+            store = ManifestStore(str(self.home / DEFAULT_FOLDER))
             killer = Killer(first, lambda ref: Path(store.path(ref)), self.log)
             killer.start()
             try:
