@@ -98,11 +98,11 @@ def submit(
     if newest is None or newest.is_submitted:
         newest = _open(connection, locked, opened_by or owner, submitted_by=owner)
         locked = must_lock(connection, load)
-    slot = None
+    slot = left = None
     if naming is TransactionNaming.POOLING:
-        slot = lease(connection, load, locked.attempt_id(newest.number), cluster_id)
+        slot, left = lease(connection, load, locked.attempt_id(newest.number), cluster_id)
     by = newest.submitted_by or for_people(owner)
-    return _set(
+    row = _set(
         connection,
         locked,
         newest,
@@ -114,6 +114,7 @@ def submit(
         arguments_sha256=arguments_sha256,
         has_fence=has_fence,
     )
+    return replace(row, left_slot=left)
 
 
 def mark_prepared(

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 def read_row(kind: type[T], row: Any, **given: Any) -> T:
     """A row of the database as one of the classes below: what is not given is the column of the field's name."""
-    names = (f.name for f in fields(kind) if f.name not in given)  # type: ignore[arg-type]
+    names = (f.name for f in fields(kind) if f.name not in given and f.metadata.get("column", True))  # type: ignore[arg-type]
     return kind(**given, **{name: getattr(row, name) for name in names})
 
 
@@ -37,7 +37,8 @@ class AttemptRow:
     writers begins a transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the
     Kafka cluster that it was submitted to. ``arguments_sha256``: of what its job was asked for; None where that does
     not follow from the run. ``pruned_at``: the ledger has forgotten its transactions. ``has_fence``: whether its
-    writers look at a fence in Kafka before they begin; None: of before there were any.
+    writers look at a fence in Kafka before they begin; None: of before there were any. ``left_slot``: right behind its
+    submission the load and number of the attempt that had its slot before, where that gave it back with no writer left.
     """
 
     load: LoadIdentity
@@ -66,6 +67,7 @@ class AttemptRow:
     arguments_sha256: str | None = None
     pruned_at: str | None = None
     has_fence: bool | None = None
+    left_slot: tuple[LoadIdentity, int] | None = field(default=None, compare=False, metadata={"column": False})
 
     @property
     def is_undecided(self) -> bool:

@@ -15,6 +15,26 @@ _RESTORED = "tests/protocol/test_restored.py::"
 
 OF_POOLING: tuple[Mutation, ...] = (
     Mutation(
+        "look-at-the-slot",
+        "abort-over-a-forgotten-commit",
+        "an id shows the commit that the ledger saw last under it",
+        "airflow_kafka_eos/protocol/guards/slots.py",
+        " + gone(_committed_before(session, row), described)\n",
+        "\n",
+        ("tests/protocol/test_pooling.py::"
+         "test_a_commit_that_a_restored_ledger_has_forgotten_and_an_abort_hides_is_found_out",),
+    ),
+    Mutation(
+        "look-at-the-slot",
+        "quarantined-holders-commit-wanted",
+        "not where a writer was left, who may have begun something behind it",
+        _SLOTS,
+        "                left = None if row.quarantined_until is not None else _attempt(connection, row.attempt_id)\n",
+        "                left = _attempt(connection, row.attempt_id)\n",
+        ("tests/protocol/test_pooling.py::"
+         "test_what_a_writer_that_was_left_has_initialised_behind_its_commit_stops_nobody",),
+    ),
+    Mutation(
         "id-per-task-attempt",
         "initialised-id-taken",
         "an id that was initialised since the lease is another task attempt's",

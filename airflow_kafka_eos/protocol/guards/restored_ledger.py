@@ -8,6 +8,7 @@ everything that the listing shows. Under the ledger's own random id (rule: only-
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
@@ -19,8 +20,10 @@ from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import is_ours, number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import CoordinatorState
 
 _SHOWN = 5
+_PAUSE_S = 0.2
 _REMEDY_DECIDED = (
     "Nothing is written. If the ledger was restored from a backup, restore a newer one, or compare the topics with the "
     "source: what this ledger takes for lost may have been repaired since. Give the load up, by `airflow-kafka-eos "
@@ -86,7 +89,7 @@ def check_not_restored(session: Session, load: LoadIdentity, *, slots: bool = Tr
         check_commits_known(session, load)
 
 
-def check_batches_known(session: Session, batch: MicroBatch) -> None:
+def check_batches_known(session: Session, batch: MicroBatch, *, patience_s: float) -> None:
     """Refuse to decide a batch where brokers show an attempt or a commit of its query that the ledger does not know.
 
     Rule: unknown-commit-stops.
@@ -96,12 +99,14 @@ def check_batches_known(session: Session, batch: MicroBatch) -> None:
 
     Of batches before this one nothing is asked: each was decided when it was the last one.
 
+    :param patience_s: seconds to wait for a coordinator that is moving or away, and hides its ids from the listing.
     :raises InDoubtError: there is such a transaction.
+    :raises NotFinishedError: a coordinator was moving or away all the time (rule: listing-only-adds).
     """
     load = batch.load
     own = name_prefix(load.namespace, session.ledger.ledger_id, load.name)
     by_load: dict[LoadIdentity, list[str]] = {}
-    seen = session.coordinator.list_states(own)  # once for all: this is asked for each batch
+    seen = _listed_by_all(session, load, own, patience_s)  # once for all: this is asked for each batch
     committed = {name for name, state in seen if state.is_committed}
     for name in {name for name, state in seen if state.is_committed or not state.is_at_rest}:
         found = TransactionalId.parse(name)
@@ -183,6 +188,25 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
     for number in in_doubt:
         session.ledger.put_slot_in_doubt(namespace, name, number, doubt.message)
     raise doubt
+
+
+def _listed_by_all(
+    session: Session, load: LoadIdentity, own: str, patience_s: float
+) -> list[tuple[str, CoordinatorState]]:
+    until = time.monotonic() + patience_s
+    while True:
+        watch = CoordinatorWatch(session)
+        seen = session.coordinator.list_states(own)
+        if not watch.has_moved():
+            return seen
+        if time.monotonic() > until:
+            raise NotFinishedError(
+                "a transaction coordinator is moving or away: whether the batch was committed before is not known",
+                remedy="Nothing is decided. Check that all replicas of __transaction_state are up; then start the "
+                "query again",
+                load=str(load),
+            )
+        time.sleep(_PAUSE_S)
 
 
 def _is_decided(session: Session, load: LoadIdentity) -> bool:
