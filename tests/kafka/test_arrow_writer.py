@@ -35,8 +35,12 @@ def test_transaction_version_1_on_a_broker_that_could_do_2() -> None:
         kafka.create_topic("old", partitions=2)
         settings = settings_of(kafka.bootstrap_servers)
         finalize(kafka.bootstrap_servers, 1)
-        with PipelinedWire(settings, timeout_s=10, request_timeout_s=10) as wire:
-            wait_until(lambda: wire.transaction_version() == 1, "transaction version 1")
+
+        def shown() -> int:  # on connecting, as a writer that opens is shown it
+            with PipelinedWire(settings, timeout_s=10, request_timeout_s=10) as wire:
+                return wire.transaction_version()
+
+        wait_until(lambda: shown() == 1, "transaction version 1")
         with opened("arrow", settings, target_of(name := an_id("old"), {"old": 2})) as writer:
             assert isinstance(writer, ArrowWriter) and writer._sender is not None
             # Kafka 4.4 would take a newer one all the same (seen); KIP-890 forbids to send it
