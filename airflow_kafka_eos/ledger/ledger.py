@@ -260,6 +260,7 @@ class Ledger:
     ids_of = _reads(queries.ids_of)
     attempt = _reads(queries.attempt_row)
     attempts = _reads(queries.attempt_rows)
+    details = _reads(queries.details)
     unfinished = _reads(queries.unfinished)
     waiting = _reads(queries.waiting)
     with_same_arguments = _reads(queries.with_same_arguments)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 
 
@@ -39,6 +39,15 @@ def test_commit_records_decision_and_mapping(ledger: Ledger, url: str) -> None:
     assert state(ledger) is LoadState.COMMITTING
     assert [r.transaction for r in ledger.transactions(LOAD, 1)] == list(document.transactions)
     assert mapping(url) == {t.transactional_id: str(t.state) for t in document.transactions}
+
+
+def test_all_that_commit_asks_for_is_read_at_once(ledger: Ledger) -> None:
+    assert ledger.details(LOAD, 1) is None
+    prepare(ledger)
+    ends = {TopicPartition("orders", 0): 7}
+    row = ledger.decide_commit(manifest(ledger, 1), decided_by="d", end_offsets=ends)
+    assert ledger.details(LOAD, 1) == (row, ledger.load(LOAD), ledger.transactions(LOAD, 1), ends)
+    assert ledger.details(LOAD, 2) is None
 
 
 def test_commit_twice_is_one_decision(ledger: Ledger, url: str) -> None:
