@@ -223,6 +223,7 @@ class Ledger:
     make_undecidable = _writes(decisions.make_undecidable)
     note_failure = _writes(decisions.note_failure)
     record_outcomes = _writes(decisions.record_outcomes)
+    record_and_close = _writes(decisions.record_and_close)
     record_committed = _writes(decisions.record_committed)
     record_in_doubt = _writes(decisions.record_in_doubt)
     record_repairing = _writes(decisions.record_repairing)

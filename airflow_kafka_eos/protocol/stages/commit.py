@@ -240,7 +240,7 @@ def commit_pass(
         told = "; ".join(f"{outcome.value} {counted(names)}" for outcome, names in by_outcome.items())
         log.debug("load %s attempt %d, %d transactions: %s", load, number, len(outcomes), told)
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
-        outcomes = session.ledger.record_outcomes(load, number, outcomes)
+        outcomes, result.closed = session.ledger.record_and_close(load, number, outcomes)
     in_doubt: dict[str, dict[TopicPartition, Marker]] = {}
     for name, outcome in outcomes.items():
         match outcome:
@@ -283,7 +283,7 @@ def commit_pass(
             failed = e
     if failed is not None and any(o not in FINAL for o in known.values()):
         raise failed
-    if result.is_done:
+    if result.is_done and result.closed is None:
         result.closed = session.ledger.record_committed(load, number)
     return result
 
