@@ -66,7 +66,7 @@ def test_a_pooled_id_is_looked_for_over_the_connection_that_writes(
 ) -> None:
     """One login for each task, not two. librdkafka has logins of its own: there it is closed."""
     name, settings = topic(2), settings_of(kafka.bootstrap_servers)
-    ref = AttemptRef(LoadIdentity("tests", "writers", name), LEDGER, 1, slot=0)
+    ref = AttemptRef(LoadIdentity("tests", f"pooled {kind}", name), LEDGER, 1, slot=0)
     options = WriteOptions(
         ref, "/nowhere", (name,), 120_000, int(time.time() * 1000) + 60_000, writer=WriterName(kind)
     )
