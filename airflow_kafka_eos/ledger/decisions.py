@@ -307,6 +307,25 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     return replace(attempt, closed_at=moment)
 
 
+def record_and_close(
+    connection: Connection, load: LoadIdentity, number: int, outcomes: Mapping[str, Outcome]
+) -> tuple[dict[str, Outcome], AttemptRow | None]:
+    """:func:`record_outcomes`, and :func:`record_committed` with it where all is verified then: one durable commit.
+
+    What was seen is kept in any case: retention may take the evidence. So a load that was given up meanwhile, or is not
+    through, is left to :func:`record_committed`, which says so.
+
+    :returns: what is recorded; and the attempt, None where its load is not COMMITTED.
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
+    recorded = record_outcomes(connection, load, number, outcomes)
+    locked, attempt_id, _ = _committing(connection, load, number)
+    is_verified = all(outcome in DONE for outcome in _outcomes(connection, attempt_id).values())
+    if not is_verified or locked.row.state is LoadState.GIVEN_UP:
+        return recorded, None
+    return recorded, record_committed(connection, load, number)
+
+
 def record_repairing(
     connection: Connection, load: LoadIdentity, number: int, reason: str, *, newer: bool = False
 ) -> bool:

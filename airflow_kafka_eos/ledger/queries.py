@@ -363,6 +363,23 @@ def end_offsets(connection: Connection, load: LoadIdentity, number: int) -> dict
     return {TopicPartition(topic, int(p)): end for topic, of in found.items() for p, end in of.items()}
 
 
+class Details(NamedTuple):
+    """What there is of an attempt, by one read transaction: commit asks for all of it."""
+
+    attempt: AttemptRow
+    load: LoadRow
+    transactions: list[TransactionRow]
+    end_offsets: dict[TopicPartition, int]
+
+
+def details(connection: Connection, load: LoadIdentity, number: int) -> Details | None:
+    """See :func:`transaction_rows` and :func:`end_offsets`; None: the ledger does not know the attempt."""
+    row, of = attempt_row(connection, load, number), load_row(connection, load)
+    if row is None or of is None:
+        return None
+    return Details(row, of, transaction_rows(connection, load, number), end_offsets(connection, load, number))
+
+
 def prepared_as(
     connection: Connection, states: Collection[PreparedTxnState]
 ) -> list[tuple[AttemptRow, TransactionRow]]:

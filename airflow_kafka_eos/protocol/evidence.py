@@ -66,6 +66,7 @@ def evidence_of(
     *,
     answers: Mapping[str, EndAnswer] | None = None,
     progress: Progress | None = None,
+    ends: Mapping[TopicPartition, int] | None = None,
 ) -> Judged:
     """What the logs show behind the last records of prepared transactions, each partition read once.
 
@@ -74,10 +75,12 @@ def evidence_of(
         their own. And they stand behind the end offsets that were recorded with the decision.
     :param answers: to an EndTxn (commit) of just now, by transactional id; hints.
     :param progress: of earlier looks of the same process; None: there are none, and no later ones.
+    :param ends: those end offsets, which never change; None: the ledger is asked.
     """
     result = Judged({}, None)
     known = progress or Progress(repeats=False)
-    ends = {} if decided is None else session.ledger.end_offsets(decided.load, decided.number)
+    if ends is None:
+        ends = {} if decided is None else session.ledger.end_offsets(decided.load, decided.number)
     for topic_ids, group in _by_topic_ids(rows):
         sought = {t.transaction.transactional_id: _sought(t) for t in group}
         by_partition: dict[TopicPartition, list[Sought]] = defaultdict(list)

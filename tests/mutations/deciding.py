@@ -35,8 +35,8 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "commit-undecided",
         "a commit pass asks for the decision, not only for transactions",
         _PROTOCOL + "stages/commit.py",
-        "    if row is None or known is None or row.verdict is not Verdict.COMMIT:",
-        "    if row is None or known is None:",
+        "    if known is None or known.attempt.verdict is not Verdict.COMMIT:",
+        "    if known is None:",
         (
             "tests/protocol/test_committing.py::test_a_pass_ends_nothing_that_is_not_decided_to_be_committed",
         ),
