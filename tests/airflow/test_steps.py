@@ -23,6 +23,7 @@ from tests.airflow.steps import (
     in_try,
     open_ids,
     operator,
+    refused,
     run,
     session,
     state,
@@ -215,6 +216,27 @@ def test_the_authors_sql_becomes_true_with_the_load(
         decide.execute(CONTEXT)
     run("commit", "dual", **ledger)
     assert marts.read(lambda c: c.exec_driver_sql("SELECT * FROM marts").all()) == [("2026-01-01", "dual", 3)]
+
+
+def test_a_dual_write_that_has_committed_on_its_own_fails_decide_however_often_it_is_cleared(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: dual-write-with-the-decision. Cleanup rolls forward what is decided; the rows are a person's."""
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    Ledger.open(f"sqlite:///{home}/marts.db", upgrade=True).close()
+    connection(monkeypatch, "marts", "sqlite", host=f"{home}/marts.db")
+    ledger: dict[str, Any] = {"ledger_conn_id": "marts"}
+    a_prepared_load(home, kafka, "split", topic(), 3, **ledger)
+
+    def dual_write(beside: Any, manifest: Any) -> None:
+        beside.exec_driver_sql("CREATE TABLE marts (day TEXT)")
+        beside.connection.commit()
+
+    for _ in range(2):
+        assert "Add the missing rows by hand" in refused("decide", "split", dual_write=dual_write, **ledger)
+    assert run("cleanup", "split", **ledger)["state"] == "COMMITTED"
+    assert "Add the missing rows by hand" in refused("decide", "split", **ledger)
 
 
 def test_dual_write_sql_without_a_ledger_of_its_own_is_refused_at_parse() -> None:
