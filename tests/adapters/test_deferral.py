@@ -75,7 +75,7 @@ def test_cleanup_that_waits_in_the_triggerers_place_tells_the_applications_of_it
     monkeypatch.setattr(CleanupLoadSensor, "_tell_superseded", lambda self, ledger, up_to: told.append(up_to))
     monkeypatch.setattr(CleanupLoadSensor, "_wait", lambda self, poll, give_up, *, may_defer: self.has_looked(None))
     monkeypatch.setattr(CleanupLoadSensor, "done", lambda self, summary, context, step: summary)
-    fields = {
+    fields: dict[str, Any] = {
         "namespace": "airflow", "load_name": "l", "load_key": "k", "kafka_conn_id": "kafka_default",
         "ledger_conn_id": None, "poll_s": 2.0, "owner": "dag/run#group=load", "up_to": 3, "quiet_s": 0.0,
     }  # fmt: skip

@@ -482,8 +482,8 @@ def test_what_was_answered_before_a_clear_is_not_taken_up(
     came_back: Any = (first.value.method_name, first.value.kwargs)
     if before == "a timeout":
         came_back = ("__fail__", {"error": "Trigger timeout"})
-    again, context = load.group().submit, load.context("submit", try_number=2)
-    assert again is not None
+    again: Any = load.group().submit
+    context = load.context("submit", try_number=2)
     again.render_template_fields(context)
     with pytest.raises(TaskDeferred) as second:
         again.resume_execution(*came_back, context)

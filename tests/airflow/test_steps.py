@@ -189,7 +189,7 @@ def test_cleanup_believes_nothing_that_was_found_before_a_clear(
     if noted:
         note_deferral(in_try(1, xcoms))
     a_prepared_load(home, kafka, key, topic(), 1)
-    clean = {"load": key, "aborted": [], "problem": None, "state": "ABORTED"}
+    clean: dict[str, Any] = {"load": key, "aborted": [], "problem": None, "state": "ABORTED"}
     event = {"event": {"status": "done", "summary": clean}}
     found = operator("cleanup", key).resume_execution("execute_complete", event, in_try(2, xcoms))
     assert (len(found["aborted"]), state(key), open_ids(key)) == (1, LoadState.ABORTED, [])
