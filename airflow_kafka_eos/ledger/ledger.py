@@ -28,7 +28,7 @@ from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
 from airflow_kafka_eos.ledger import streams as streams_
 from airflow_kafka_eos.ledger.database import Database
-from airflow_kafka_eos.ledger.location import default_url, redacted
+from airflow_kafka_eos.ledger.location import default_url, parse, redacted
 from airflow_kafka_eos.ledger.migrate import current, is_current, read_checked
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
@@ -129,6 +129,11 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.where!r}, {self.ledger_id})"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is the file in Airflow's home that makes itself."""
+        return self.database.url == parse(default_url())
 
     @property
     def where(self) -> str:
@@ -253,6 +258,7 @@ class Ledger:
     committing_numbers = _reads(admin.committing_numbers)
     elsewhere = _reads(admin.elsewhere)
     names = _reads(queries.names)
+    is_new_to = _reads(queries.is_new_to)
     keys = _reads(queries.keys)
     overview = _reads(queries.overview)
     overview_of = _reads(queries.overview_of)

@@ -136,6 +136,19 @@ def names(connection: Connection, namespace: str) -> list[str]:
     return sorted(connection.execute(query).scalars())
 
 
+def is_new_to(connection: Connection, namespace: str, name: str) -> bool:
+    """Whether it never had another id, and no load of the name is decided to be committed."""
+    if connection.execute(select(t.ledger.c.id_changed_at)).scalar_one() is not None:
+        return False
+    of, d = t.loads.c, t.decisions.c
+    decided = (
+        select(of.id).join(t.decisions, d.load_id == of.id)
+        .where(of.namespace == namespace, of.name == name, d.verdict == Verdict.COMMIT.value)
+        .limit(1)
+    )  # fmt: skip
+    return connection.execute(decided).first() is None
+
+
 def keys(connection: Connection, namespace: str, name: str, at_most: int) -> list[str]:
     """Of the loads of a name that were begun last."""
     c = t.loads.c

@@ -23,6 +23,8 @@ def read_row(kind: type[T], row: Any, **given: Any) -> T:
 
 #: How the reason of an abort begins that the author's checks have asked for.
 REFUSED = "check: "
+#: The reason of a commit while its dual write is under way: one that was committed with it has not got to its end.
+UNFINISHED = "its dual write has not got to its end: of the author's rows only a part may be there"
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ class AttemptRow:
     def is_refused(self) -> bool:
         """True once the author's checks have refused it."""
         return self.verdict is Verdict.ABORT and self.reason.startswith(REFUSED)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True once the author's SQL has committed the decision on its own, and with it a part of its rows."""
+        return self.verdict is Verdict.COMMIT and self.reason == UNFINISHED
 
     @property
     def how(self) -> str:

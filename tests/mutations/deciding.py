@@ -241,6 +241,18 @@ OF_DECIDING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "writers-have-a-deadline",
+        "cleanup-for-the-triggerer-tells-nobody",
+        "cleanup that waits because the triggerer cannot tells the applications of its own attempts",
+        "airflow_kafka_eos/sensors.py",
+        "        self._up_to = trigger.up_to  # this try's own, not looked up again\n",
+        "",
+        (
+            "tests/adapters/test_deferral.py::"
+            "test_cleanup_that_waits_in_the_triggerers_place_tells_the_applications_of_its_own_attempts",
+        ),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
         "deadline-checked-early",
         "the deadline is looked at right before each InitProducerId",
         _KAFKA + "admin/coordinator.py",

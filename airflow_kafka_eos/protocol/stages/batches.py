@@ -24,6 +24,7 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of, is_of_a_query
 from airflow_kafka_eos.naming import name_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import SweepReport, finish, sweep
+from airflow_kafka_eos.protocol.guards.other_ledgers import check_no_other_ledger
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster, holders_of
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_known, check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
@@ -78,6 +79,7 @@ def begin_batch(
     check_cluster(session, session.ledger.attempts(load))
     if first:
         check_not_restored(session, load)
+        check_no_other_ledger(session, load)
     listed = session.coordinator.list_open(name_prefix(batch.namespace, session.ledger.ledger_id, batch.name))
     swept = sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)
     if bound.decided == batch.number and session.ledger.pass_over_batch(batch, run):
