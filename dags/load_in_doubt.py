@@ -1,6 +1,7 @@
 """A person decides about a load in doubt, from Airflow's own inbox (Required Actions). Triggered by hand, by its name.
 
 To recover looks at everything anew, rolls it forward and repairs what was lost; to give up leaves it as it is for good.
+Behind giving up come steps 6 and 7 of docs/howto-on-call.md, A load in doubt: nothing is written by hand before them.
 Who answered, and why, is kept in the ledger. Whoever may trigger this DAG and answer it may recover or give up any
 load, of any DAG: give it to those who may do that to all DAGs.
 

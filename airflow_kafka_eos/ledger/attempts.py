@@ -276,7 +276,8 @@ def _check_interval(connection: Connection, locked: Locked, interval: Interval |
             f"{interval[1]}: one key would stand for two loads",
             remedy="Nothing was opened or aborted. Does load_key leave out what tells the intervals apart? Put it in: "
             "load_key='{{ data_interval_start | ts }}'. Was the DAG's schedule changed? Give its loads another "
-            "load_name. Then clear begin",
+            "load_name, under which every earlier key loads again when it is cleared or backfilled "
+            "(docs/load-keys.md, A new name knows no old key). Then clear begin",
             load=str(locked.row.load),
         )
     values = {"data_interval_start": interval[0], "data_interval_end": interval[1]}

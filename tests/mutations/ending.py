@@ -378,7 +378,7 @@ OF_ENDING: tuple[Mutation, ...] = (
             ("tests/protocol/test_sweeping.py::test_a_commit_whose_tasks_ran_once_needs_no_second_look",),
         )
         for name, why, guard, without in (
-            ("ran-twice", "each task ran once", " and r.writers_left is False", ""),
+            ("ran-twice", "each task ran once", " and r.writers_left is False for r", " for r"),
             ("open", "the attempt was seen to end", "r.closed_at is not None and ", ""),
             ("repaired", "nothing was repaired", "return not repaired and all(", "return all("),
         )

@@ -165,7 +165,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         "unknown-attempts-swept",
         "what attempts have open that the ledger never opened is not ended",
         _PROTOCOL + "guards/restored_ledger.py",
-        "if number > newest)",
+        "if number not in known)",
         "if number < 0)",
         (_RESTORED + "test_attempts_that_the_ledger_has_not_opened_are_not_ended",),
     ),
@@ -174,8 +174,8 @@ OF_POOLING: tuple[Mutation, ...] = (
         "repairs-unknown",
         "repairs are numbered behind the attempts, and known",
         _PROTOCOL + "guards/restored_ledger.py",
-        ", *(r.number for r in session.ledger.repairs(load))]",
-        "]",
+        " | {r.number for r in session.ledger.repairs(load)}",
+        "",
         (
             "tests/protocol/test_repair_cut_off.py::"
             "test_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten",

@@ -30,7 +30,7 @@ from airflow_kafka_eos.kafka.admin.find_markers import Progress
 from airflow_kafka_eos.kafka.producer.copier import is_small
 from airflow_kafka_eos.ledger.queries import Details
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import STAYS_GIVEN_UP, LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, look_before_ending, missing_for_good
 from airflow_kafka_eos.protocol.forgotten_markers import end_forgotten
@@ -306,7 +306,7 @@ def _check_decided(session: Session, load: LoadIdentity, number: int) -> Details
     if known.load.state is LoadState.GIVEN_UP:
         raise UndecidableError(
             f"the load was {known.load.reason or 'given up'}",
-            remedy="It stays as it is: load the same data under a load_key of its own",
+            remedy=STAYS_GIVEN_UP,
             load=str(load),
             attempt=number,
         )
