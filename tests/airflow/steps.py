@@ -83,6 +83,15 @@ def operator(step: str, key: str, **arguments: Any) -> Any:
     return kind(task_id=step, load_name=LOAD, load_key=key, **arguments)
 
 
+def shares_its_broker() -> None:
+    """For a process of its own, what the fixture ``home`` does here: one broker has what all tests have loaded, each
+    with a ledger of its own.
+    """
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    Ledger.is_embedded = False  # type: ignore[assignment,method-assign]
+
+
 def run(step: str, key: str, **arguments: Any) -> Any:
     return operator(step, key, **arguments).execute(CONTEXT)
 

@@ -20,6 +20,8 @@ from airflow_kafka_eos.naming import PooledId, counted, parse, prefix_of_all_led
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.session import Session
 
+_SHOWN = 3
+
 
 def check_no_other_ledger(session: Session, load: LoadIdentity) -> None:
     """Refuse the first load of a name in an embedded ledger where brokers show that another one has loaded the name.
@@ -41,7 +43,7 @@ def check_no_other_ledger(session: Session, load: LoadIdentity) -> None:
             by_ledger.setdefault(found.ledger_id, []).append(one)
     if by_ledger:
         other = max(by_ledger, key=lambda of: len(by_ledger[of]))
-        seen = "; ".join(f"ledger {of}: {counted(ids)}" for of, ids in sorted(by_ledger.items()))
+        seen = "; ".join(f"ledger {of}: {counted(ids)}" for of, ids in sorted(by_ledger.items())[:_SHOWN])
         raise OtherLedgerError(
             f"the ledger {ledger!r} is new and has no load of this name, and brokers show some as committed by another "
             f"one ({seen}): here they would be loaded again",
