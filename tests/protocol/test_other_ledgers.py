@@ -17,6 +17,7 @@ from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId
+from airflow_kafka_eos.protocol.guards.other_ledgers import check_no_other_ledger
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.batches import begin_batch
 from airflow_kafka_eos.protocol.stages.begin import begin
@@ -143,7 +144,7 @@ def test_a_ledger_that_a_connection_names_is_meant(
 def test_where_a_coordinator_moves_it_is_not_known(opened: Session, brokers: Brokers) -> None:
     brokers.moves = True
     with pytest.raises(NotFinishedError, match="not known whether another ledger has loaded this name"):
-        begin(opened, LOAD, owner="run")
+        check_no_other_ledger(opened, LOAD)
     brokers.committed = THEIRS  # what is shown is there
     with pytest.raises(OtherLedgerError):
-        begin(opened, LOAD, owner="run")
+        check_no_other_ledger(opened, LOAD)
