@@ -585,7 +585,7 @@ def test_a_ledger_that_was_put_back_while_the_query_runs_decides_nothing_twice(o
     batch = own.batch(0)
     before = restored(own, tmp_path)
     forgotten = own.write(own.begin(batch), ["a"])
-    with pytest.raises(InDoubtError, match="the broker shows transactions of later ones"):
+    with pytest.raises(InDoubtError, match="the broker shows transactions of others"):
         before.begin(batch, SECOND)
     own.decide(batch, forgotten)
     after = own.batch(1)
