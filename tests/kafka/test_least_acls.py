@@ -82,7 +82,7 @@ CASES = [
     Case("arrow", WRITE_IDS, "decide", rf"refused DESCRIBE on {AN_ID}.*WRITE includes it"),
     Case("arrow", READ_TOPIC, "commit", r"refused READ on Topic least-\d+"),
     Case("arrow", WRITE_IDS, "commit", rf"refused WRITE on {AN_ID}", _SEEN),
-    Case("arrow", WRITE_IDS, "sweep", rf"what is open cannot be listed: .* DESCRIBE on {AN_ID}"),
+    Case("arrow", WRITE_IDS, "sweep", rf"refused DESCRIBE on {AN_ID}.*WRITE includes it"),
     Case("arrow", WRITE_IDS, "sweep", rf"refused WRITE on {AN_ID}", _SEEN),
     Case("arrow", READ_TOPIC, "loaded", r"DESCRIBE.* on Topic least-\d+"),
 ]

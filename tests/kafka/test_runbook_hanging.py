@@ -30,6 +30,7 @@ from tests.kafka.open_transactions import wait_until
 from tests.kafka_tools import Shell
 from tests.protocol.forgetful import decide_anyway, end, prepare_forgotten, shown
 from tests.protocol.late import produce_late
+from tests.protocol.test_runbook_restored import PRINTED as RESTORED
 from tests.protocol.world import World, foreign_transaction
 from tests.secured import SCRAM_PASSWORD
 
@@ -69,7 +70,7 @@ ON_OLD = pytest.mark.parametrize("lax", ["3.9.2"], indirect=True)
 
 def test_the_page_prints_these_and_no_others() -> None:
     grants = {SEE_IDS, SEE_CLUSTER, SEE_COORDINATORS}
-    elsewhere = {*PRUNING, *UPGRADING}  # tried in tests/cli, in test_prune.py and test_upgrading.py
+    elsewhere = {*PRUNING, *UPGRADING, *RESTORED}  # tried in test_prune.py, test_upgrading.py, test_runbook_restored.py
     assert {HANGING, END_OURS, LIST, COORDINATORS, ABORT, TERMINATE} | grants | elsewhere == PRINTED
     assert re.findall(r"`kafka-transactions\.sh .*`", PAGE) == []  # none inside a sentence
 

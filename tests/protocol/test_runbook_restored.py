@@ -23,6 +23,9 @@ from tests.protocol.world import World
 
 pytestmark = pytest.mark.broker
 
+#: commands of the page that stand on a line of their own, and are tried here
+PRINTED = ('airflow-kafka-eos loads set-committed NAME KEY --reason "in the topic, restored on Monday"',)
+
 _PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto-on-call.md").read_text(encoding="utf-8")
 STEPS = _PAGE.split("\n## The ledger was restored\n")[1].split("\n## ")[0]
 
@@ -83,7 +86,7 @@ def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_p
     run("kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID", ID=name)
     there = ["decided", "torn, open", "torn, visible", "whole"]
     assert own.visible() == there, "readers stand still for nothing"
-    says = 'airflow-kafka-eos loads set-committed NAME KEY --reason "in the topic, restored on Monday"'
+    (says,) = PRINTED
     refused = shell(
         says.replace("NAME KEY", f"{whole.load.name} {whole.load.key}") + " --yes",
         **{LEDGER_VARIABLE: url, "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(connection)},
