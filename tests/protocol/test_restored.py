@@ -21,6 +21,7 @@ from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY, text_of
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import PooledId
+from airflow_kafka_eos.protocol.cleanup import sweep as sweeping
 from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
@@ -331,9 +332,37 @@ def test_what_is_open_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an
     old = restored(pooled, tmp_path)
     with pytest.raises(InDoubtError, match="has not decided what the broker shows"):
         sweep(old, holder.load, up_to=9, by=RUN)
+    assert [row.verdict for row in old.ledger.attempts(holder.load)] == [None]
     old.ledger.close()
     pooled.of("c").commit()
     assert pooled.visible() == ["b0", "b1", "c"]
+
+
+def test_nor_where_the_slot_s_holder_is_decided_and_cannot_be_rolled_forward_now(
+    pooled: PooledWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the slot for as long, and what is open under it is none of its decision."""
+    holder = pooled.of("holder")
+    holder.decide(holder.prepare(["h"]))
+    checkpoint(pooled)
+    backup(tmp_path)
+    holder.commit()
+    pooled.of("b").load_all(["b0"], ["b1"])
+    decided = pooled.of("c").prepare(["c"])
+    assert decided.attempt.slot == 0
+    pooled.of("c").decide(decided)
+
+    def down(*_: object, **__: object) -> None:
+        raise BrokerUnavailableError("no leader answers")
+
+    monkeypatch.setattr(sweeping, "commit_pass", down)
+    old = restored(pooled, tmp_path)
+    with pytest.raises(InDoubtError, match="has not decided what the broker shows"):
+        sweep(old, holder.load, up_to=9, by=RUN)
+    old.ledger.close()
+    assert pooled.open_ids() == [decided.transactions[0].transactional_id]
+    pooled.of("c").commit()
+    assert pooled.visible() == ["b0", "b1", "c", "h"]
 
 
 def test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its(

@@ -178,7 +178,8 @@ def sweep(
         # whoever aborted it may have known as little
         check_not_restored(session, load, slots=False, named=is_named(rows))
     if any(PooledId.parse(t.transactional_id) for t in lingering):
-        check_commits_known(session, load)  # a slot may have had holders since that the ledger has forgotten
+        # also of a decided load: its slot may have had holders since that the ledger has forgotten
+        check_commits_known(session, load)
     failed = _abort(session, lingering, report) or failed
     log.log(
         # a look that ends nothing comes every second while somebody waits, and says itself what for
