@@ -56,8 +56,8 @@ class Transactions:
         has no such limit. (section)
     :param margin: time that decide wants left of it, before the broker may end a transaction by itself. (section)
     :param quiet_period: how long nothing may have been open before cleanup ends, after an application that never
-        reported: a zombie of it may open one more transaction after a sweep. By Spark Connect it is at least 10 s.
-        (section)
+        reported, or that was aborted and may have run a task twice: a zombie of it may open one more transaction after
+        a sweep. By Spark Connect it is at least 10 s. (section)
     :param transaction_naming: ``incrementing``: transactional ids are never used again, and brokers keep each for
         ``transactional.id.expiration.ms``; ``pooling``: ids of a slot that later loads of the name use again.
         (section)

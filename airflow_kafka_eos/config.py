@@ -102,8 +102,8 @@ OPTIONS: Mapping[str, Option] = {
     "quiet_period": Option(
         "float",
         "10",
-        "Where a Spark application never reported: seconds for which nothing may have been open before cleanup ends. "
-        "By Spark Connect at least 10.",
+        "Where a Spark application never reported, or was aborted and may have run a task twice: seconds for which "
+        "nothing may have been open before cleanup ends. By Spark Connect at least 10.",
         "30",
         _seconds,
     ),

@@ -9,10 +9,19 @@ from typing import Any
 
 from airflow_kafka_eos.errors import ConfigurationError
 
-_COMMENTS = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+_COMMENTS = r"(?:\s|;|(?:--|#)[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _ENDS = r"(?:COMMIT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b"
 _CONTROL = re.compile(
     rf"{_COMMENTS}(?:{_ENDS}|(?:BEGIN|END|ABORT|START\s+TRANSACTION|PREPARE\s+TRANSACTION)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+# what commits the transaction that it stands in, on MySQL and MariaDB: what changes definitions, locks and users
+_TEMPORARY = r"\s+(?:OR\s+REPLACE\s+)?TEMPORARY\b"
+_COMMITS_ON_MYSQL = re.compile(
+    rf"{_COMMENTS}(?=(?P<word>\w+))(?:(?:CREATE|DROP)\b(?!{_TEMPORARY})"
+    r"|SET\b[^;]*\bAUTOCOMMIT\b|SET\s+PASSWORD\b|LOAD\s+INDEX\b|ANALYZE\s+(?:(?:NO_WRITE_TO_BINLOG|LOCAL)\s+)?TABLE\b"
+    r"|(?:ALTER|CACHE|CHANGE|CHECK|FLUSH|GRANT|INSTALL|LOCK|OPTIMIZE|RENAME|REPAIR|RESET|REVOKE|START|STOP|TRUNCATE"
+    r"|UNINSTALL|UNLOCK|XA)\b)",
     re.IGNORECASE | re.DOTALL,
 )
 _NONE: Mapping[str, Any] = {}
@@ -65,6 +74,12 @@ class DualWrite:
 def ends_transaction(sql: str) -> bool:
     """True for COMMIT, ROLLBACK, BEGIN and their like; savepoints may come and go."""
     return _CONTROL.match(sql) is not None
+
+
+def commits_on_mysql(sql: str) -> str:
+    """The first word of a statement that MySQL and MariaDB commit by themselves, with all before it; else empty."""
+    found = _COMMITS_ON_MYSQL.match(sql)
+    return "" if found is None else found["word"].upper()
 
 
 def _statement(given: Any, where: str) -> Statement:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.load import GIVE_UP, STAYS_GIVEN_UP, WRITE, LoadIdentity, LoadState
 
 _RESERVED = re.compile(r"~reload-[0-9]+\Z")
 
@@ -80,11 +80,9 @@ def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whol
             raise InDoubtError(
                 f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
                 remedy="Look at it with `airflow-kafka-eos loads show`, finish it with `airflow-kafka-eos loads "
-                "recover`, and clear the group then. Else give it up first, by `airflow-kafka-eos loads give-up`, and "
-                "load under another load_key"
+                f"recover`, and clear the group then. Else {GIVE_UP}; then {WRITE}"
                 if newest.state is LoadState.IN_DOUBT
-                else "It stays as it is, and its key is not loaded again. `airflow-kafka-eos loads show` says what of "
-                "it is visible; load the same data under another load_key",
+                else STAYS_GIVEN_UP,
                 load=str(load_of(first, newest.number)),
             )
         case LoadState.COMMITTED:

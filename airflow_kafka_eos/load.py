@@ -217,6 +217,22 @@ class LoadState(str, Enum):
 
 
 _S = LoadState
+_ANOTHER_KEY = "load the same data under another load_key, only for readers that can tell the two apart"
+#: What a person is told of a load that cannot be completed, in this order: when it is given up, a commit may still be
+#: under way, an EndTxn that is sent again for a minute, or end markers that a coordinator has still to write.
+GIVE_UP = (
+    "give the load up, by `airflow-kafka-eos loads give-up`, which says what of it is open; end that, by "
+    "`airflow-kafka-eos transactions force-terminate`, and run `airflow-kafka-eos cleanup NAME KEY` until it finds the "
+    "load clean, for until then more of it may become visible. Only then compare the topic with the source"
+)
+OR_GIVE_UP = f"Or {GIVE_UP}, and write what is missing by hand; `loads show` names it"
+#: What comes behind GIVE_UP where the whole load may be written instead.
+WRITE = f"live with what is visible, write what is missing by hand, or {_ANOTHER_KEY}"
+#: And of one that is given up.
+STAYS_GIVEN_UP = (
+    "It stays as it is, and its key is not loaded again. Once `airflow-kafka-eos cleanup NAME KEY` finds it clean, "
+    f"compare the topic with what `airflow-kafka-eos loads show` names: {WRITE}"
+)
 #: Of loads that are not through.
 UNENDED = tuple(state for state in LoadState if not state.is_ended)
 

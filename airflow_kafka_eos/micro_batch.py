@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import InvalidNameError, UndecidableError
 from airflow_kafka_eos.load import LoadIdentity
@@ -69,11 +69,14 @@ class StreamRun:
     :param checkpoint: where its checkpoint is, as :func:`~airflow_kafka_eos.spark.checkpoint.normal` writes it.
     :param identity: different for each driver, the same in all batches of a run; 255 characters at most.
     :param opened_by: the run of Airflow's that has started the driver, as owners of attempts name it; empty: none has.
+    :param beside: (namespace, query name) of all frames that a function of ``foreachBatch`` has written in this run;
+        None: the query is no such one, and has one name.
     """
 
     checkpoint: str
     identity: str
     opened_by: str = ""
+    beside: frozenset[tuple[str, str]] | None = field(default=None, compare=False)
 
     @property
     def owner(self) -> str:

@@ -148,6 +148,25 @@ def reaches_past(until: Any, at: Any) -> bool:
     return _order(at, until, "the named range, beside the cursor,", "") > 0
 
 
+def left_out(to: Any, old: Any) -> list[str]:
+    """Partitions of Kafka topics that a position does not name, and the one before did: ``topic-partition``.
+
+    They would be read from their oldest record on. Not of a topic that is left out as a whole, or made anew.
+    """
+    if not isinstance(to, Mapping) or not isinstance(old, Mapping):
+        return []
+    now, before = to.get("offsets"), old.get("offsets")
+    if not isinstance(now, Mapping) or not isinstance(before, Mapping):
+        return []
+    found = []
+    for topic, partitions in before.items():
+        named = now.get(topic)
+        ids = [of["topic_ids"].get(topic) for of in (to, old) if isinstance(of.get("topic_ids"), Mapping)]
+        if isinstance(named, Mapping) and isinstance(partitions, Mapping) and (len(ids) < 2 or ids[0] == ids[1]):
+            found += [f"{topic}-{n}" for n in sorted(partitions.keys() - named.keys(), key=lambda n: (len(n), n))]
+    return found
+
+
 def extends(more: Any, old: Any) -> bool:
     """Whether ``more`` is ``old``, at most with what ``old`` says nothing of: partitions that were added since."""
     if old is None:

@@ -28,7 +28,9 @@ from airflow_kafka_eos.operators.base import (
     LoadOperator,
     Step,
     are_siblings,
+    is_of_this_try,
     no_retry_of_terminal_errors,
+    note_deferral,
     owner_index,
     owner_of,
     task_of,
@@ -115,6 +117,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
             poll = self.new_poll(owner)
             if not self._wait(poll, give_up, may_defer=self.deferrable):
                 wait = timedelta(seconds=self.timeout)
+                note_deferral(context)
                 self.defer(trigger=self.new_trigger(owner), method_name="execute_complete", timeout=wait)
             return self.done(poll.summary(), context, step)
 
@@ -161,14 +164,26 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                 return self.done(found["summary"], context, step)
             if found.get("status") == OTHER_LEDGER:
                 self.log.warning("THE TRIGGERER CANNOT WAIT, this worker does: %s", found["error"])
-                poll = self.trigger_class(**found["fields"]).new_poll()
+                poll = self.go_on(self.trigger_class(**found["fields"]))
                 self._wait(poll, time.monotonic() + self.timeout, may_defer=False)
                 return self.done(poll.summary(), context, step)
             error = str(found.get("error", "the trigger ended without an event"))
             raise AirflowFailException(error) if found.get("final") else AirflowException(error)
 
+    def go_on(self, trigger: Any) -> Poll:
+        """The poll of a trigger that could not wait, for this worker to wait with."""
+        poll: Poll = trigger.new_poll()
+        return poll
+
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """At the timeout, say what was waited for: the trigger's own log is elsewhere."""
+        """At the timeout, say what was waited for: the trigger's own log is elsewhere.
+
+        A task that was cleared while it ran comes back here too, in a later try: it looks anew.
+        """
+        if not is_of_this_try(context):
+            self.log.warning("this task was cleared since it was deferred, or a version before has deferred it: what "
+                             "the triggerer has found is not believed, it looks anew")  # fmt: skip
+            return self.execute(context)
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowSensorTimeout as e:
@@ -352,6 +367,10 @@ class CleanupLoadSensor(PollingLoadSensor):
             self.load_identity, up_to=self._up_to, by=owner, quiet_s=self.quiet_period.total_seconds()
         )
         return self._poll
+
+    def go_on(self, trigger: Any) -> Poll:
+        self._up_to = trigger.up_to  # this try's own, not looked up again
+        return super().go_on(trigger)
 
     def has_looked(self, ledger: Ledger) -> None:
         """Tell the applications of its attempts that these are over, once, behind the sweep that has made them so."""

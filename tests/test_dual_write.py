@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.dual_write import DualWrite, Statement, ends_transaction
-from airflow_kafka_eos.errors import ConfigurationError
+from airflow_kafka_eos.dual_write import DualWrite, Statement, commits_on_mysql, ends_transaction
+from airflow_kafka_eos.errors import ConfigurationError, DualWriteError
+from airflow_kafka_eos.ledger import transaction_guard
 
 
 def test_texts_pairs_and_mappings() -> None:
@@ -51,3 +53,39 @@ def test_a_statement_that_ends_the_transaction_is_refused(sql: str) -> None:
 def test_other_statements_pass(sql: str) -> None:
     assert DualWrite.of(sql, None) is not None
     assert not ends_transaction(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "word"),
+    [("TRUNCATE t", "TRUNCATE"), ("/* a */ # b\n create table t (a int)", "CREATE"), ("lock tables t write", "LOCK"),
+     ("Set @@SESSION.autocommit = 1", "SET"), ("ANALYZE LOCAL TABLE t", "ANALYZE"), ("DROP INDEX i ON t", "DROP"),
+     ("rename table a to b", "RENAME"), ("GRANT SELECT ON t TO a", "GRANT"),
+     ("CREATE OR REPLACE VIEW v AS SELECT 1", "CREATE")],
+)  # fmt: skip
+def test_what_mysql_commits_by_itself_is_known_by_its_first_words(sql: str, word: str) -> None:
+    assert commits_on_mysql(sql) == word
+    assert DualWrite.of(sql, None) is not None, "on another database it is a part of the transaction"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["CREATE TEMPORARY TABLE t (a INT)", "drop temporary table t", "CREATE OR REPLACE TEMPORARY TABLE t (a INT)",
+     "INSERT INTO drops VALUES (1)", "SET @a = 1", "LOAD DATA INFILE 'x' INTO TABLE t", "SELECT 1", "DELETE FROM t",
+     "UPDATE t SET a = 'truncate'"],
+)  # fmt: skip
+def test_and_nothing_else_is(sql: str) -> None:
+    assert commits_on_mysql(sql) == ""
+
+
+@pytest.mark.parametrize("database", ["mysql", "mariadb", "postgresql", "sqlite"])
+def test_it_is_refused_where_the_database_is_mysql(database: str) -> None:
+    guarded: Any = SimpleNamespace(
+        dialect=SimpleNamespace(name=database),
+        get_execution_options=lambda: {transaction_guard._GUARDED: True},
+    )
+    transaction_guard._check_statement(guarded, None, "DELETE FROM t")
+    if database in ("mysql", "mariadb"):
+        with pytest.raises(DualWriteError, match="runs TRUNCATE, which MySQL commits by itself"):
+            transaction_guard._check_statement(guarded, None, "TRUNCATE t")
+    else:
+        transaction_guard._check_statement(guarded, None, "TRUNCATE t")

@@ -144,6 +144,21 @@ def test_what_is_too_long_for_a_command_line_is_refused() -> None:
         position.checked(many, "until")
 
 
+@pytest.mark.parametrize(
+    ("to", "missing"),
+    [
+        ({"offsets": {"a": {"2": 9}, "b": {"0": 1}}}, ["a-0", "a-10"]),
+        ({"offsets": {"a": {"0": 0, "2": 9, "10": 3}}}, []),  # another topic may be left out
+        ({"offsets": {"a": {"2": 9}}, "topic_ids": {"a": "new"}}, []),  # it was made anew, with fewer partitions
+        ({"offsets": {"a": {"2": 9}}, "topic_ids": {"a": "old"}}, ["a-0", "a-10"]),
+        (7, []),
+    ],
+)
+def test_partitions_that_a_position_leaves_out(to: Any, missing: list[str]) -> None:
+    old = {"offsets": {"a": {"0": 5, "2": 6, "10": 7}, "b": {"0": 1}}, "topic_ids": {"a": "old"}}
+    assert position.left_out(to, old) == missing
+
+
 def test_a_since_may_only_be_completed() -> None:
     assert position.extends({"a": {"0": 1, "1": 0}}, {"a": {"0": 1}})
     assert position.extends(5, None)

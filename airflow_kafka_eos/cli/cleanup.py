@@ -61,11 +61,11 @@ def add_to(commands: Any) -> None:
 
 
 def add_quiet(command: argparse.ArgumentParser) -> None:
-    """The argument for zombies: one of an application that never reported may open a transaction after a sweep."""
+    """The argument for zombies: one of them may open a transaction after a sweep."""
     command.add_argument(
         "--quiet", type=or_setting("quiet_period", milliseconds, in_ms), default="", metavar="DURATION",
-        help="how long nothing may have been open, where an application never reported, before cleanup ends; "
-        f"{default_of('quiet_period')}",
+        help="how long nothing may have been open, where an application never reported or may have run a task twice, "
+        f"before cleanup ends; {default_of('quiet_period')}",
     )  # fmt: skip
 
 

@@ -119,6 +119,7 @@ def _commit(arguments: argparse.Namespace) -> int:
 
 def _abort(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.protocol.cleanup.namespace import clean
+    from airflow_kafka_eos.protocol.guards.restored_ledger import check_may_abort
 
     named = id_or_partition(arguments)
     with open_session(arguments) as session:
@@ -126,6 +127,7 @@ def _abort(arguments: argparse.Namespace) -> int:
         attempt = _attempt(session, name)
         _check_not_decided(session, attempt, name)
         confirm(arguments, f"Abort attempt {attempt.number} of load {attempt.load}, and end all that it has open?")
+        check_may_abort(session, attempt.load)
         session.ledger.make_undecidable(
             attempt.load, up_to=attempt.number, decided_by=person(), reason=arguments.reason
         )

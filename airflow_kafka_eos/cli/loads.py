@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from airflow_kafka_eos.cli.terminal import (
     show,
     words_of,
 )
-from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.errors import KafkaEosError
+from airflow_kafka_eos.load import LoadIdentity, LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 #: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
 WARN_AFTER_MS = 86_400_000
 _WARNED = 5
+#: Open transactions that are named at once.
+_ENDED = 20
 #: Loads in a list, unless it is said otherwise.
 MOST = 1000
 
@@ -66,7 +70,8 @@ def add_to(commands: Any) -> None:
         "give-up",
         help="say that a decided load will never be completed",
         description="Say that a decided load will never be completed. Readers keep what is committed of it. What is "
-        "still open can then be ended by `transactions force-terminate`. There is no way back.",
+        "still open can then be ended by `transactions force-terminate`; it says which, and what comes next. There is "
+        "no way back.",
     )
     give_up.add_argument("--reason", required=True, help="why; it is kept in the ledger")
     add_yes(give_up)
@@ -149,7 +154,31 @@ def _give_up(arguments: argparse.Namespace) -> int:
         confirm(arguments, f"Give up load {load} for good? It is decided to be committed.")
         row = give_up(session, load, by=person(), reason=arguments.reason)
         _show_state(arguments, session, row)
+        _say_next(session, load)
     return OK
+
+
+def _say_next(session: Session, load: LoadIdentity) -> None:
+    """What of a load that was given up is open, and what comes next: a commit may still be under way."""
+    from airflow_kafka_eos.protocol.repair.recover import still_open
+
+    try:
+        names = still_open(session, load)
+        told = f"{len(names)} of its transactions are open" if names else "no coordinator shows any of it as open"
+    except KafkaEosError as e:
+        names, told = [], f"what of it is open could not be seen: {e}"
+    of = ["--namespace", load.namespace]
+    commands = [["transactions", "force-terminate", name, *of] for name in names[:_ENDED]]
+    commands.append(["cleanup", load.name, load.key, *of])
+    say(f"{told}. Next, in this order, with the ledger and the cluster that this command was given:")
+    for words in commands:
+        say(f"  airflow-kafka-eos {shlex.join(words)}")
+    if len(names) > _ENDED:
+        say(f"  (before cleanup, the other {len(names) - _ENDED}: run this command again, and it names them)")
+    say(
+        "until cleanup finds it clean, more of it may become visible. Only then compare the topics with the source, "
+        "and only then write what is missing"
+    )
 
 
 def _show_state(arguments: argparse.Namespace, session: Session, row: LoadRow) -> None:

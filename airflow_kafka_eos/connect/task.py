@@ -182,6 +182,7 @@ class Look:
     It asks only where its last look began longer than :data:`~.fences.LOOK_S` ago, by a connection that it keeps.
 
     :param application_id: of the Spark application that this task is of.
+    :param clock, wall: seconds, since whenever and since the epoch.
     """
 
     def __init__(
@@ -190,12 +191,14 @@ class Look:
         settings: KafkaSettings,
         application_id: str | None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._work = work
         self._settings = settings
         self._application_id = application_id
-        self._clock = clock
-        self._looked: float | None = None
+        #: the first stands still while a machine is suspended, or a VM paused; the second may be set
+        self._clocks = clock, wall
+        self._looked: tuple[float, ...] | None = None
         self._wire: Wire | None = None
 
     def __call__(self) -> None:
@@ -210,7 +213,7 @@ class Look:
             if self._is_fresh():
                 return
             # an answer may be as old as its question
-            began = self._clock()
+            began = self._now()
             self._look()
             self._looked = began
         if not self._is_fresh():
@@ -226,8 +229,14 @@ class Look:
             self._wire.close()
             self._wire = None
 
+    def _now(self) -> tuple[float, ...]:
+        return tuple(clock() for clock in self._clocks)
+
     def _is_fresh(self) -> bool:
-        return self._looked is not None and self._clock() - self._looked <= fences.LOOK_S
+        """By both clocks; what lies behind one of them was looked at who knows when."""
+        return self._looked is not None and all(
+            0 <= now - then <= fences.LOOK_S for now, then in zip(self._now(), self._looked, strict=True)
+        )
 
     def _look(self) -> None:
         work, ref = self._work, self._work.options.attempt

@@ -50,7 +50,10 @@ def _of_all_hosts(seen: LedgerSeen, asked: Asked, subject: str) -> Finding:
         return Finding.not_seen("ledger-shared", subject, why)
     names = {part.strip().rpartition(".")[2].rpartition(":")[2] for part in executor.split(",")}
     if names <= _ONE_HOST:
-        return found.ok("Tasks run on one host, which has the file")
+        return found.ok(
+            "Tasks run on the scheduler's host, which has the file. A second scheduler elsewhere, or one that moves to "
+            "another host, needs a ledger in a database"
+        )
     return found.error(
         "Tasks may run on several hosts, each with a file of its own. A load that is committed in one file would be "
         "loaded again by another",

@@ -98,11 +98,11 @@ def submit(
     if newest is None or newest.is_submitted:
         newest = _open(connection, locked, opened_by or owner, submitted_by=owner)
         locked = must_lock(connection, load)
-    slot = None
+    slot = left = None
     if naming is TransactionNaming.POOLING:
-        slot = lease(connection, load, locked.attempt_id(newest.number), cluster_id)
+        slot, left = lease(connection, load, locked.attempt_id(newest.number), cluster_id)
     by = newest.submitted_by or for_people(owner)
-    return _set(
+    row = _set(
         connection,
         locked,
         newest,
@@ -114,6 +114,7 @@ def submit(
         arguments_sha256=arguments_sha256,
         has_fence=has_fence,
     )
+    return replace(row, left_slot=left)
 
 
 def mark_prepared(
@@ -275,7 +276,8 @@ def _check_interval(connection: Connection, locked: Locked, interval: Interval |
             f"{interval[1]}: one key would stand for two loads",
             remedy="Nothing was opened or aborted. Does load_key leave out what tells the intervals apart? Put it in: "
             "load_key='{{ data_interval_start | ts }}'. Was the DAG's schedule changed? Give its loads another "
-            "load_name. Then clear begin",
+            "load_name, under which every earlier key loads again when it is cleared or backfilled "
+            "(docs/load-keys.md, A new name knows no old key). Then clear begin",
             load=str(locked.row.load),
         )
     values = {"data_interval_start": interval[0], "data_interval_end": interval[1]}

@@ -147,7 +147,8 @@ def set_position(
 
     :param expected: the position that the person saw; None: where the source begins.
     :param moves: the count that the person saw; None: there was none, and one is made.
-    :raises ConfigurationError: there is no such cursor, it has moved since, or ``to`` is of another kind.
+    :raises ConfigurationError: there is no such cursor, it has moved since, or ``to`` is of another kind or leaves out
+        partitions of a topic.
     :raises NotFinishedError: a load is decided that has moved it, and is not verified: it may be given up yet. Or it
         was given up, and what it has open may become visible yet.
     """
@@ -195,6 +196,13 @@ def set_position(
         )
     if cursor.position is not None and to is not None:
         position.is_same(cursor.position, to, "the cursor")  # of one kind
+        if missing := position.left_out(to, cursor.position):
+            raise ConfigurationError(
+                f"the new position does not name partitions {', '.join(missing[:5])}{', …' if missing[5:] else ''}, "
+                f"which the cursor has: they would be read from their oldest record on",
+                remedy="Nothing was set. Name each partition of the topic, those that go on where they are as well: "
+                "`airflow-kafka-eos cursors show` has them. Was the topic made anew? Then name its new id in topic_ids",
+            )
     values = {
         "position": position.dump(to),
         "moves": cursor.moves + 1,

@@ -22,7 +22,7 @@ from airflow_kafka_eos.ledger import cursors
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now, slices
 from airflow_kafka_eos.ledger.repairs import end_open
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import UNFINISHED, AttemptRow
 from airflow_kafka_eos.ledger.slots import release
 from airflow_kafka_eos.ledger.tables import for_people, for_reason
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
@@ -52,7 +52,7 @@ def decide_commit(
     :param not_after: epoch seconds; past them, with the load's row locked, nothing is decided.
     :param dual_write: runs in the same database transaction, last, and once for a decision that stands (it may run
         again after a rollback). What it raises undoes the decision and is passed on; only lost connections
-        and locks are tried again.
+        and locks are tried again. A decision that it commits on its own, by SQL that does so, stays UNFINISHED.
     :param end_offsets: see :func:`.queries.end_offsets`; None: not known.
     :param reason: why, where a person says so.
     :param moves_cursor: False: the caller puts it in doubt.
@@ -76,7 +76,8 @@ def decide_commit(
     _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
     taken = False
     try:
-        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, reason, end_offsets)
+        why = reason if dual_write is None else UNFINISHED
+        decided = _decide(connection, locked, attempt, Verdict.COMMIT, decided_by, why, end_offsets)
         _fill_mapping(connection, locked.attempt_id(ref.attempt))
     except IntegrityError:
         taken = True
@@ -92,6 +93,9 @@ def decide_commit(
     if dual_write is not None:
         dual_write(connection)
         _check_in_time(ref, not_after, "the end of the author's SQL")
+        its = t.decisions.c.attempt_id == locked.attempt_id(ref.attempt)
+        connection.execute(update(t.decisions).where(its).values(reason=for_reason(reason)))
+        decided = replace(decided, reason=for_reason(reason))
     return decided
 
 
@@ -305,6 +309,25 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     # every marker was seen; of writers that nobody has heard of, only the quarantine knows
     release(connection, attempt_id, quarantine=attempt.writers_left is not False)
     return replace(attempt, closed_at=moment)
+
+
+def record_and_close(
+    connection: Connection, load: LoadIdentity, number: int, outcomes: Mapping[str, Outcome]
+) -> tuple[dict[str, Outcome], AttemptRow | None]:
+    """:func:`record_outcomes`, and :func:`record_committed` with it where all is verified then: one durable commit.
+
+    What was seen is kept in any case: retention may take the evidence. So a load that was given up meanwhile, or is not
+    through, is left to :func:`record_committed`, which says so.
+
+    :returns: what is recorded; and the attempt, None where its load is not COMMITTED.
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
+    recorded = record_outcomes(connection, load, number, outcomes)
+    locked, attempt_id, _ = _committing(connection, load, number)
+    is_verified = all(outcome in DONE for outcome in _outcomes(connection, attempt_id).values())
+    if not is_verified or locked.row.state is LoadState.GIVEN_UP:
+        return recorded, None
+    return recorded, record_committed(connection, load, number)
 
 
 def record_repairing(

@@ -62,15 +62,18 @@ def decide_beside(
     under way: rows and decision are found there together, or are written together once more.
 
     :raises DualWriteError: a statement failed, or tried to end the transaction. Nothing is decided.
-    :raises InDoubtError: it did end the transaction: the decision stands, with a part of the rows only.
+    :raises InDoubtError: it did end the transaction: the decision stands, with a part of the rows only. Whoever asks
+        for the decision later finds that, too: :func:`check_finished`.
     """
     beside = Beside(wanted, manifest)
     ref = manifest.attempt
     split, fault = False, ""
     try:
-        return ledger.decide_commit(
+        row = ledger.decide_commit(
             manifest, decided_by=decided_by, not_after=not_after, dual_write=beside, end_offsets=end_offsets
         )
+        check_finished(row, beside.where)  # committed on its own by a try before, which a lock or the like has ended
+        return row
     except SplitTransactionError:
         split = True
     except DBAPIError as e:
@@ -79,6 +82,8 @@ def decide_beside(
         e.load, e.attempt = str(ref.load), ref.attempt
         if beside.where and isinstance(e, TransientError):
             e.message += f" (it was at, or behind, {beside.where})"
+        if isinstance(e, DualWriteError) and (known := ledger.attempt(ref.load, ref.attempt)) is not None:
+            check_finished(known, beside.where)  # it had committed before it failed
         raise
     if split:
         raise _split(ledger, manifest, beside.where)
@@ -184,19 +189,30 @@ def _failed(where: str, fault: str) -> DualWriteError:
     )
 
 
+def check_finished(row: AttemptRow, where: str = "") -> None:
+    """Refuse to take a decision for done whose dual write has not got to its end; no retry changes that.
+
+    :param where: what has committed it, or came behind that; empty where that is not known any more.
+    :raises InDoubtError: the author's SQL has committed it on its own.
+    """
+    if row.is_unfinished:
+        raise InDoubtError(
+            f"the author's SQL committed the ledger's transaction{f' ({where})' if where else ''}: the decision to "
+            "commit stands, and of the author's rows those that came before that COMMIT",
+            remedy="Add the missing rows by hand: the Kafka records become visible by themselves, and decide runs the "
+            "SQL no second time. Then take out of it what commits: COMMIT, and on MySQL whatever changes a table's "
+            "definition. To finish this run, mark decide as success, and clear commit with what is downstream",
+            load=str(row.load),
+            attempt=row.number,
+        )
+
+
 def _split(ledger: Ledger, manifest: Manifest, where: str) -> KafkaEosError:
     """The decision was written before the author's SQL ran: what that has committed holds the decision too."""
     ref = manifest.attempt
     row = ledger.attempt(ref.load, ref.attempt)
     if row is not None and row.verdict is Verdict.COMMIT:
-        return InDoubtError(
-            f"the author's SQL committed the ledger's transaction ({where}): the decision to commit stands, and of the "
-            "author's rows those that came before that COMMIT",
-            remedy="Add the missing rows by hand: the Kafka records become visible by themselves, and decide runs the "
-            "SQL no second time. Then take COMMIT out of it",
-            load=str(ref.load),
-            attempt=ref.attempt,
-        )
+        check_finished(row, where)
     return DualWriteError(
         f"the author's SQL rolled the ledger's transaction back ({where}): nothing is decided",
         remedy="Take ROLLBACK out of it and look whether it has left rows behind; then clear prepare",

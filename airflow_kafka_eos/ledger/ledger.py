@@ -28,7 +28,7 @@ from airflow_kafka_eos.ledger import repairs as repairs_
 from airflow_kafka_eos.ledger import slots as slots_
 from airflow_kafka_eos.ledger import streams as streams_
 from airflow_kafka_eos.ledger.database import Database
-from airflow_kafka_eos.ledger.location import default_url, redacted
+from airflow_kafka_eos.ledger.location import default_url, parse, redacted
 from airflow_kafka_eos.ledger.migrate import current, is_current, read_checked
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
@@ -131,6 +131,11 @@ class Ledger:
         return f"{type(self).__name__}({self.where!r}, {self.ledger_id})"
 
     @property
+    def is_embedded(self) -> bool:
+        """Whether it is the file in Airflow's home that makes itself."""
+        return self.database.url == parse(default_url())
+
+    @property
     def where(self) -> str:
         """Its URL, without a password."""
         return self.database.shown
@@ -223,6 +228,7 @@ class Ledger:
     make_undecidable = _writes(decisions.make_undecidable)
     note_failure = _writes(decisions.note_failure)
     record_outcomes = _writes(decisions.record_outcomes)
+    record_and_close = _writes(decisions.record_and_close)
     record_committed = _writes(decisions.record_committed)
     record_in_doubt = _writes(decisions.record_in_doubt)
     record_repairing = _writes(decisions.record_repairing)
@@ -252,6 +258,7 @@ class Ledger:
     committing_numbers = _reads(admin.committing_numbers)
     elsewhere = _reads(admin.elsewhere)
     names = _reads(queries.names)
+    is_new_to = _reads(queries.is_new_to)
     keys = _reads(queries.keys)
     overview = _reads(queries.overview)
     overview_of = _reads(queries.overview_of)
@@ -260,6 +267,7 @@ class Ledger:
     ids_of = _reads(queries.ids_of)
     attempt = _reads(queries.attempt_row)
     attempts = _reads(queries.attempt_rows)
+    details = _reads(queries.details)
     unfinished = _reads(queries.unfinished)
     waiting = _reads(queries.waiting)
     with_same_arguments = _reads(queries.with_same_arguments)

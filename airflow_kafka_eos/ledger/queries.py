@@ -136,6 +136,19 @@ def names(connection: Connection, namespace: str) -> list[str]:
     return sorted(connection.execute(query).scalars())
 
 
+def is_new_to(connection: Connection, namespace: str, name: str) -> bool:
+    """Whether it never had another id, and no load of the name is decided to be committed."""
+    if connection.execute(select(t.ledger.c.id_changed_at)).scalar_one() is not None:
+        return False
+    of, d = t.loads.c, t.decisions.c
+    decided = (
+        select(of.id).join(t.decisions, d.load_id == of.id)
+        .where(of.namespace == namespace, of.name == name, d.verdict == Verdict.COMMIT.value)
+        .limit(1)
+    )  # fmt: skip
+    return connection.execute(decided).first() is None
+
+
 def keys(connection: Connection, namespace: str, name: str, at_most: int) -> list[str]:
     """Of the loads of a name that were begun last."""
     c = t.loads.c
@@ -361,6 +374,23 @@ def end_offsets(connection: Connection, load: LoadIdentity, number: int) -> dict
     )
     found = json.loads(connection.execute(query).scalar() or "{}")
     return {TopicPartition(topic, int(p)): end for topic, of in found.items() for p, end in of.items()}
+
+
+class Details(NamedTuple):
+    """What there is of an attempt, by one read transaction: commit asks for all of it."""
+
+    attempt: AttemptRow
+    load: LoadRow
+    transactions: list[TransactionRow]
+    end_offsets: dict[TopicPartition, int]
+
+
+def details(connection: Connection, load: LoadIdentity, number: int) -> Details | None:
+    """See :func:`transaction_rows` and :func:`end_offsets`; None: the ledger does not know the attempt."""
+    row, of = attempt_row(connection, load, number), load_row(connection, load)
+    if row is None or of is None:
+        return None
+    return Details(row, of, transaction_rows(connection, load, number), end_offsets(connection, load, number))
 
 
 def prepared_as(

@@ -17,12 +17,14 @@ T = TypeVar("T")
 
 def read_row(kind: type[T], row: Any, **given: Any) -> T:
     """A row of the database as one of the classes below: what is not given is the column of the field's name."""
-    names = (f.name for f in fields(kind) if f.name not in given)  # type: ignore[arg-type]
+    names = (f.name for f in fields(kind) if f.name not in given and f.metadata.get("column", True))  # type: ignore[arg-type]
     return kind(**given, **{name: getattr(row, name) for name in names})
 
 
 #: How the reason of an abort begins that the author's checks have asked for.
 REFUSED = "check: "
+#: The reason of a commit while its dual write is under way: one that was committed with it has not got to its end.
+UNFINISHED = "its dual write has not got to its end: of the author's rows only a part may be there"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class AttemptRow:
     writers begins a transaction. ``writers_left``: whether one may live on behind its manifest. ``cluster_id``: of the
     Kafka cluster that it was submitted to. ``arguments_sha256``: of what its job was asked for; None where that does
     not follow from the run. ``pruned_at``: the ledger has forgotten its transactions. ``has_fence``: whether its
-    writers look at a fence in Kafka before they begin; None: of before there were any.
+    writers look at a fence in Kafka before they begin; None: of before there were any. ``left_slot``: right behind its
+    submission the load and number of the attempt that had its slot before, where that gave it back with no writer left.
     """
 
     load: LoadIdentity
@@ -66,6 +69,7 @@ class AttemptRow:
     arguments_sha256: str | None = None
     pruned_at: str | None = None
     has_fence: bool | None = None
+    left_slot: tuple[LoadIdentity, int] | None = field(default=None, compare=False, metadata={"column": False})
 
     @property
     def is_undecided(self) -> bool:
@@ -96,6 +100,11 @@ class AttemptRow:
     def is_refused(self) -> bool:
         """True once the author's checks have refused it."""
         return self.verdict is Verdict.ABORT and self.reason.startswith(REFUSED)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True once the author's SQL has committed the decision on its own, and with it a part of its rows."""
+        return self.verdict is Verdict.COMMIT and self.reason == UNFINISHED
 
     @property
     def how(self) -> str:

@@ -41,7 +41,9 @@ def clock(connection: Connection) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_id: str | None) -> int:
+def lease(
+    connection: Connection, load: LoadIdentity, attempt_id: int, cluster_id: str | None
+) -> tuple[int, tuple[LoadIdentity, int] | None]:
     """Take the lowest free slot of the load's name for an attempt, or a new one.
 
     In the database transaction that submits the attempt, so that no submitted application shares one
@@ -50,6 +52,8 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_i
     apart (rule: recorded-identity).
 
     :param cluster_id: where it is written to; None: not known.
+    :returns: its number, and load and number of the attempt that had it before, where that gave it back with no writer
+        left.
     :raises InDoubtError: a slot of that name is in doubt: nothing more is written until a person has looked.
     """
     c = t.slots.c
@@ -70,19 +74,33 @@ def lease(connection: Connection, load: LoadIdentity, attempt_id: int, cluster_i
     while True:  # each round that is lost, somebody else has won
         check_no_doubt(connection, load)
         row = connection.execute(
-            select(c.id, c.number).where(_is(load.namespace, load.name), free).order_by(c.number).limit(1)
+            select(c.id, c.number, c.attempt_id, c.quarantined_until)
+            .where(_is(load.namespace, load.name), free)
+            .order_by(c.number)
+            .limit(1)
         ).one_or_none()
         if row is not None:
             # a compare-and-set: the load's row is locked, but loads of one name share their slots
             if connection.execute(update(t.slots).where(c.id == row.id, free).values(taken)).rowcount == 1:
-                return int(row.number)
+                left = None if row.quarantined_until is not None else _attempt(connection, row.attempt_id)
+                return int(row.number), left
             continue
         highest = select(func.max(c.number)).where(_is(load.namespace, load.name))
         number = connection.execute(highest).scalar_one()
         number = 0 if number is None else number + 1
         names = {"namespace": load.namespace, "load_name": load.name, "number": number}
         if insert_first(connection, insert(t.slots).values(names | taken | {"created_at": text_of(moment)})):
-            return number
+            return number, None
+
+
+def _attempt(connection: Connection, attempt_id: int) -> tuple[LoadIdentity, int]:
+    query = (
+        select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key, t.attempts.c.number)
+        .join(t.attempts, t.attempts.c.load_id == t.loads.c.id)
+        .where(t.attempts.c.id == attempt_id)
+    )
+    found = connection.execute(query).one()
+    return LoadIdentity(found.namespace, found.name, found.load_key), int(found.number)
 
 
 def _is_of_other_cluster(cluster_id: str | None) -> ColumnElement[bool]:

@@ -95,7 +95,7 @@ def pass_over(connection: Connection, own_id: str, batch: MicroBatch, run: Strea
     stream = _must_be_newest(connection, own_id, batch, run)
     if stream.decided != batch.number or (load is not None and load.committed is not None):
         return False
-    _check_turn(connection, stream, batch)
+    _check_turn(connection, stream, batch, run)
     b = t.stream_batches.c
     it = (b.stream_id == stream.id, b.query_id == batch.query_id, b.number == batch.number)
     values = {"offsets_sha256": batch.offsets_sha256}
@@ -123,7 +123,7 @@ def begin_batch(
     """
     row = attempts.begin(connection, batch.load, run.opened_by or run.owner, None)
     stream = _must_be_newest(connection, own_id, batch, run)
-    _check_turn(connection, stream, batch)
+    _check_turn(connection, stream, batch, run)
     if row.verdict is Verdict.COMMIT:
         return row
     if batch.number <= stream.decided:
@@ -149,7 +149,7 @@ def note_decided(connection: Connection, own_id: str, batch: MicroBatch, run: St
     """
     stream = _must_be_newest(connection, own_id, batch, run)
     if stream.decided != batch.number - 1:
-        raise _not_its_turn(stream, batch)
+        raise _not_its_turn(connection, stream, batch, run)
     moment = now()
     b = t.stream_batches.c
     it = (b.stream_id == stream.id, b.query_id == batch.query_id, b.number == batch.number)
@@ -312,13 +312,23 @@ def _check_id(connection: Connection, own_id: str, batch: MicroBatch) -> None:
 
 def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
     if stream.query_id != batch.query_id:
+        behind = (
+            "where it is to go on behind the old query, do the steps of docs/streams.md, A new query behind the old "
+            "one. Under another name it would load all that its source has once more"
+        )
+        if stream.checkpoint == run.checkpoint:
+            problem = ": the checkpoint was deleted, or its file `metadata`, and Spark has made a new one there"
+            remedy = f"Put the checkpoint back as it was. Is it gone for good? Then, {behind}"
+        else:
+            problem = ""
+            remedy = (
+                "Is it another query, into the topics for the first time? Give it a name of its own. Is it the same "
+                f"one, which has got another checkpoint? Give it the old one back; or, {behind}"
+            )
         raise OtherCheckpointError(
             f"the query name {batch.name!r} is bound to query {stream.query_id} with checkpoint {stream.checkpoint}, "
-            f"and this is query {batch.query_id} with checkpoint {run.checkpoint}: was the checkpoint deleted, or is "
-            "the name another query's?",
-            remedy="Put the checkpoint back; or give this query a name of its own; or, where it shall take the other's "
-            "place, and begins in its source behind the last row that the topics have (docs/streams.md, A new query "
-            "behind the old one), run `airflow-kafka-eos streams set` with --forget-query",
+            f"and this is query {batch.query_id} with checkpoint {run.checkpoint}{problem}",
+            remedy=remedy,
             load=str(batch.load),
         )
     if stream.checkpoint != run.checkpoint:
@@ -332,22 +342,41 @@ def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
 
 
 def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -> None:
-    """A run of Airflow's writes all of its query under one name. A driver of its own may have several: it writes
-    several frames of a batch by ``foreachBatch``.
+    """A query has one name: under a second one, what is decided and not noted as done would be written once more.
+
+    A function of ``foreachBatch`` may have several, for frames of a batch, and writes all of them in each run: so what
+    it calls by a new name is a new frame only where it has written under the others.
     """
-    if not run.opened_by:
+    beside = run.beside or ()
+    found = next((one for one in _others(connection, batch) if (one.namespace, one.name) not in beside), None)
+    if found is None:
         return
-    names = select(_C.namespace, _C.name).where(_C.query_id == batch.query_id).order_by(_C.namespace, _C.name)
-    found = connection.execute(names.limit(1)).one_or_none()
-    if found is not None:
-        raise OtherCheckpointError(
-            f"the query of checkpoint {run.checkpoint} is known as {found.name!r} in namespace {found.namespace!r}, "
-            f"and this run calls it {batch.name!r} in {batch.namespace!r}: was its DAG, its group, or load_name, "
-            "renamed?",
-            remedy=f"Set load_name={found.name!r} and namespace={found.namespace!r}, by which the ledger knows its "
-            "batches; or give this query a checkpoint of its own",
-            load=str(batch.load),
+    known = f"{found.name!r} in namespace {found.namespace!r}"
+    if run.opened_by:
+        renamed = "was its DAG, its group, or load_name, renamed?"
+        remedy = f"Set load_name={found.name!r} and namespace={found.namespace!r}, by which the ledger knows its "
+        remedy += "batches"
+    else:
+        renamed = "was queryName or load.namespace changed?"
+        remedy = f"Call it {known} again, by which the ledger knows its batches"
+    if run.beside is not None:
+        remedy += (
+            ". Is it a frame that is new beside the other? Write that one before it, in each batch. Does nobody write "
+            "the other any more? Set its name free, by `airflow-kafka-eos streams set` with --forget-query"
         )
+    raise OtherCheckpointError(
+        f"the query of checkpoint {run.checkpoint} is known as {known}, and this run calls it {batch.name!r} in "
+        f"{batch.namespace!r}: {renamed}",
+        remedy=f"{remedy}. A checkpoint of its own would load all that the source has once more",
+        load=str(batch.load),
+    )
+
+
+def _others(connection: Connection, batch: MicroBatch) -> list[Row[Any]]:
+    """What else the batch's query is bound to: its rows under other names."""
+    query = select(t.streams).where(_C.query_id == batch.query_id).order_by(_C.namespace, _C.name)
+    mine = (batch.namespace, batch.name)
+    return [one for one in connection.execute(query) if (one.namespace, one.name) != mine]
 
 
 def _check_newest(stream: Row[Any], number: int | None, batch: MicroBatch) -> None:
@@ -360,7 +389,7 @@ def _check_newest(stream: Row[Any], number: int | None, batch: MicroBatch) -> No
         )
 
 
-def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> None:
+def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
     """Rules: batches-in-turn, same-range."""
     if stream.decided is None:
         raise InDoubtError(
@@ -372,7 +401,7 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> 
             load=str(batch.load),
         )
     if batch.number > stream.decided + 1:
-        raise _not_its_turn(stream, batch)
+        raise _not_its_turn(connection, stream, batch, run)
     b = t.stream_batches.c
     numbers = [batch.number - 1, batch.number]
     query = select(b.number, b.offsets_sha256).where(
@@ -391,25 +420,45 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch) -> 
             )
 
 
-def _not_its_turn(stream: Row[Any], batch: MicroBatch) -> InDoubtError:
+def _not_its_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, run: StreamRun) -> InDoubtError:
+    remedy = (
+        "Nothing is written. Was the ledger put back, from a backup or by a failover of its database? Then restore a "
+        "newer one, or do the steps of docs/streams.md, Behind a ledger that was restored, and nothing else."
+    )
+    if run.beside is not None:
+        remedy += (
+            " Else: does the function of foreachBatch leave out a batch, an empty one for instance, or go on behind an "
+            "error of the write? It must write each, and pass errors on."
+            f"{_again(stream, batch, _others(connection, batch))}"
+        )
     return InDoubtError(
         f"{batch} is not the next one: the ledger has those up to {stream.decided} as decided",
-        remedy="Nothing is written. Was the ledger restored from a backup? Then restore a newer one. Else: does the "
-        "function of foreachBatch leave out a batch, an empty one for instance, or go on behind an error of the write? "
-        f"It must write each, and pass errors on.{_again(stream)} Was the query another sink's before? Look which "
-        "batch is the last one that the topics have, and say so by `airflow-kafka-eos streams set` with --decided: "
-        "what they lack of those up to there is never written",
+        remedy=f"{remedy} Was the query another sink's before? Look which batch is the last one that the topics have, "
+        "and say so by `airflow-kafka-eos streams set` with --decided: what they lack of those up to there is never "
+        "written",
         load=str(batch.load),
     )
 
 
-def _again(stream: Row[Any]) -> str:
-    """How a batch that Spark has noted as done, and nobody has written, is asked for again."""
-    if stream.decided is None:
+def _again(stream: Row[Any], batch: MicroBatch, others: list[Row[Any]]) -> str:
+    """How a batch that Spark has noted as done, and nobody has written, is asked for again.
+
+    Only of a query that has written before: else it was another sink's, and would begin anew from the oldest offsets
+    that its checkpoint has. And Spark plans the batches behind it anew: not where one of these is decided by now, of
+    another frame.
+    """
+    if stream.decided is None or stream.decided < 0:
         return ""
     left_out = stream.decided + 1
+    ahead = next((one for one in others if one.decided is None or one.decided > left_out), None)
+    if ahead is not None:
+        return (
+            f" Batch {left_out} cannot be asked for again: {ahead.name!r} has later ones of the same checkpoint. "
+            f"Were the frames that were left out, up to batch {batch.number - 1}, empty? Then nothing is lost: say "
+            f"`airflow-kafka-eos streams set` with --decided {batch.number - 1}. Else write these rows by hand before."
+        )
     return (
-        f" With its driver stopped, remove commits/{left_out} and offsets/{left_out + 1} from the checkpoint, what is "
-        "behind them in those two folders, and the hidden .crc file of each: the query then asks for batch "
-        f"{left_out} again, and nothing is lost."
+        f" With its driver stopped, and the checkpoint copied: where it still has offsets/{left_out}, move "
+        f"commits/{left_out} and offsets/{left_out + 1} out of it, what is behind them in those two folders, and the "
+        f"hidden .crc file of each: the query then asks for batch {left_out} again, and nothing is lost."
     )

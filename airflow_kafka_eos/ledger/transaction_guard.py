@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
-from airflow_kafka_eos.dual_write import ends_transaction
+from airflow_kafka_eos.dual_write import commits_on_mysql, ends_transaction
 from airflow_kafka_eos.errors import ConfigurationError, DualWriteError
 
 _GUARDED = "kafka_eos_guarded"
@@ -39,8 +39,17 @@ def _check_end(connection: Connection) -> None:
 
 
 def _check_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    if connection.get_execution_options().get(_GUARDED, False) and ends_transaction(statement):
+    if not connection.get_execution_options().get(_GUARDED, False):
+        return
+    if ends_transaction(statement):
         raise _refusal("runs COMMIT, ROLLBACK, BEGIN or the like")
+    if connection.dialect.name in ("mysql", "mariadb") and (word := commits_on_mysql(statement)):
+        raise DualWriteError(
+            f"the author's SQL runs {word}, which MySQL commits by itself: rows and decision would no longer be one. "
+            "Nothing is decided",
+            remedy="Leave out what changes definitions (CREATE, ALTER, DROP, TRUNCATE, …), locks or users; DELETE FROM "
+            "empties a table within the transaction. Then clear prepare",
+        )
 
 
 def _refusal(what: str) -> DualWriteError:

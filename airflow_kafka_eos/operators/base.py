@@ -52,6 +52,8 @@ DEFAULT_LOAD_KEY = (
 MAX_OWNER_PART = 200
 _GROUP, _MAPPED = "#group=", "#map_index="
 _PACKAGE = __name__.partition(".")[0]
+#: The XCom that says in which try its task was deferred.
+_DEFERRED_IN = "kafka_eos_deferred_in"
 #: What ends a decided load's task for good. Anything else, a refused login or a broker in the middle of an upgrade, is
 #: tried again: behind the point of no return giving up loses the load to the broker's timeout.
 FINAL_WHEN_DECIDED = (InDoubtError, UndecidableError)
@@ -244,6 +246,26 @@ def no_retry_of_terminal_errors(final: Final = (TerminalError,)) -> Iterator[Non
         yield
     except final as e:
         raise AirflowFailException(f"{type(e).__name__}: {e}") from e
+
+
+def note_deferral(context: Any) -> None:
+    """Note in which try a task is deferred, for :func:`is_of_this_try`; right before it is.
+
+    In an XCom: Airflow keeps those of a task that comes back. What it hands over itself has no place for it: a timeout
+    replaces it, and so does ``airflow dags test``.
+    """
+    context["ti"].xcom_push(_DEFERRED_IN, context["ti"].try_number)
+
+
+def is_of_this_try(context: Any) -> bool:
+    """Whether a task comes back to the try that was deferred (rule: event-of-its-own-try).
+
+    Airflow clears a task that runs without forgetting what it was resumed with: its next try comes back, too, with what
+    was found before the clear. A task that a version before has deferred has noted nothing.
+    """
+    ti = context["ti"]
+    noted = ti.xcom_pull(task_ids=ti.task_id, key=_DEFERRED_IN, map_indexes=ti.map_index)
+    return noted is not None and noted == ti.try_number
 
 
 def owner_of(context: Any) -> str:

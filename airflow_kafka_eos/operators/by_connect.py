@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow.sdk import BaseHook
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
-from airflow_kafka_eos.load import TransactionNaming, WriterName
+from airflow_kafka_eos.load import OR_GIVE_UP, TransactionNaming, WriterName
 from airflow_kafka_eos.operators.submitting import for_airflow
 from airflow_kafka_eos.spark.dag_file import JOB, function_here
 
@@ -137,8 +137,7 @@ def _not_again(remote: Remote, taken: Taken) -> ConfigurationError:
         f"what is lost and gone from the log must be prepared again, and the {remote} does not: what a dead client has "
         "left there could not be stopped",
         remedy="Name a connection of type spark by spark_conn_id, and clear prepare: spark-submit writes only what is "
-        "lost. Or give the load up first, by `airflow-kafka-eos loads give-up`, and then write what is missing from "
-        "the source by hand; `loads show` names it",
+        f"lost. {OR_GIVE_UP}",
         **taken.ref.ids,
     )
 

@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import BaseOperator, BaseSensorOperator
 
 from airflow_kafka_eos.arguments import shown
-from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.collect import CollectLoadOperator
 from airflow_kafka_eos.operators.marks import NAME, Marks, copied, fill_in, may_have_mark
@@ -99,13 +99,22 @@ class OwnSubmitter(BaseOperator):
             return returned
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
-        """Airflow's own, behind a deferral: with the attempt that this try has opened before it."""
+        """Airflow's own, behind a deferral: with the attempt that this try has opened before it.
+
+        A task that was cleared while it ran comes back here too, in a later try, with what the platform has answered to
+        the one before: it opens an attempt of its own (rule: event-of-its-own-try).
+        """
+        told = _told(context)
+        if told is None or told.get("try_number") != context["ti"].try_number:
+            self.log.warning("this task was cleared since it was deferred, or a version before has deferred it: what "
+                             "was submitted then is not waited for, it submits anew")  # fmt: skip
+            return self.execute(context)
         collect = _collect(self, context)
         with collect.as_step(context, "submit") as step:
             with no_retry_of_terminal_errors():
                 resolved = collect._resolve()
                 store = manifest_store(collect.manifest_dir)
-                ref = _told(self, context, collect, store)
+                ref = _tell_again(self, context, collect, store, told)
                 step.attempt = ref.attempt
             with _around(self, collect, resolved, store, ref):
                 returned = super().resume_execution(next_method, next_kwargs, context)
@@ -128,21 +137,24 @@ def _tell(task: OwnSubmitter, context: Any, store: ManifestStore, taken: Taken) 
     ref = taken.ref
     spec_file = store.note_spec(ref, taken.spec)
     told = {"load": str(ref.load), "ledger_id": ref.ledger_id, "attempt": ref.attempt, "spec_file": spec_file}
-    context["ti"].xcom_push(NAME, told)  # before the operator may defer
+    ti = context["ti"]
+    ti.xcom_push(NAME, told | {"try_number": ti.try_number})  # before the operator may defer
     _name(task, context, ref, taken.spec, spec_file)
 
 
-def _told(task: OwnSubmitter, context: Any, collect: CollectLoadOperator, store: ManifestStore) -> AttemptRef:
-    """What :func:`_tell` has told before the deferral, once more: the operator's fields are rendered anew."""
+def _told(context: Any) -> dict[str, Any] | None:
+    """What :func:`_tell` has told, in this try or in one before; None where that is gone."""
+    ti = context["ti"]
+    told: dict[str, Any] | None = ti.xcom_pull(task_ids=ti.task_id, key=NAME, map_indexes=ti.map_index)
+    return told
+
+
+def _tell_again(
+    task: OwnSubmitter, context: Any, collect: CollectLoadOperator, store: ManifestStore, told: dict[str, Any]
+) -> AttemptRef:
+    """What :func:`_tell` has told before the deferral: the operator's fields are rendered anew."""
     from airflow_kafka_eos.manifest import AttemptRef
 
-    ti = context["ti"]
-    told = ti.xcom_pull(task_ids=ti.task_id, key=NAME, map_indexes=ti.map_index)
-    if told is None:
-        raise UndecidableError(
-            f"{_of(task)} comes back from its deferral, and the XCom {NAME} is gone that said which attempt is its own",
-            remedy="Clear it: it opens a new attempt",
-        )
     ref = AttemptRef(collect.load_identity, told["ledger_id"], told["attempt"])
     _name(task, context, ref, store.spec(ref) or "", told["spec_file"])
     return ref

@@ -446,7 +446,8 @@ def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = Non
     if row.state.is_unverified:
         warning = (
             "It is decided to be committed. Readers keep what is committed of it, the rest is never completed, and "
-            "its key never loads again. There is no way back."
+            "its key never loads again. There is no way back. Clean up then names what is still open; what is missing "
+            "is certain only once it finds the load clean: compare, and write by hand, behind that."
         )
         found.append(Action(ActionName.GIVE_UP, "Give up", warning, wants_name=True, wants_reason=True))
     return found

@@ -21,7 +21,7 @@ from airflow_kafka_eos.kafka.admin.find_markers import Evidence, Progress
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, Sought, may_be_gone
 from airflow_kafka_eos.kafka.records.transaction_index import SETTINGS, may_be_believed
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import GIVE_UP, WRITE, LoadIdentity
 from airflow_kafka_eos.protocol.guards.coordinator_watch import finished
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
@@ -39,16 +39,13 @@ _PATIENCE_S = 2.0
 #: What an error has room for.
 _SHOWN = 5
 _REMEDY = (
-    "Nothing more is touched. Compare the topic with what `airflow-kafka-eos loads show` says. When the "
-    "logs are readable again, `airflow-kafka-eos loads recover` looks at everything anew. Else give it up first, by "
-    "`airflow-kafka-eos loads give-up`, so that nothing of it is committed any more; then live with what is visible, "
-    "or load the same data under a load_key of its own"
+    "Nothing more is touched. `airflow-kafka-eos loads show` has what is known. When the logs are readable again, "
+    f"`airflow-kafka-eos loads recover` looks at everything anew. Else {GIVE_UP}; then {WRITE}"
 )
 _REMEDY_COMPACTED = (
     "Nothing more is touched: a load that was committed, and whose keys were written again since, looks like an "
-    "aborted one. Compare the topic with what `airflow-kafka-eos loads show` says. If it has every key of the "
-    "load, as the load wrote it or newer, nothing is missing. Either way give it up first, by `airflow-kafka-eos "
-    "loads give-up`; then, if something is missing, load the same data under a load_key of its own"
+    f"aborted one. So {GIVE_UP}. If it has every key of the load, as the load wrote it or newer, nothing is missing; "
+    f"else {WRITE}. `airflow-kafka-eos loads show` has the load's partitions and offsets"
 )
 
 
@@ -66,6 +63,7 @@ def evidence_of(
     *,
     answers: Mapping[str, EndAnswer] | None = None,
     progress: Progress | None = None,
+    ends: Mapping[TopicPartition, int] | None = None,
 ) -> Judged:
     """What the logs show behind the last records of prepared transactions, each partition read once.
 
@@ -74,10 +72,12 @@ def evidence_of(
         their own. And they stand behind the end offsets that were recorded with the decision.
     :param answers: to an EndTxn (commit) of just now, by transactional id; hints.
     :param progress: of earlier looks of the same process; None: there are none, and no later ones.
+    :param ends: those end offsets, which never change; None: the ledger is asked.
     """
     result = Judged({}, None)
     known = progress or Progress(repeats=False)
-    ends = {} if decided is None else session.ledger.end_offsets(decided.load, decided.number)
+    if ends is None:
+        ends = {} if decided is None else session.ledger.end_offsets(decided.load, decided.number)
     for topic_ids, group in _by_topic_ids(rows):
         sought = {t.transaction.transactional_id: _sought(t) for t in group}
         by_partition: dict[TopicPartition, list[Sought]] = defaultdict(list)

@@ -32,6 +32,8 @@ from airflow_kafka_eos.transaction import PreparedTransaction
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_kafka_eos.kafka.client.wire import Wire
+
 _log = logging.getLogger(__name__)
 
 
@@ -179,8 +181,7 @@ class AttemptWriter:
                     continue
                 check(batch)
                 if writer is None:
-                    transactional_id, first_choice = self._transactional_id(part)
-                    writer = self._writer(transactional_id)
+                    writer, first_choice = self._writer_of(part)
                     writer.open()
                 writer.write(batch)
             if writer is None:
@@ -195,26 +196,28 @@ class AttemptWriter:
             if writer is not None:
                 writer.close()
 
-    def _transactional_id(self, part: Part) -> tuple[AnyId, bool]:
-        """The id to write with, and whether it is the one that a part's first run takes."""
+    def _writer_of(self, part: Part) -> tuple[TransactionWriter, bool]:
+        """A writer that is not open yet, and whether its id is the one that a part's first run takes."""
         ref = self.options.attempt
         if self.shared is not None:
-            return ref.common_id(IdRole.LOAD), True
+            return self._writer(ref.common_id(IdRole.LOAD)), True
         if ref.slot is None:
             # run_id is unique within an application; attempt_number starts at 0 again in a stage that Spark runs again
             # (rule: id-per-task-attempt)
-            return ref.task_id(part.partition, part.run_id), True
-        from airflow_kafka_eos.kafka.producer.writers import describe_once
+            return self._writer(ref.task_id(part.partition, part.run_id)), True
+        from airflow_kafka_eos.kafka.producer.writers import describe, wire_before
 
-        return choose(
-            ref,
-            part.partition,
-            part.attempt_number,
-            self.at_lease,
-            lambda name: describe_once(self.settings, name),
-        )
+        wire = wire_before(self.checked.writer.value, self.settings)
+        try:
+            transactional_id, is_first = choose(
+                ref, part.partition, part.attempt_number, self.at_lease, lambda name: describe(wire, name)
+            )
+            return self._writer(transactional_id, wire), is_first
+        except BaseException:
+            wire.close()
+            raise
 
-    def _writer(self, transactional_id: AnyId) -> TransactionWriter:
+    def _writer(self, transactional_id: AnyId, wire: Wire | None = None) -> TransactionWriter:
         from airflow_kafka_eos.kafka.producer.writers import make_writer
 
         target = self.options.target(
@@ -224,7 +227,7 @@ class AttemptWriter:
             shared=None if self.shared is None else self.shared.state,
             look=self.look,
         )
-        return make_writer(self.checked.writer.value, self.settings, target)
+        return make_writer(self.checked.writer.value, self.settings, target, wire)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Write the manifest. Of every part one report was accepted.

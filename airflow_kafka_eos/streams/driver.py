@@ -44,11 +44,13 @@ def begin(
     *,
     expected: tuple[str | None, int] | None = None,
     identity: str | None = None,
+    beside: frozenset[tuple[str, str]] | None = None,
 ) -> tuple[Begun, AttemptWriter | None]:
     """Begin the batch that the checkpoint has planned; the writer is None where nothing is to be written.
 
     :param expected: query id and batch id, where Spark has told them; else tasks compare them.
     :param identity: of the run; None: that of the driver, whatever process of it this is.
+    :param beside: see :class:`~airflow_kafka_eos.micro_batch.StreamRun`.
     :raises UndecidableError: another batch than the expected one is planned; nothing was begun.
     :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.batches.begin_batch` and
         :func:`airflow_kafka_eos.spark.preflight.check_cluster`.
@@ -58,7 +60,7 @@ def begin(
     batch = checkpoint.planned(options.namespace, options.name)
     if expected is not None:
         batch.check_same(expected[0], str(expected[1]))
-    run = StreamRun(checkpoint.location, identity or driver_identity(environ), options.opened_by)
+    run = StreamRun(checkpoint.location, identity or driver_identity(environ), options.opened_by, beside)
     deadline_ms = int(time.time() * 1000) + options.batch_timeout_ms
     settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
     of_run = (batch.namespace, batch.name, batch.query_id, run)

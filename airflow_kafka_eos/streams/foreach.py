@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,15 +32,16 @@ from airflow_kafka_eos.streams.source import QUERY_ID, BatchWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import Accumulator
+    from pyspark import Accumulator, SparkContext
     from pyspark.sql import DataFrame
 
 #: Bytes of a pickled writer: what is larger Spark hands to executors by way of files, with the secrets in it.
 _IN_MEMORY = 500_000
-#: Spark's name of one run of a query
-_RUN_ID = "spark.jobGroup.id"
+#: How Spark names the thread of a query's run (StreamExecution.prettyIdString). Its job group has the run's id too, and
+#: an author may set another one for each of his frames.
+_RUN_ID = re.compile(r"runId = ([0-9a-f-]{36})\]", re.ASCII)
 #: (namespace, query name) -> run and batch that a frame was handed over for
-_frames: dict[tuple[str, str], tuple[str | None, int]] = {}
+_frames: dict[tuple[str, str], tuple[str, int]] = {}
 
 
 class exactly_once:
@@ -64,10 +66,15 @@ class exactly_once:
         from airflow_kafka_eos.streams.driver import begin, end, give_up
 
         context = batch_df.sparkSession.sparkContext
-        query_id, run_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(_RUN_ID)
+        run_id = _run_of(context)
         self._check_first_frame(run_id, batch_id)
         begun, writer = begin(
-            self._options, batch_df.schema, os.environ, expected=(query_id, batch_id), identity=self._identity
+            self._options,
+            batch_df.schema,
+            os.environ,
+            expected=(context.getLocalProperty(QUERY_ID), batch_id),
+            identity=self._identity,
+            beside=frozenset(name for name, (run, _) in _frames.items() if run == run_id),
         )
         try:
             messages = _written(batch_df, BatchWriter(begun, writer, batch_df.schema, gets_arrow=True))
@@ -79,8 +86,7 @@ class exactly_once:
             give_up(self._options, batch_id, identity=self._identity)
             raise
 
-
-    def _check_first_frame(self, run_id: str | None, batch_id: int) -> None:
+    def _check_first_frame(self, run_id: str, batch_id: int) -> None:
         """Noted before anything is written: whether what failed was decided is not known here."""
         options = self._options
         name = (options.namespace, options.name)
@@ -92,6 +98,14 @@ class exactly_once:
                 "an exactly_once with a queryName of its own for each",
             )
         _frames[name] = (run_id, batch_id)
+
+
+def _run_of(context: SparkContext) -> str:
+    """Spark's id of the query's run; the thread's name, where that does not have it."""
+    assert context._jvm is not None
+    name = str(context._jvm.java.lang.Thread.currentThread().getName())
+    found = _RUN_ID.search(name)
+    return name if found is None else found[1]
 
 
 def _written(frame: DataFrame, writer: BatchWriter) -> list[Message]:

@@ -226,7 +226,9 @@ def _check_not_forgotten(session: Session, attempt: AttemptRow | None, given: Pr
     if load is not None:
         check_not_restored(session, load)
     if attempt is not None and attempt.is_undecided and recorded is None and seen is None and not given.state.is_empty:
-        raise _doubt(given, attempt, f"the caller has {given.state}, and neither ledger nor coordinator know of it")
+        doubt = _doubt(given, attempt, f"the caller has {given.state}, and neither ledger nor coordinator know of it")
+        doubt.remedy += ". Else `airflow-kafka-eos cleanup NAME KEY` makes its attempt undecidable"
+        raise doubt
 
 
 def _may_be_committed(session: Session, recorded: TransactionRow) -> bool:
@@ -237,9 +239,9 @@ def _may_be_committed(session: Session, recorded: TransactionRow) -> bool:
 def _doubt(given: PreparedTransaction, attempt: AttemptRow | None, what: str) -> InDoubtError:
     return InDoubtError(
         f"the ledger knows no decision to commit the transaction, and {what}",
-        remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics, and "
-        "see `airflow-kafka-eos ledger new-id`; to have it aborted all the same, make its attempt undecidable first: "
-        "`airflow-kafka-eos transactions abort`",
+        remedy="Nothing was touched. If the ledger was restored from a backup, see what it has forgotten by "
+        "`airflow-kafka-eos ledger compare`, take its load back by `airflow-kafka-eos loads reinstate`, and go through "
+        "the steps of docs/howto-on-call.md, The ledger was restored, before `airflow-kafka-eos ledger new-id`",
         load=None if attempt is None else str(attempt.load),
         attempt=None if attempt is None else attempt.number,
         transactional_id=given.transactional_id,

@@ -2,12 +2,14 @@
 
 model.py's ledger never forgets.  Here it is saved at any moment and put back at any later one: a backup, or a failover that
 loses the last commits while runs are at work.  One load, two transactions an attempt, retries, decide, commit whose EndTxn is
-under way for as long as it likes, and cleanup; each step of one asks brokers and writes the ledger at once.  Then a person:
+under way for as long as it likes, and cleanup; each step of one asks brokers and writes the ledger at once.  An attempt is opened, submitted to
+an application, and written by it once; one that is forgotten is opened or submitted again, and has the same ids then.  A coordinator
+that is away hides its ids from whoever lists, not from whoever names them.  Then a person:
 takes the load back by its manifest, ends what is open, writes by hand what is missing, gives the ledger a new id, and says
 that the topics have the load.
 
 What must hold: no record is visible twice; nothing of ours ends a transaction of an attempt that was decided and is visible
-in part; a load that the ledger reports as committed is whole.  Left out: ids that are used again, zombies, timeouts that
+in part; a load that the ledger reports as committed is whole.  Left out: pooled ids, zombies, timeouts that
 pass, cursors (cursors.py), several loads.
 
     python3 restored.py [drop/]     all runs, one line each; only those whose name starts so, with traces
@@ -25,9 +27,13 @@ RULES = {
     STOPS + ":end": "nor ends what is open of one that is aborted",
     STOPS + ":decide": "decide aborts no attempt of which a transaction is committed",
     STOPS + ":others": "and decides none where brokers show a commit of another, or anything of one that is not known",
+    STOPS + ":opened": "an attempt that was only opened, and not submitted, has no writers: what is open of it is not known",
+    STOPS + ":hidden": "while a coordinator is away nothing is opened or decided, nor ended",
+    STOPS + ":named": "but by cleanup what the ledger knows by name, all that can be decided of its attempts",
     STOPS + ":proof": "a load is taken back only where each transaction that its manifest names is committed or open",
     STOPS + ":said": "what cannot be taken back, a person says behind the new id, before a run begins",
     "one-key-loads-once": "a load that is decided, or said to be there, gets no new attempt",
+    "one-application-per-attempt": "an attempt's claim outlives the ledger: a second application of its number writes nothing",
 }
 ALL = frozenset(RULES)
 TASKS = (0, 1)
@@ -38,11 +44,13 @@ class World(NamedTuple):
     attempts: int = 2           # that runs may open in all
     restores: int = 1           # how often the ledger may be put back
     losses: int = 0             # how often a broker may end what is open, by its timeout
+    hides: int = 0              # how often the coordinator of one task's ids may be away
     person: bool = False        # somebody stops the DAGs and goes through the steps, at any moment behind a restore
 
 
 class Ledger(NamedTuple):
     verdicts: tuple = ()        # of each attempt that was opened: "", abort, commit
+    submitted: frozenset = frozenset()
     prepared: frozenset = frozenset()
     done: bool = False          # COMMITTED
     base: int = 0               # attempts before this one have the old id, and are nobody's
@@ -56,8 +64,11 @@ class State(NamedTuple):
     net: frozenset = frozenset()        # EndTxn (commit) under way: (attempt, task)
     truth: frozenset = frozenset()      # attempts that some ledger has decided to commit
     hand: frozenset = frozenset()       # tasks whose records a person has written
+    apps: tuple = ()            # of each attempt: applications that have it, and have not written
+    gone: tuple = (0, 0)        # by task: visible transactions whose id was used again, so that no coordinator shows them
+    hidden: frozenset = frozenset()     # tasks whose coordinator is away
     stopped: bool = False       # no run is at work: a person is
-    left: tuple = (0, 0, 0)     # attempts, restores, losses
+    left: tuple = (0, 0, 0, 0)  # attempts, restores, losses, hides
     bad: str = ""
 
 
@@ -70,7 +81,7 @@ class Restored:
         self.w, self.on = world, frozenset(rules)
 
     def begin(self):
-        return State(left=(self.w.attempts, self.w.restores, self.w.losses))
+        return State(left=(self.w.attempts, self.w.restores, self.w.losses, self.w.hides))
 
     # ---- what is asked --------------------------------------------------------------------------------------------
     def has(self, part):
@@ -79,10 +90,32 @@ class Restored:
     def decided(self, s):
         return s.ledger.done or "commit" in s.ledger.verdicts
 
+    def shown(self, s, a):
+        """What brokers show of an attempt's ids: by a listing, and by name where the ledger has them."""
+        return tuple(x if t not in s.hidden or a in s.ledger.prepared else "" for t, x in zip(TASKS, s.txs[a]))
+
+    def known(self, s, a):
+        """Whether the ledger knows that the attempt has writers."""
+        return a in s.ledger.submitted if self.has("opened") else a < len(s.ledger.verdicts)
+
     def forgotten(self, s):
-        """Brokers show a commit under the ledger's present id, and it has decided none."""
-        shown = any("committed" in tx or "copied" in tx for tx in s.txs[s.ledger.base:])
-        return shown and not self.decided(s)
+        """Brokers show under the ledger's present id a commit, and it has decided none, or what of no attempt is open."""
+        shown = {a: self.shown(s, a) for a in range(s.ledger.base, len(s.txs))}
+        if any("open" in tx and not self.known(s, a) for a, tx in shown.items()):
+            return True
+        return any({"committed", "copied"} & set(tx) for tx in shown.values()) and not self.decided(s)
+
+    def named(self, s):
+        """Whether the ledger knows by name all that can be decided of its attempts."""
+        return all(a in s.ledger.prepared or verdict == "abort" and set(s.txs[a]) <= {"", "aborted"}
+                   for a, verdict in enumerate(s.ledger.verdicts) if a >= s.ledger.base)
+
+    def may(self, s, part, named=False):
+        """Whether a step that asks may be done."""
+        if not self.has(part):
+            return True
+        is_hidden = s.hidden and self.has("hidden") and not (named and (self.named(s) or not self.has("named")))
+        return not self.forgotten(s) and not is_hidden
 
     def end(self, s, a, t, by):
         """Abort one that is open."""
@@ -114,6 +147,10 @@ class Restored:
             for t in TASKS:
                 if tx[t] == "open" and s.left[2]:
                     yield f"a timeout ends {a}.{t}", self.end(s, a, t, "timeout")._replace(left=self.less(s, 2))
+        for t in () if s.hidden or not s.left[3] else TASKS:
+            yield f"the coordinator of {t} is away", s._replace(hidden=frozenset({t}), left=self.less(s, 3))
+        if s.hidden:
+            yield "it is back", s._replace(hidden=frozenset())
         if self.w.person and not s.stopped and not s.left[1]:
             yield "a person stops the DAGs", s._replace(stopped=True)
 
@@ -121,20 +158,19 @@ class Restored:
         ledger, newest = s.ledger, len(s.ledger.verdicts) - 1
         if s.left[0] and not ("one-key-loads-once" in self.on and self.decided(s)):
             for part in ("begin", "retry"):
-                if part == "retry" and newest < 0 or self.has(part) and self.forgotten(s):
+                if part == "retry" and newest not in ledger.submitted or not self.may(s, part):
                     continue
-                # ids of attempts that the ledger has forgotten are never written again: by the new id, or by the guard
-                # of begin and cleanup against attempts that the ledger has never opened
-                if len(s.txs) > len(ledger.verdicts) and any("" != x for tx in s.txs[len(ledger.verdicts):] for x in tx):
-                    continue
-                verdicts = tuple(v or "abort" for v in ledger.verdicts) + ("",)
-                txs = s.txs[: len(ledger.verdicts)] + (("", ""),)
-                yield f"{part} opens {newest + 1}", s._replace(
-                    ledger=ledger._replace(verdicts=verdicts), txs=txs, left=self.less(s, 0))
+                a, made = newest + 1, ledger._replace(verdicts=tuple(v or "abort" for v in ledger.verdicts) + ("",))
+                more = (("", ""),) if a == len(s.txs) else ()   # else it was opened before, and is forgotten
+                opened = s._replace(ledger=made, txs=s.txs + more, apps=s.apps + (0,) * len(more), left=self.less(s, 0))
+                yield f"{part} opens {a}", self.submit(opened, a) if part == "retry" else opened
+        if newest >= ledger.base and ledger.verdicts[newest] == "" and newest not in ledger.submitted:
+            if self.may(s, "retry"):
+                yield f"submit {newest}", self.submit(s, newest)
         for a, tx in enumerate(s.txs):
             # prepare has swept what older attempts have open, or it fails
-            if tx == ("", "") and not any("open" in older for older in s.txs[:a]):
-                yield f"tasks write {a}", s._replace(txs=put(s.txs, a, ("open", "open")), manifests=s.manifests | {a})
+            if s.apps[a] and not any("open" in older for older in s.txs[:a]):
+                yield from self.write(s, a)
         if newest < 0:
             return
         a, verdict = newest, ledger.verdicts[newest]
@@ -146,12 +182,29 @@ class Restored:
             if verdict == "commit" and a >= ledger.base:
                 yield from self.commit(s, a)
 
+    def submit(self, s, a):
+        return s._replace(ledger=s.ledger._replace(submitted=s.ledger.submitted | {a}), apps=put(s.apps, a, s.apps[a] + 1))
+
+    def write(self, s, a):
+        """An application writes its attempt: initialising an id ends what is open under it, and hides what was committed."""
+        s, tx = s._replace(apps=put(s.apps, a, s.apps[a] - 1)), s.txs[a]
+        if tx != ("", ""):
+            if "one-application-per-attempt" in self.on:
+                yield f"an application of {a} finds its claim", s
+                return
+            for t in TASKS:
+                if tx[t] == "open":
+                    s = self.end(s, a, t, "an application with the same ids")
+            s = s._replace(gone=tuple(n + (x in ("committed", "copied")) for n, x in zip(s.gone, tx)),
+                           net=frozenset(one for one in s.net if one[0] != a))
+        yield f"tasks write {a}", s._replace(txs=put(s.txs, a, ("open", "open")), manifests=s.manifests | {a})
+
     def decide(self, s, a):
         tx, verdicts = s.txs[a], s.ledger.verdicts
-        if self.has("decide") and "committed" in tx:
+        if self.has("hidden") and s.hidden or self.has("decide") and "committed" in tx:
             return
-        others = any({"committed", "copied"} & set(of) or b >= len(verdicts) and "open" in of
-                     for b, of in enumerate(s.txs) if b >= s.ledger.base and b != a)
+        others = any({"committed", "copied"} & set(self.shown(s, b)) or not self.known(s, b) and "open" in self.shown(s, b)
+                     for b in range(s.ledger.base, len(s.txs)) if b != a)
         if tx == ("open", "open"):
             if not (self.has("others") and others):
                 yield f"decide {a}: commit", s._replace(
@@ -170,13 +223,13 @@ class Restored:
 
     def cleanup(self, s):
         ledger = s.ledger
-        if "" in ledger.verdicts and not self.decided(s) and not (self.has("sweep") and self.forgotten(s)):
+        if "" in ledger.verdicts and not self.decided(s) and self.may(s, "sweep", named=True):
             verdicts = tuple(v or "abort" for v in ledger.verdicts)
             yield "cleanup makes all undecidable", s._replace(ledger=ledger._replace(verdicts=verdicts))
         for a, verdict in enumerate(ledger.verdicts):
             for t in TASKS:
-                if (verdict == "abort" and a >= ledger.base and s.txs[a][t] == "open"
-                        and not (self.has("end") and self.forgotten(s))):
+                if (verdict == "abort" and a >= ledger.base and self.shown(s, a)[t] == "open"
+                        and self.may(s, "end", named=True)):
                     yield f"cleanup ends {a}.{t}", self.end(s, a, t, "cleanup")
 
     # ---- a person, with all runs stopped ---------------------------------------------------------------------------
@@ -199,7 +252,7 @@ class Restored:
                 for t in TASKS:
                     if tx[t] == "open" and not s.net:
                         yield f"a person ends {a}.{t}", s._replace(txs=put(s.txs, a, put(tx, t, "aborted")))
-            there = [t for t in TASKS if any(tx[t] in ("committed", "copied") for tx in s.txs)]
+            there = [t for t in TASKS if s.gone[t] or any(tx[t] in ("committed", "copied") for tx in s.txs)]
             missing = [t for t in TASKS if there and t not in s.hand and t not in there
                        and not any(tx[t] == "open" for tx in s.txs)]
             for t in missing:
@@ -207,9 +260,11 @@ class Restored:
             if not any("open" in tx for tx in s.txs) and not s.net:
                 verdicts = tuple(v or "abort" for v in ledger.verdicts)
                 verdicts += ("abort",) * (len(s.txs) - len(verdicts))
-                yield "a new id", s._replace(ledger=Ledger(verdicts, ledger.prepared, False, len(s.txs)))
-        whole = all(t in s.hand or any(tx[t] in ("committed", "copied") for tx in s.txs) for t in TASKS)
-        nothing = not s.hand and not any({"committed", "copied"} & set(tx) for tx in s.txs)
+                # applications of the old id stand still with the runs
+                yield "a new id", s._replace(ledger=Ledger(verdicts, ledger.submitted, ledger.prepared, False, len(s.txs)),
+                                             apps=(0,) * len(s.apps))
+        whole = all(t in s.hand or s.gone[t] or any(tx[t] in ("committed", "copied") for tx in s.txs) for t in TASKS)
+        nothing = not s.hand and not any(s.gone) and not any({"committed", "copied"} & set(tx) for tx in s.txs)
         if ledger.base and not ledger.done and whole:
             yield "a person says that the topics have it", s._replace(ledger=ledger._replace(done=True))
         if ledger.done or ledger.base and (nothing or not self.has("said")):
@@ -220,7 +275,7 @@ class Restored:
         if s.bad:
             return s.bad
         for t in TASKS:
-            times = sum(tx[t] in ("committed", "copied") for tx in s.txs) + (t in s.hand)
+            times = sum(tx[t] in ("committed", "copied") for tx in s.txs) + s.gone[t] + (t in s.hand)
             if times > 1:
                 return f"the records of task {t} are visible {times} times"
             if s.ledger.done and not times:
@@ -233,6 +288,7 @@ WORLDS = {
     "timeouts":     World(attempts=2, losses=2),
     "a-person":     World(attempts=3, person=True),
     "all":          World(attempts=3, losses=1, person=True),
+    "away":         World(attempts=2, hides=1),
 }
 DROPS = {  # the world in which leaving a rule out does harm; None: nothing here needs it beside the others, which stop later
     STOPS + ":begin": None,
@@ -243,7 +299,11 @@ DROPS = {  # the world in which leaving a rule out does harm; None: nothing here
     STOPS + ":others": "at-work",
     STOPS + ":proof": "all",
     STOPS + ":said": "a-person",
+    STOPS + ":opened": None,
+    STOPS + ":hidden": "away",
+    STOPS + ":named": "away",
     "one-key-loads-once": "a-person",
+    "one-application-per-attempt": "at-work",
 }
 SUITE = [("all/" + n, w, ALL, False) for n, w in WORLDS.items()]
 SUITE += [("drop/" + r, WORLDS[n or "a-person"], ALL - set(r.split("+")), bool(n)) for r, n in DROPS.items()]

@@ -64,5 +64,15 @@ def test_it_parses_and_its_spec_reaches_the_application(code: str) -> None:
         assert "{{secrets/kafka/eos}}" in sent
 
 
+def test_a_spark_application_has_what_its_custom_resource_must_have() -> None:
+    """Without the provider: it looks at nothing of this before the task runs."""
+    (code,) = [code for code in EXAMPLES if imported(code)[1] == "SparkKubernetesOperator"]
+    space: dict[str, Any] = {"Submit": lambda _, **arguments: arguments, "SparkKubernetesOperator": None}
+    exec("\n".join(line for line in code.splitlines() if " import " not in line), space)
+    body = space["submit"]["template_spec"]["spark"]
+    assert (body["apiVersion"], body["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
+    assert {"type", "sparkVersion", "driver", "executor", "mainApplicationFile"} <= body["spec"].keys()
+
+
 def test_each_operator_of_the_page_has_an_example() -> None:
     assert {imported(code)[1] for code in EXAMPLES} == SENT.keys()

@@ -28,6 +28,7 @@ from airflow_kafka_eos.operators.own_submitter import OwnSubmitter, _collect, co
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.operators.preparing import decide_behind
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from tests.airflow.steps import in_try
 from tests.spark.test_manifest_store import EMPTY, REF
 
 COMMAND = "spark-submit {{ kafka_eos.application }} --spec {{ kafka_eos.spec }}"
@@ -138,6 +139,18 @@ def test_what_cannot_submit_is_refused(make: Callable[[], Submit], said: str) ->
 def test_what_may_name_the_spec_once_it_is_read_passes(command: str) -> None:
     """Files are read, and templates rendered, behind the parsing: it is looked at again then."""
     assert submitted(made(submit=Submit(BashOperator, runs_here=True, bash_command=command)))
+
+
+@pytest.mark.parametrize("came_back", ["execute_complete", "__fail__"])
+@pytest.mark.parametrize("told", [None, {"attempt": 1}, {"attempt": 1, "try_number": 1}], ids=["gone", "before", "try"])
+def test_what_the_platform_has_answered_before_a_clear_is_not_taken_up(
+    monkeypatch: pytest.MonkeyPatch, told: Any, came_back: str
+) -> None:
+    """Rule: event-of-its-own-try. Airflow clears a task that runs, and keeps what it came back with."""
+    submit = submitted(made())
+    monkeypatch.setattr(type(submit), "execute", lambda self, context: "submitted anew")
+    xcoms: dict[tuple[str, str], Any] = {("load.step", "kafka_eos"): told}
+    assert submit.resume_execution(came_back, {"event": {}}, in_try(2, xcoms)) == "submitted anew"
 
 
 def test_what_the_arguments_come_from_runs_before_the_operator() -> None:

@@ -114,6 +114,8 @@ def home(kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
+    # one broker has what all tests have loaded, each with a ledger of its own: tests of that guard put it back
+    monkeypatch.setattr(Ledger, "is_embedded", False)
     connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap_servers})
     connection(monkeypatch, "spark_default", "spark", host="local[2]", extra={"deploy-mode": "client"})
     yield tmp_path

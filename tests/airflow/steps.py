@@ -19,6 +19,18 @@ from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 
 OWNER = "dag/run#group=load"
+
+
+class Instance(SimpleNamespace):
+    """A task instance with XComs, and no Airflow behind it."""
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[self.task_id, key] = value
+
+    def xcom_pull(self, task_ids: str, key: str = "return_value", map_indexes: Any = None) -> Any:
+        return self.xcoms.get((task_ids, key))
+
+
 CONTEXT: Any = {
     "dag": SimpleNamespace(task_ids=["load.step", "another.step"]),
     "ti": SimpleNamespace(
@@ -28,6 +40,14 @@ CONTEXT: Any = {
         logical_date=None, data_interval_start=None, data_interval_end=None, run_type="manual"
     ),
 }
+
+
+def in_try(number: int, xcoms: dict[tuple[str, str], Any] | None = None) -> Any:
+    """The context of a try that may be deferred, or come back: these XComs are kept for it."""
+    ti = Instance(**vars(CONTEXT["ti"]) | {"try_number": number, "xcoms": {} if xcoms is None else xcoms})
+    return CONTEXT | {"ti": ti}
+
+
 LOAD = "a.b/ü %"
 STEPS = ("begin", "prepare", "decide", "commit", "cleanup")
 
@@ -61,6 +81,15 @@ def operator(step: str, key: str, **arguments: Any) -> Any:
         "loaded": LoadedSensor,
     }[step]
     return kind(task_id=step, load_name=LOAD, load_key=key, **arguments)
+
+
+def shares_its_broker() -> None:
+    """For a process of its own, what the fixture ``home`` does here: one broker has what all tests have loaded, each
+    with a ledger of its own.
+    """
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    Ledger.is_embedded = False  # type: ignore[assignment,method-assign]
 
 
 def run(step: str, key: str, **arguments: Any) -> Any:

@@ -225,11 +225,12 @@ from datetime import datetime
 assert importlib.util.find_spec("pyspark") is None
 from airflow.sdk import DAG
 from airflow_kafka_eos import ExactlyOnceLoad
-from tests.airflow.steps import run
+from tests.airflow.steps import run, shares_its_broker
 
 job, topic = sys.argv[1:]
 with DAG("orders", schedule=None, start_date=datetime(2026, 1, 1)):
     ExactlyOnceLoad("load", job=job, topics=[topic], engine="arrow")
+shares_its_broker()
 run("begin", "bare")
 made = run("prepare", "bare", topics=[topic], job=job, engine="arrow", value_format="json")
 assert not [name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j")]

@@ -15,6 +15,7 @@ from airflow_kafka_eos.errors import OtherLedgerError
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.location import FILE_NAME
 from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.protocol.repair.restored import set_committed
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.triggers import (
     OTHER_LEDGER,
@@ -23,14 +24,17 @@ from airflow_kafka_eos.triggers import (
     PollingTrigger,
     report_unfinished_loads,
 )
+from tests.airflow import steps
 from tests.airflow.conftest import Place
 from tests.airflow.held import Held, right, wait_gone
 from tests.airflow.processes import end_session, restart
 from tests.airflow.rest import wait_for
-from tests.airflow.steps import LOAD, OWNER, a_prepared_load, run, session
+from tests.airflow.steps import LOAD, OWNER, a_prepared_load, refused, run, session
 from tests.airflow.test_parts_killed import end, healthy, start_again
 
 pytestmark = pytest.mark.timeout(900)
+#: without what the fixture home has put in its place
+IS_EMBEDDED = Ledger.is_embedded
 
 
 @pytest.fixture
@@ -163,6 +167,33 @@ def test_a_sensor_goes_on_where_the_trigger_stopped(home: Path, kafka: LocalKafk
     assert sensor.execute_complete(CONTEXT, event)["state"] == "PREPARED", "nothing of it is touched"
     assert sensor.execute_complete(CONTEXT, event | {"fields": trigger.fields()})["state"] == "ABORTED"
     assert state("k") is LoadState.ABORTED
+
+
+def test_a_home_that_was_lost_loads_nothing_once_more(
+    home: Path,
+    kafka: LocalKafka,
+    topic: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule: same-ledger. Nor does a second scheduler, which takes over on another host."""
+    # of this test alone: others have loaded under the common name
+    monkeypatch.setattr(steps, "LOAD", "lost home")
+    a_prepared_load(home, kafka, "k", topic(), 1)
+    for step in ("decide", "commit", "cleanup"):
+        run(step, "k")
+    monkeypatch.setattr(Ledger, "is_embedded", IS_EMBEDDED)
+    assert run("begin", "k")["verdict"] == "commit"
+    with session() as opened:
+        ledger_id = opened.ledger.ledger_id
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("other")))
+    for key in ("k", "of today"):
+        assert f"ledger {ledger_id}: 1 (" in refused("begin", key)
+    with session() as opened:
+        assert opened.ledger.ledger_id != ledger_id
+        set_committed(opened, LoadIdentity("airflow", "lost home", "k"), by="ann", reason="the topic has it")
+    assert run("begin", "k")["verdict"] == "commit"
+    assert run("begin", "of today")["attempt"] == 1
 
 
 def test_where_there_is_no_ledger_nobody_says_that_all_is_well(home: Path) -> None:

@@ -19,7 +19,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_kafka_eos import Submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from tests.adapters.test_own_examples import is_there
+from tests.adapters.test_own_examples import EXAMPLES, PAGE, imported, is_there
 from tests.airflow.steps import connection
 from tests.airflow.test_own_steps import HUNDRED, Run, application, attempts, given, manifests
 from tests.airflow.test_repreparing_steps import all_there_once, finish
@@ -47,7 +47,7 @@ def platform(answer: Answer) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(said)
 
-        do_POST = do_GET
+        do_POST = do_DELETE = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -115,13 +115,68 @@ def databricks_answers(fails: list[bool]) -> Answer:
     return answer
 
 
+def kubernetes(port: int, monkeypatch: pytest.MonkeyPatch) -> Submit:
+    """As docs/any-submitter.md has it."""
+    cluster = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "nobody"}}],
+        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "nobody", "user": {}}],
+    }
+    connection(monkeypatch, "kubernetes_default", "kubernetes", extra={"kube_config": cluster})
+    space: dict[str, Any] = {"Submit": Submit}
+    (code,) = [code for code in EXAMPLES if imported(code)[1] == "SparkKubernetesOperator"]
+    exec(compile(code, PAGE.name, "exec"), space)
+    made: Submit = space["submit"]
+    return made
+
+
+def kubernetes_answers(fails: list[bool]) -> Answer:
+    """Of its API, and of the Spark operator that looks at its SparkApplications."""
+    applications = "/apis/sparkoperator.k8s.io/v1beta2/namespaces/spark/sparkapplications"
+    states: dict[str, str] = {}
+
+    def answer(asked: str, body: dict[str, Any]) -> dict[str, Any]:
+        method, path = asked.split()
+        name = path.removeprefix(f"{applications}/").partition("/")[0]
+        if asked == f"POST {applications}":
+            assert body["kind"] == "SparkApplication" and body["metadata"]["namespace"] == "spark"
+            # what its custom resource must have
+            assert {"type", "sparkVersion", "driver", "executor"} <= body["spec"].keys()
+            done = ran(body["spec"]["arguments"], fails.pop(0))
+            states[body["metadata"]["name"]] = "RUNNING" if done else "FAILED"
+            return body
+        if path.startswith(f"{applications}/") and method == "GET":
+            return {"status": {"applicationState": {"state": states[name], "errorMessage": "it failed"}}}
+        if path.startswith("/api/v1/namespaces/spark/pods/"):
+            return succeeded(path.split("/")[-1])
+        return {"items": [], "metadata": {}}
+
+    return answer
+
+
+def succeeded(pod: str) -> dict[str, Any]:
+    """A driver's pod that has ended."""
+    driver = "spark-kubernetes-driver"
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    status = {"name": driver, "ready": False, "restartCount": 0, "image": "i", "imageID": "i", "state": ended}
+    return {
+        "metadata": {"name": pod, "namespace": "spark", "labels": {}},
+        "spec": {"containers": [{"name": driver}]},
+        "status": {"phase": "Succeeded", "containerStatuses": [status]},
+    }
+
+
 @pytest.mark.parametrize(
     ("module", "made", "answers"),
     [
         ("airflow.providers.apache.livy", livy, livy_answers),
         ("airflow.providers.databricks", databricks, databricks_answers),
+        ("airflow.providers.cncf.kubernetes", kubernetes, kubernetes_answers),
     ],
-    ids=["livy", "databricks"],
+    ids=["livy", "databricks", "kubernetes"],
 )
 def test_a_failed_try_and_a_good_one(
     module: str,

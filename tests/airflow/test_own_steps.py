@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,14 +33,14 @@ from airflow_kafka_eos.arrow.stream import Bounds
 from airflow_kafka_eos.errors import NotFinishedError, SupersededError
 from airflow_kafka_eos.hooks import KafkaEosHook
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.orphan import PARENT_VARIABLE
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from airflow_kafka_eos.spark.spec_argument import read_spec
-from tests.airflow.steps import CONTEXT, LOAD, open_ids, run, session, state
+from tests.airflow.steps import CONTEXT, LOAD, Instance, open_ids, run, session, state
 from tests.airflow.test_repreparing_steps import all_there_once, finish, lose
 from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
@@ -86,16 +85,6 @@ def claims(argument: str) -> None:
     ManifestStore(spec.options.manifest_dir).claim(spec.options.attempt, "a driver that is at work")
 
 
-class Instance(SimpleNamespace):
-    """A task instance with XComs, and no Airflow behind it."""
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[self.task_id, key] = value
-
-    def xcom_pull(self, task_ids: str, key: str = "return_value", map_indexes: Any = None) -> Any:
-        return self.xcoms.get((task_ids, key))
-
-
 class Run:
     """One run of a group with an operator of the author's."""
 
@@ -110,14 +99,14 @@ class Run:
         with DAG("dag", schedule=None, start_date=datetime(2026, 1, 1)):
             return ExactlyOnceLoad("load", submit=self._submit, **self._given)
 
-    def context(self, step: str, **more: Any) -> Any:
+    def context(self, step: str, *, try_number: int = 1, **more: Any) -> Any:
 
         def states(task_ids: list[str], **_: Any) -> Any:
             return {self.run_id: {name: state for name, state in more.items() if name in task_ids}}
 
         ti = Instance(
             dag_id="dag", run_id=self.run_id, map_index=-1, task_id=f"load.{step}", xcoms=self.xcoms,
-            get_task_states=states,
+            get_task_states=states, try_number=try_number,
         )  # fmt: skip
         return CONTEXT | {"ti": ti, "params": {}, "run_id": self.run_id, "dag": self.group().begin.dag}
 
@@ -478,6 +467,34 @@ def test_a_deferred_operator_goes_on_with_its_own_attempt(kafka: LocalKafka, giv
     assert [row.number for row in attempts("deferred")] == [1]
     finish("deferred")
     all_there_once(kafka, "deferred", given["topics"][0], 1, HUNDRED)
+
+
+@pytest.mark.parametrize("before", ["an answer", "a timeout"])
+def test_what_was_answered_before_a_clear_is_not_taken_up(
+    kafka: LocalKafka, given: dict[str, Any], before: str
+) -> None:
+    """Rule: event-of-its-own-try. Airflow clears a task that runs, and keeps what it came back with."""
+    submit = Submit(Deferring, argument="--spec {{ kafka_eos.spec }}", name="n-{{ kafka_eos.attempt }}")
+    load = Run(f"cleared behind {before}", submit, **given)
+    load("begin")
+    with pytest.raises(TaskDeferred) as first:
+        load("submit")
+    came_back: Any = (first.value.method_name, first.value.kwargs)
+    if before == "a timeout":
+        came_back = ("__fail__", {"error": "Trigger timeout"})
+    again: Any = load.group().submit
+    context = load.context("submit", try_number=2)
+    again.render_template_fields(context)
+    with pytest.raises(TaskDeferred) as second:
+        again.resume_execution(*came_back, context)
+    assert [row.verdict for row in attempts(load.key)] == [Verdict.ABORT, None]
+    task: Any = load.group().submit
+    context = load.context("submit", try_number=2)
+    task.render_template_fields(context)
+    assert task.resume_execution(second.value.method_name, second.value.kwargs, context) == "n-2"
+    assert load("collect")["attempt"] == 2
+    finish(load.key)
+    all_there_once(kafka, load.key, given["topics"][0], 1, HUNDRED)
 
 
 # --- beside the task

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.operators.base import note_deferral
 from airflow_kafka_eos.protocol.repair.restored import set_committed
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
@@ -19,8 +20,10 @@ from tests.airflow.steps import (
     LOAD,
     a_prepared_load,
     connection,
+    in_try,
     open_ids,
     operator,
+    refused,
     run,
     session,
     state,
@@ -152,7 +155,7 @@ def test_a_key_that_its_template_had_nothing_for_is_refused(home: Path) -> None:
 def test_loaded_says_at_its_timeout_who_holds_readers_back(
     home: Path, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:
-    from airflow.providers.common.compat.sdk import AirflowSensorTimeout
+    from airflow.providers.common.compat.sdk import AirflowSensorTimeout, TaskDeferred
 
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.sensors import LoadedSensor
@@ -167,10 +170,29 @@ def test_loaded_says_at_its_timeout_who_holds_readers_back(
     with pytest.raises(AirflowSensorTimeout, match="slow-service"):
         sensor.execute(CONTEXT)
     # the trigger's timeout, as Airflow hands it over
+    context = in_try(1)
+    with pytest.raises(TaskDeferred):
+        LoadedSensor(task_id="loaded", load_name=LOAD, load_key="held", deferrable=True).execute(context)
     with pytest.raises(AirflowSensorTimeout, match="slow-service"):
-        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, CONTEXT)
+        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
     stranger.commit_transaction(30)
     LoadedSensor(task_id="loaded", load_name=LOAD, load_key="held", deferrable=False).execute(CONTEXT)
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["a clear", "a version before"])
+def test_cleanup_believes_nothing_that_was_found_before_a_clear(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], noted: bool
+) -> None:
+    """Rule: event-of-its-own-try. Airflow clears a task that runs, and keeps what it came back with."""
+    key = f"found before {noted}"
+    xcoms: dict[tuple[str, str], Any] = {}
+    if noted:
+        note_deferral(in_try(1, xcoms))
+    a_prepared_load(home, kafka, key, topic(), 1)
+    clean: dict[str, Any] = {"load": key, "aborted": [], "problem": None, "state": "ABORTED"}
+    event = {"event": {"status": "done", "summary": clean}}
+    found = operator("cleanup", key).resume_execution("execute_complete", event, in_try(2, xcoms))
+    assert (len(found["aborted"]), state(key), open_ids(key)) == (1, LoadState.ABORTED, [])
 
 
 def test_the_authors_sql_becomes_true_with_the_load(
@@ -194,6 +216,27 @@ def test_the_authors_sql_becomes_true_with_the_load(
         decide.execute(CONTEXT)
     run("commit", "dual", **ledger)
     assert marts.read(lambda c: c.exec_driver_sql("SELECT * FROM marts").all()) == [("2026-01-01", "dual", 3)]
+
+
+def test_a_dual_write_that_has_committed_on_its_own_fails_decide_however_often_it_is_cleared(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: dual-write-with-the-decision. Cleanup rolls forward what is decided; the rows are a person's."""
+    from airflow_kafka_eos.ledger.ledger import Ledger
+
+    Ledger.open(f"sqlite:///{home}/marts.db", upgrade=True).close()
+    connection(monkeypatch, "marts", "sqlite", host=f"{home}/marts.db")
+    ledger: dict[str, Any] = {"ledger_conn_id": "marts"}
+    a_prepared_load(home, kafka, "split", topic(), 3, **ledger)
+
+    def dual_write(beside: Any, manifest: Any) -> None:
+        beside.exec_driver_sql("CREATE TABLE marts (day TEXT)")
+        beside.connection.commit()
+
+    for _ in range(2):
+        assert "Add the missing rows by hand" in refused("decide", "split", dual_write=dual_write, **ledger)
+    assert run("cleanup", "split", **ledger)["state"] == "COMMITTED"
+    assert "Add the missing rows by hand" in refused("decide", "split", **ledger)
 
 
 def test_dual_write_sql_without_a_ledger_of_its_own_is_refused_at_parse() -> None:

@@ -28,7 +28,7 @@ from airflow_kafka_eos.operators.stream import CleanupStreamOperator, RunStreamO
 from airflow_kafka_eos.operators.stream_loaded import StreamLoadedSensor
 from airflow_kafka_eos.protocol.stages.stream_runs import sweep_left
 from airflow_kafka_eos.triggers import BatchesTrigger
-from tests.airflow.steps import CONTEXT, OWNER, session
+from tests.airflow.steps import CONTEXT, OWNER, in_try, session
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.test_batches import Query
 from tests.protocol.world import World
@@ -106,7 +106,7 @@ def test_loaded_waits_in_the_triggerer_for_who_holds_readers_back(home: Path, to
         batches.load(batches.batch(0), ["a"], run=OWN)  # the same key, so in the same partition
         task = loaded(batches.name, deferrable=True)
         with pytest.raises(TaskDeferred) as deferred:
-            task.execute(CONTEXT)
+            task.execute(in_try(1))
         kind, fields = deferred.value.trigger.serialize()
         assert kind == f"{BatchesTrigger.__module__}.BatchesTrigger"
         trigger = BatchesTrigger(**fields)

@@ -13,10 +13,11 @@ def main(topic: str) -> None:
     from airflow.sdk import DAG
 
     from airflow_kafka_eos import ExactlyOnceLoad
-    from tests.airflow.steps import run
+    from tests.airflow.steps import run, shares_its_broker
 
     with DAG("orders", schedule=None, start_date=datetime(2026, 1, 1)):
         ExactlyOnceLoad("load", sql="SELECT 1", topics=[topic])
+    shares_its_broker()
     run("begin", "own spark")
     made = run("prepare", "own spark", topics=[topic], sql="select cast(id as string) value from range(5)")
     assert "pyspark" not in sys.modules

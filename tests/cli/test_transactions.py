@@ -284,7 +284,11 @@ def test_a_decided_load_is_given_up_by_name_before_its_transactions_end(
     world.decide(manifest)
     name, (_, load, key) = one(manifest).transactional_id, (world.load.namespace, world.load.name, world.load.key)
     refused(command("loads", "give-up", load, key, "--reason", "r", *at), 2, "no terminal")
-    assert command("loads", "give-up", load, key, "--reason", "topic broken", "--yes", *at).code == 0
+    said = command("loads", "give-up", load, key, "--reason", "topic broken", "--yes", *at)
+    assert said.code == 0
+    next_ = [line.split()[1:] for line in said.err.splitlines() if line.startswith("  airflow-kafka-eos ")]
+    assert [words[:3] for words in next_] == [["transactions", "force-terminate", name], ["cleanup", load, key]]
+    assert said.err.rstrip().endswith("only then write what is missing")
     row = world.session.ledger.load(world.load)
     assert row is not None and row.state is not LoadState.COMMITTED and "topic broken" in row.reason
     # another load is being written: its transaction is on the same list, and stays
@@ -297,8 +301,15 @@ def test_a_decided_load_is_given_up_by_name_before_its_transactions_end(
     asked = command("transactions", "force-terminate", at_work, *at)
     assert asked.code == 2 and "of today, which nobody has decided yet: a run may be working on it?" in asked.err
     assert "nobody has decided" not in command("transactions", "force-terminate", name, *at).err
-    assert command("transactions", "force-terminate", name, "--yes", *at).code == 0
+    unfinished = command(*next_[1], "--quiet", "0s", "--yes", *at)
+    assert unfinished.code == 1 and "End each by" in unfinished.out, "not in this order"
+    for words in next_:
+        more = ("--quiet", "0s") if words[0] == "cleanup" else ()
+        assert command(*words, *more, "--yes", *at).code == 0
     assert (world.open_ids(), world.visible()) == ([at_work], [])
+    assert all(row.closed_at for row in world.session.ledger.attempts(world.load))
+    again = command("loads", "give-up", load, key, "--reason", "r", "--yes", *at)
+    assert "no coordinator shows any of it as open" in again.err
 
 
 def test_a_decided_load_is_recovered(world: World, command: Command, at: Cluster) -> None:

@@ -33,6 +33,7 @@ from airflow_kafka_eos.errors import ConfigurationError, OtherClusterError, Spar
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope, WriterName
 from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
+from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.spark.attempt_writer import PartReport
 from airflow_kafka_eos.spark.no_retries import check_spark_settings
 from airflow_kafka_eos.spark.options import WriteOptions
@@ -280,6 +281,31 @@ def test_an_executor_whose_application_has_no_id_writes_nothing() -> None:
     work: Any = SimpleNamespace(application_id=None, options=SimpleNamespace(attempt=REF))
     with pytest.raises(SparkUnavailableError, match="was started again: this is its application None"):
         Look(work, KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"}), None)()
+
+
+@pytest.mark.parametrize(
+    ("monotonic", "wall", "looks"),
+    [
+        (fences.LOOK_S - 1, fences.LOOK_S - 1, 1),
+        (fences.LOOK_S + 1, fences.LOOK_S + 1, 2),
+        (1, 3600, 2),  # the machine was suspended, or its VM paused
+        (fences.LOOK_S + 1, 1, 2),  # somebody has set the other one
+        (1, -1, 2),
+    ],
+)
+def test_a_look_is_good_only_while_both_clocks_say_so(
+    monotonic: float, wall: float, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0, 1e9]
+    work: Any = None
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
+    looking = Look(work, settings, "app-1", clock=lambda: now[0], wall=lambda: now[1])
+    made: list[float] = []
+    monkeypatch.setattr(looking, "_look", lambda: made.append(now[0]))
+    looking()
+    now[:] = [monotonic, 1e9 + wall]
+    looking()
+    assert len(made) == looks
 
 
 # -- what is refused, and what is not waited for -----------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Task:
         (self.topic,) = work.options.topics
         self.settings = settings
         self.writer = ExecutorWriter(work, settings)
-        self.look = Look(work, settings, application_id, clock=lambda: self.now)
+        self.look = Look(work, settings, application_id, clock=lambda: self.now, wall=lambda: self.now)
         self.writer.look = self.look
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> int:

@@ -66,6 +66,7 @@ class Step:
 
 
 _LEDGER = "airflow_kafka_eos.ledger.ledger:Ledger."
+_DECISIONS = "airflow_kafka_eos.ledger.decisions:"
 _WRITER = "airflow_kafka_eos.kafka.producer.arrow.writer:ArrowWriter."
 _SENDER = "airflow_kafka_eos.kafka.producer.arrow.sender:Sender."
 _CONFLUENT = "airflow_kafka_eos.kafka.producer.confluent:"
@@ -155,8 +156,9 @@ STEPS: tuple[Step, ...] = (
     Step("commit: before a log is read", "commit", _PARTITIONS + "markers_of", BEFORE),
     Step("commit: the logs are read", "commit", _PARTITIONS + "markers_of", AFTER),
     Step("commit: an outcome is judged", "commit", _LOOKED, AFTER),
-    *_ledger("record_outcomes", "commit"),
-    *_ledger("record_committed", "commit"),
+    *_ledger("record_and_close", "commit"),
+    Step("commit: outcomes written, COMMITTED not", "commit", _DECISIONS + "record_committed", BEFORE),
+    Step("commit: COMMITTED written, not committed", "commit", _DECISIONS + "record_committed", AFTER),
     # --- clean-up of a load that arrived
     *_ledger("make_undecidable", "clean"),
     # --- clean-up of a load that was never decided
@@ -174,7 +176,14 @@ STEPS: tuple[Step, ...] = (
         "roll-forward: between two EndTxn", "clean", _SENDING, BEFORE, 2, run=Run.ROLL_FORWARD, scopes=_TASK
     ),
     Step("roll-forward: the first EndTxn's answer is lost", "clean", _ANSWERED, BEFORE, run=Run.ROLL_FORWARD),
-    *_ledger("record_committed", "clean", Run.ROLL_FORWARD),
+    *_ledger("record_and_close", "clean", Run.ROLL_FORWARD),
+    Step(
+        "roll-forward: COMMITTED written, not committed",
+        "clean",
+        _DECISIONS + "record_committed",
+        AFTER,
+        run=Run.ROLL_FORWARD,
+    ),
     # --- a retried prepare
     *_ledger("submit", "prepare again", Run.RETRY),
     Step("retry: before the older attempt is aborted", "prepare again", _SENDING, BEFORE, run=Run.RETRY),

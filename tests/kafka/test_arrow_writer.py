@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from airflow_kafka_eos.errors import AccessError, BrokerUnavailableError
-from airflow_kafka_eos.kafka.client.wire import PipelinedWire
+from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire, Wire
 from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+from airflow_kafka_eos.load import LoadIdentity, WriterName
+from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, Part
+from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.preflight import check_cluster
 from tests.kafka.arrow_support import batch
 from tests.kafka.writers_support import (
+    LEDGER,
     an_id,
     consume,
     end,
@@ -35,8 +44,12 @@ def test_transaction_version_1_on_a_broker_that_could_do_2() -> None:
         kafka.create_topic("old", partitions=2)
         settings = settings_of(kafka.bootstrap_servers)
         finalize(kafka.bootstrap_servers, 1)
-        with PipelinedWire(settings, timeout_s=10, request_timeout_s=10) as wire:
-            wait_until(lambda: wire.transaction_version() == 1, "transaction version 1")
+
+        def shown() -> int:  # on connecting, as a writer that opens is shown it
+            with PipelinedWire(settings, timeout_s=10, request_timeout_s=10) as wire:
+                return wire.transaction_version()
+
+        wait_until(lambda: shown() == 1, "transaction version 1")
         with opened("arrow", settings, target_of(name := an_id("old"), {"old": 2})) as writer:
             assert isinstance(writer, ArrowWriter) and writer._sender is not None
             # Kafka 4.4 would take a newer one all the same (seen); KIP-890 forbids to send it
@@ -46,6 +59,38 @@ def test_transaction_version_1_on_a_broker_that_could_do_2() -> None:
             end(settings, prepared)
         assert not is_open(settings, name)
         assert len(consume(kafka.bootstrap_servers, "old", 2, 2, "read_committed")) == 2
+
+
+def test_a_pooled_id_is_looked_for_over_the_connection_that_writes(
+    kafka: LocalKafka, topic: Callable[..., str], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One login for each task, not two. librdkafka has logins of its own: there it is closed."""
+    name, settings = topic(2), settings_of(kafka.bootstrap_servers)
+    ref = AttemptRef(LoadIdentity("tests", f"pooled {kind}", name), LEDGER, 1, slot=0)
+    options = WriteOptions(
+        ref, "/nowhere", (name,), 120_000, int(time.time() * 1000) + 60_000, writer=WriterName(kind)
+    )
+    checked = check_cluster(settings, options)
+    with Wire(settings) as wire:  # somebody else has initialised the first one since the lease
+        Coordinator(wire, namespace="tests", ledger_id=LEDGER).init_producer_id(str(ref.task_id(0, 0)), 60_000)
+    made: list[Wire] = []
+    opening = Wire.__init__
+
+    def noted(wire: Wire, *arguments: Any, **options: Any) -> None:
+        made.append(wire)
+        opening(wire, *arguments, **options)
+
+    monkeypatch.setattr(Wire, "__init__", noted)
+    report = AttemptWriter(options, settings, checked).write_part(
+        Part(0, 0, 7), iter([batch(value=[b"a", b"b"])]), lambda _: None
+    )
+    assert report.skipped_ids and report.entry.records == 2
+    prepared = report.entry.transaction
+    assert prepared is not None and prepared.transactional_id == str(ref.task_id(0, 1))
+    assert kind == "confluent" or len(made) == 1
+    assert all(wire._closed for wire in made)
+    end(settings, prepared)
+    assert not is_open(settings, ref.task_id(0, 1))
 
 
 def test_the_newest_metadata_may_not_have_a_broker_any_more(kafka: LocalKafka) -> None:

@@ -53,6 +53,11 @@ class Watched(Wire):
 
     may_scan = True
     scans = 0
+    looks = 0
+
+    def metadata(self, topics: Iterable[str]) -> Any:
+        self.looks += 1
+        return super().metadata(topics)
 
     def send_to_broker(self, node_id: int, request: Any) -> Any:
         if isinstance(request, FetchRequest):
@@ -153,9 +158,11 @@ def test_behind_a_known_end_the_marker_itself_is_read(place: Place) -> None:
     progress = ends_of(place, sought)
     place.end(txn, Verdict.COMMIT)
     place.others_write(tps)
+    looks = place.wire.looks
     found, error, by_index = place.find(sought, progress)
     assert (found, error) == ({tp: {one: Marker.COMMIT} for tp, one in sought.items()}, None)
     assert by_index == set()
+    assert place.wire.looks - looks == 2  # for the topics' ids, and once for both reads: the list, and behind the end
 
 
 def test_where_the_marker_is_near_the_first_answer_is_the_log_itself(place: Place) -> None:

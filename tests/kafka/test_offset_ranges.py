@@ -104,6 +104,20 @@ def test_a_partition_that_was_added_begins_with_its_oldest_record(
     assert values(settings, since, end) == ["b", "c"]
 
 
+def test_what_was_deleted_of_a_partition_that_was_added_is_said(
+    kafka: LocalKafka, partitions: Partitions, topic: Callable[..., str], admin: AdminClient
+) -> None:
+    name = topic(1)
+    _, until = bounds(partitions, [name], None)
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(60)
+    wait_until(lambda: partitions.topic_info([name])[name].partitions == 2, "the new partition")
+    produce(kafka, name, "b", "c", partition=1)
+    for future in admin.delete_records([TopicPartition(name, 1, 1)]).values():
+        future.result(60)
+    with pytest.raises(TopicError, match=f"{name}-1 begins at offset 0, and its oldest record is at 1"):
+        bounds(partitions, [name], until)
+
+
 def test_a_range_is_the_same_batches_whenever_it_is_read(
     kafka: LocalKafka, settings: KafkaSettings, partitions: Partitions, topic: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,

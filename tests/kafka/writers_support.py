@@ -28,7 +28,7 @@ from airflow_kafka_eos.kafka.producer.writers import describe_once, make_writer
 from airflow_kafka_eos.kafka.records.digest import record_bytes
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import PartitionWrites
-from airflow_kafka_eos.naming import TransactionalId
+from airflow_kafka_eos.naming import AnyId, TransactionalId
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 
 LEDGER = "00000000aa"
@@ -80,7 +80,7 @@ def end(settings: KafkaSettings, prepared: PreparedTransaction, verdict: Verdict
         Coordinator(wire, namespace="tests", ledger_id=LEDGER).end(prepared, verdict)
 
 
-def is_open(settings: KafkaSettings, transactional_id: TransactionalId) -> bool:
+def is_open(settings: KafkaSettings, transactional_id: AnyId) -> bool:
     """Asked until the markers are written: the coordinator answers an EndTxn before."""
     until = time.monotonic() + 20
     while True:

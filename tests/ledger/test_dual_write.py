@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import (
@@ -25,6 +26,7 @@ from airflow_kafka_eos.ledger import dual_write as beside
 from airflow_kafka_eos.ledger.location import parse
 from airflow_kafka_eos.ledger.transaction_guard import insist_on_durability
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.protocol.stages.decide import undecided_attempt
 from tests.ledger.ledger_support import LOAD, manifest, prepare, sql
 from tests.ledger.test_ledger_database import Proxy
 
@@ -194,6 +196,63 @@ def test_a_commit_past_sqlalchemy_is_noticed_and_said(prepared: Ledger, url: str
     with pytest.raises(InDoubtError, match="the decision to commit stands"):
         decide(prepared, dual_write=dual_write)
     assert (is_decided(prepared), rows(url)) == (True, [(1, "x", 1)])
+
+
+@pytest.mark.parametrize("then", ["is noticed", "fails", "dies", "meets a deadlock"])
+def test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done(
+    prepared: Ledger, url: str, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """By whoever asks for it later, of the run that has decided: prepare left it to decide, a retry, a clear."""
+
+    def dual_write(connection: Connection, _: Any) -> None:
+        _insert(connection, 1)
+        connection.connection.commit()
+        if then == "fails":
+            connection.execute(text("SELEC"))
+        if then == "dies":
+            raise KeyboardInterrupt
+        if then == "meets a deadlock":
+            raise OperationalError("", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(database, "is_passing", lambda error: isinstance(error, OperationalError))
+    with pytest.raises(KeyboardInterrupt if then == "dies" else InDoubtError):
+        decide(prepared, dual_write=dual_write)
+    assert (is_decided(prepared), rows(url)) == (True, [(1, "x", 1)])
+    session: Any = SimpleNamespace(ledger=prepared)
+    for _ in range(2):
+        with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
+            undecided_attempt(session, LOAD, owner="decide")
+        with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
+            decide(prepared, [(INSERT, {"id": 2})])
+    assert undecided_attempt(session, LOAD, owner="another run").verdict is Verdict.COMMIT
+    assert rows(url) == [(1, "x", 1)], "the SQL runs no second time"
+
+
+def test_a_decision_whose_dual_write_is_through_has_no_reason(prepared: Ledger, url: str) -> None:
+    done = decide(prepared, [(INSERT, {"id": 1})])
+    assert (done.reason, done.is_unfinished) == ("", False)
+    assert prepared.attempt(LOAD, 1) == done
+    session: Any = SimpleNamespace(ledger=prepared)
+    assert undecided_attempt(session, LOAD, owner="decide") == done
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["TRUNCATE marts", "-- a\nCREATE TABLE more (id INTEGER)", "LOCK TABLES marts WRITE", "SET autocommit=1"],
+)
+def test_what_mysql_commits_by_itself_is_refused_there(prepared: Ledger, url: str, statement: str) -> None:
+    if not url.startswith("mysql"):
+        return  # elsewhere it is a part of the transaction, or wrong
+    with pytest.raises(DualWriteError, match="which MySQL commits by itself"):
+        decide(prepared, [(INSERT, {"id": 1}), statement])
+    retried(prepared, url)
+
+
+def test_a_change_of_definitions_is_a_part_of_the_transaction_elsewhere(prepared: Ledger, url: str) -> None:
+    if url.startswith("mysql"):
+        return
+    decide(prepared, ["CREATE TABLE more (id INTEGER)", (INSERT, {"id": 1})])
+    assert (rows(url), sql(url, "SELECT * FROM more")) == ([(1, LOAD.key, 20)], [])
 
 
 def test_a_rollback_past_sqlalchemy_is_noticed_and_nothing_is_decided(prepared: Ledger, url: str) -> None:

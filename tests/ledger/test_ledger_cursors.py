@@ -397,6 +397,14 @@ def test_doubt_stops_a_decision_too(ledger: Ledger) -> None:
         ledger.decide_commit(manifest(ledger, 1, A), decided_by="d")
 
 
+def test_a_person_names_each_partition_of_a_topic(ledger: Ledger) -> None:
+    """One that is left out would be read from its oldest record on."""
+    new(ledger, {"offsets": {"orders": {"0": 900, "1": 900}}, "topic_ids": {"orders": "an id"}})
+    with pytest.raises(ConfigurationError, match="does not name partitions orders-0, which"):
+        put(ledger, {"offsets": {"orders": {"1": 950}}})
+    put(ledger, {"offsets": {"orders": {"0": 900, "1": 950}}})
+
+
 def test_a_person_sets_what_he_has_seen(ledger: Ledger) -> None:
     commit(ledger, A, 10)
     seen = cursor(ledger)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, transaction
 
 
@@ -39,6 +39,15 @@ def test_commit_records_decision_and_mapping(ledger: Ledger, url: str) -> None:
     assert state(ledger) is LoadState.COMMITTING
     assert [r.transaction for r in ledger.transactions(LOAD, 1)] == list(document.transactions)
     assert mapping(url) == {t.transactional_id: str(t.state) for t in document.transactions}
+
+
+def test_all_that_commit_asks_for_is_read_at_once(ledger: Ledger) -> None:
+    assert ledger.details(LOAD, 1) is None
+    prepare(ledger)
+    ends = {TopicPartition("orders", 0): 7}
+    row = ledger.decide_commit(manifest(ledger, 1), decided_by="d", end_offsets=ends)
+    assert ledger.details(LOAD, 1) == (row, ledger.load(LOAD), ledger.transactions(LOAD, 1), ends)
+    assert ledger.details(LOAD, 2) is None
 
 
 def test_commit_twice_is_one_decision(ledger: Ledger, url: str) -> None:
@@ -290,6 +299,35 @@ def test_committed_needs_every_outcome(ledger: Ledger, url: str) -> None:
     assert ledger.begin(LOAD, owner="x") == row
 
 
+def test_outcomes_and_their_commit_are_one_transaction_where_all_are_verified(ledger: Ledger, url: str) -> None:
+    commit(ledger)
+    first, second = (t.transaction.transactional_id for t in ledger.transactions(LOAD, 1))
+    one = {first: Outcome.COMMITTED}
+    assert ledger.record_and_close(LOAD, 1, one) == (one, None), "the other's end was not seen"
+    assert ledger.record_and_close(LOAD, 1, {second: Outcome.OPEN}) == ({second: Outcome.OPEN}, None)
+    assert state(ledger) is LoadState.COMMITTING
+    assert len(mapping(url)) == 2
+    recorded, row = ledger.record_and_close(LOAD, 1, {second: Outcome.COMMITTED})
+    assert recorded == {second: Outcome.COMMITTED}
+    assert row is not None and row.closed_at is not None
+    assert state(ledger) is LoadState.COMMITTED
+    assert mapping(url) == {}
+    assert ledger.record_and_close(LOAD, 1, one) == (one, row)
+    assert ledger.record_committed(LOAD, 1) == row == ledger.attempt(LOAD, 1)
+
+
+def test_what_was_seen_of_a_load_that_is_given_up_meanwhile_is_kept(ledger: Ledger) -> None:
+    commit(ledger)
+    names = [t.transaction.transactional_id for t in ledger.transactions(LOAD, 1)]
+    ledger.record_given_up(LOAD, by="ada", reason="x")
+    seen = dict.fromkeys(names, Outcome.COMMITTED)
+    assert ledger.record_and_close(LOAD, 1, seen) == (seen, None)
+    assert [t.outcome for t in ledger.transactions(LOAD, 1)] == [Outcome.COMMITTED] * 2
+    assert state(ledger) is LoadState.GIVEN_UP
+    with pytest.raises(UndecidableError):
+        ledger.record_committed(LOAD, 1)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.IN_DOUBT])
 def test_a_lost_transaction_is_not_waited_for(ledger: Ledger, outcome: Outcome) -> None:
     commit(ledger)
@@ -324,6 +362,7 @@ def test_outcomes_belong_to_a_commit_decision(ledger: Ledger) -> None:
     name = transaction(ledger, 1, 0).transactional_id
     calls = (
         lambda: ledger.record_outcomes(LOAD, 1, {name: Outcome.COMMITTED}),
+        lambda: ledger.record_and_close(LOAD, 1, {name: Outcome.COMMITTED}),
         lambda: ledger.record_committed(LOAD, 1),
         lambda: ledger.record_in_doubt(LOAD, 1, "x"),
     )

@@ -124,6 +124,23 @@ class LedgerMachine(RuleBasedStateMachine):
         rows = self.ledger.transactions(load, number)
         assert done is (self.is_committed(load, number) and all(r.outcome is Outcome.COMMITTED for r in rows))
 
+    @rule(load=LOADS, number=NUMBERS, outcome=st.sampled_from(SEEN))
+    def record_and_close(self, load: LoadIdentity, number: int, outcome: Outcome) -> None:
+        """It closes what is verified, and what it is told is kept whatever it finds."""
+        rows = self.ledger.transactions(load, number)
+        names = [r.transaction.transactional_id for r in rows]
+        found: list[bool] = []
+        done = self.attempt_to(
+            lambda: found.append(
+                self.ledger.record_and_close(load, number, dict.fromkeys(names, outcome))[1] is not None
+            )
+        )
+        assert done is self.is_committed(load, number)
+        now = self.ledger.transactions(load, number)
+        if done:
+            assert [r.outcome for r in now] == [r.outcome if r.outcome in FINAL else outcome for r in rows]
+            assert found == [all(r.outcome is Outcome.COMMITTED for r in now)]
+
     def is_committed(self, load: LoadIdentity, number: int) -> bool:
         row = self.ledger.attempt(load, number)
         return row is not None and row.verdict is Verdict.COMMIT

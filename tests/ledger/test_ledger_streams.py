@@ -102,8 +102,85 @@ def test_a_run_of_airflows_has_one_name_for_its_query(ledger: Ledger) -> None:
     with pytest.raises(OtherCheckpointError, match="Set load_name='clicks'"):
         ledger.bind_stream(replace(renamed, namespace="other"), of_airflow)
     assert ledger.stream("team", "renamed") is None
-    # a function of foreachBatch may write several frames
-    assert ledger.bind_stream(replace(renamed, name="beside"), SECOND).decided == -1
+
+
+def test_a_service_has_one_name_for_its_query(ledger: Ledger) -> None:
+    begin(ledger, batch(0))
+    decide(ledger, batch(0), 1)
+    renamed = replace(batch(0), name="renamed")
+    with pytest.raises(OtherCheckpointError, match="Call it 'clicks' in namespace 'team' again"):
+        ledger.bind_stream(renamed, SECOND)
+    with pytest.raises(OtherCheckpointError, match="Call it 'clicks'") as refused:
+        ledger.bind_stream(renamed, replace(SECOND, beside=frozenset({("team", "renamed")})))
+    assert "Write that one before it" in refused.value.remedy
+    assert ledger.stream("team", "renamed") is None
+
+
+def test_a_function_of_foreach_batch_may_write_several_frames(ledger: Ledger) -> None:
+    begin(ledger, batch(0))
+    run = replace(FIRST, beside=frozenset({("team", "clicks"), ("team", "beside")}))
+    assert ledger.bind_stream(replace(batch(0), name="beside"), run).decided == -1
+    ledger.set_stream("team", "clicks", forget_query=True)
+    alone = replace(SECOND, beside=frozenset({("team", "third")}))
+    with pytest.raises(OtherCheckpointError, match="known as 'beside'"):
+        ledger.bind_stream(replace(batch(0), name="third"), alone)
+    ledger.set_stream("team", "beside", forget_query=True)
+    assert ledger.bind_stream(replace(batch(0), name="third"), alone).decided == -1
+
+
+def test_a_deleted_checkpoint_is_told_from_another_querys(ledger: Ledger) -> None:
+    """Under another name, all that its source has would be there twice."""
+    begin(ledger, batch(0))
+    other = replace(batch(0), query_id=OTHER)
+    with pytest.raises(OtherCheckpointError, match="the checkpoint was deleted") as deleted:
+        ledger.bind_stream(other, FIRST)
+    assert "a name of its own" not in deleted.value.remedy
+    with pytest.raises(OtherCheckpointError, match=r"with checkpoint /another\. Is it another query") as refused:
+        ledger.bind_stream(other, StreamRun("/another", "driver 3"))
+    assert "a name of its own" in refused.value.remedy
+
+
+FUNCTION = replace(FIRST, beside=frozenset({("team", "clicks"), ("team", "beside")}))
+
+
+@pytest.mark.parametrize(
+    ("run", "decided", "goes_back"),
+    [(FIRST, 0, False), (FUNCTION, 0, True), (FUNCTION, -1, False)],
+    ids=["the data source's", "foreachBatch's", "another sink's before"],
+)
+def test_how_a_batch_that_was_left_out_is_asked_for_again(
+    ledger: Ledger, run: StreamRun, decided: int, goes_back: bool
+) -> None:
+    """Only where a function has left it out: else the checkpoint is taken back to what was written long since."""
+    begin(ledger, batch(0), run)
+    if decided == 0:
+        decide(ledger, batch(0), 1, run)
+    with pytest.raises(InDoubtError, match="is not the next one") as refused:
+        begin(ledger, batch(2), run)
+    assert ("move commits/1 and offsets/2 out of it" in refused.value.remedy) is goes_back
+    assert ("move commits/" in refused.value.remedy) is goes_back
+
+
+def test_a_batch_that_another_frame_has_behind_it_is_not_asked_for_again(ledger: Ledger) -> None:
+    """Spark would plan that one anew, and with other offsets it is refused."""
+    beside = [replace(batch(number), name="beside") for number in range(2)]
+    begin(ledger, batch(0), FUNCTION)
+    for number, one in enumerate(beside):
+        begin(ledger, one, FUNCTION)
+        decide(ledger, one, 1, FUNCTION)
+        if number == 0:
+            decide(ledger, batch(0), 1, FUNCTION)
+    ledger.set_stream("team", "clicks", decided=-1)
+    with pytest.raises(InDoubtError, match="is not the next one") as refused:
+        begin(ledger, batch(1), FUNCTION)
+    assert "move commits" not in refused.value.remedy
+    ledger.set_stream("team", "clicks", decided=0)
+    begin(ledger, replace(batch(2), name="beside"), FUNCTION)
+    decide(ledger, replace(batch(2), name="beside"), 1, FUNCTION)
+    with pytest.raises(InDoubtError, match="is not the next one") as refused:
+        begin(ledger, batch(2), FUNCTION)
+    assert "Batch 1 cannot be asked for again: 'beside' has later ones" in refused.value.remedy
+    assert "--decided 1" in refused.value.remedy
 
 
 def test_what_a_person_says_of_a_query(ledger: Ledger) -> None:

@@ -118,10 +118,17 @@ class Recorder:
                 "found", attempt=number, outcomes=dict(recorded)
             ),
         )
+        self._after(Ledger, "record_and_close", self._found)
         self._after(
             Ledger, "record_committed", lambda row, *_, **__: self._note("committed", attempt=row.number)
         )
         self._after(Ledger, "record_swept", lambda row, *_, **__: self._note("swept", attempt=row.number))
+
+    def _found(self, answer: Any, _: Any, __: Any, number: int, ___: Any) -> None:
+        recorded, closed = answer
+        self._note("found", attempt=number, outcomes=dict(recorded))
+        if closed is not None:
+            self._note("committed", attempt=number)
 
     def _asked_for_all(self, found: Any, _: Any, transactions: Iterable[PreparedTransaction]) -> None:
         for transaction in transactions:

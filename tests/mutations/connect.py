@@ -15,6 +15,7 @@ _FENCES = "tests/protocol/test_fences.py::"
 _ENGINE = "tests/connect/test_engine.py::"
 _OF_TASKS = "tests/connect/test_task.py::"
 _OF_CLIENTS = "tests/connect/test_remote.py::"
+_BY_CLOCKS = _OF_CLIENTS + "test_a_look_is_good_only_while_both_clocks_say_so"
 _SENT = "tests/kafka/test_sender.py::"
 _STEPS = "tests/airflow/test_connect_steps.py::"
 
@@ -60,9 +61,27 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "fence-looked-at-once",
         "a look is good for a moment, and then made again",
         _TASK,
-        "        return self._looked is not None and self._clock() - self._looked <= fences.LOOK_S\n",
-        "        return self._looked is not None\n",
-        (_OF_TASKS + "test_a_look_is_good_for_a_while_and_then_made_again",),
+        "            0 <= now - then <= fences.LOOK_S for",
+        "            0 <= now - then for",
+        (_OF_TASKS + "test_a_look_is_good_for_a_while_and_then_made_again", _BY_CLOCKS),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "look-by-one-clock",
+        "a look is good only while both clocks say so: one stands still with a machine that is suspended",
+        _TASK,
+        "return tuple(clock() for clock in self._clocks)",
+        "return tuple(clock() for clock in self._clocks[:1])",
+        (_BY_CLOCKS,),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "look-in-the-future",
+        "nor is one that was made later than it is",
+        _TASK,
+        "            0 <= now - then <= fences.LOOK_S for",
+        "            now - then <= fences.LOOK_S for",
+        (_BY_CLOCKS,),
     ),
     Mutation(
         "writers-have-a-deadline",
@@ -70,7 +89,7 @@ OF_CONNECT: tuple[Mutation, ...] = (
         "what a look has found may be as old as its question",
         _TASK,
         "            self._looked = began\n",
-        "            self._looked = self._clock()\n",
+        "            self._looked = self._now()\n",
         (_OF_TASKS + "test_a_look_is_as_old_as_its_question",),
     ),
     Mutation(

@@ -35,8 +35,8 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "commit-undecided",
         "a commit pass asks for the decision, not only for transactions",
         _PROTOCOL + "stages/commit.py",
-        "    if row is None or known is None or row.verdict is not Verdict.COMMIT:",
-        "    if row is None or known is None:",
+        "    if known is None or known.attempt.verdict is not Verdict.COMMIT:",
+        "    if known is None:",
         (
             "tests/protocol/test_committing.py::test_a_pass_ends_nothing_that_is_not_decided_to_be_committed",
         ),
@@ -238,6 +238,18 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "            self._tell_at_last(owner_of(context))\n",
         "            pass\n",
         ("tests/airflow/test_own_steps.py::test_nor_where_the_triggerer_has_looked",),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
+        "cleanup-for-the-triggerer-tells-nobody",
+        "cleanup that waits because the triggerer cannot tells the applications of its own attempts",
+        "airflow_kafka_eos/sensors.py",
+        "        self._up_to = trigger.up_to  # this try's own, not looked up again\n",
+        "",
+        (
+            "tests/adapters/test_deferral.py::"
+            "test_cleanup_that_waits_in_the_triggerers_place_tells_the_applications_of_its_own_attempts",
+        ),
     ),
     Mutation(
         "writers-have-a-deadline",

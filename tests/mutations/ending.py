@@ -131,6 +131,27 @@ OF_ENDING: tuple[Mutation, ...] = (
         ("tests/ledger/test_ledger_decisions.py::test_committed_needs_every_outcome",),
     ),
     Mutation(
+        "committed-is-verified",
+        "closed-unverified",
+        "what a pass has seen is COMMITTED with it only where that is all",
+        _LEDGER + "decisions.py",
+        "    if not is_verified or locked",
+        "    if locked",
+        (
+            "tests/ledger/test_ledger_decisions.py::"
+            "test_outcomes_and_their_commit_are_one_transaction_where_all_are_verified",
+        ),
+    ),
+    Mutation(
+        "log-is-the-evidence",
+        "seen-and-thrown-away",
+        "what was seen of a load that is given up meanwhile is kept: retention may take the evidence",
+        _LEDGER + "decisions.py",
+        "    if not is_verified or locked.row.state is LoadState.GIVEN_UP:",
+        "    if not is_verified:",
+        ("tests/ledger/test_ledger_decisions.py::test_what_was_seen_of_a_load_that_is_given_up_meanwhile_is_kept",),
+    ),
+    Mutation(
         "loaded-is-visible",
         "committed-is-visible",
         "loaded waits for the last stable offset",
@@ -357,7 +378,7 @@ OF_ENDING: tuple[Mutation, ...] = (
             ("tests/protocol/test_sweeping.py::test_a_commit_whose_tasks_ran_once_needs_no_second_look",),
         )
         for name, why, guard, without in (
-            ("ran-twice", "each task ran once", " and r.writers_left is False", ""),
+            ("ran-twice", "each task ran once", " and r.writers_left is False for r", " for r"),
             ("open", "the attempt was seen to end", "r.closed_at is not None and ", ""),
             ("repaired", "nothing was repaired", "return not repaired and all(", "return all("),
         )

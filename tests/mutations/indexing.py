@@ -145,8 +145,8 @@ OF_INDEXING: tuple[Mutation, ...] = (
         "index-asked-together",
         "each partition is asked by itself, by read_committed",
         _FIND,
-        "_read_all(self._wire, searches, _fetch_each) or self.error",
-        "_read_all(self._wire, searches, _fetch_by_leader) or self.error",
+        "_read_all(self._wire, searches, _fetch_each, again=again) or self.error",
+        "_read_all(self._wire, searches, _fetch_by_leader, again=again) or self.error",
         (_REAL + "test_the_list_tells_in_all_partitions_at_once_and_no_log_is_gone_through",),
     ),
     # --- what stands behind the known end

@@ -15,6 +15,26 @@ _RESTORED = "tests/protocol/test_restored.py::"
 
 OF_POOLING: tuple[Mutation, ...] = (
     Mutation(
+        "look-at-the-slot",
+        "abort-over-a-forgotten-commit",
+        "an id shows the commit that the ledger saw last under it",
+        "airflow_kafka_eos/protocol/guards/slots.py",
+        " + gone(_committed_before(session, row), described)\n",
+        "\n",
+        ("tests/protocol/test_pooling.py::"
+         "test_a_commit_that_a_restored_ledger_has_forgotten_and_an_abort_hides_is_found_out",),
+    ),
+    Mutation(
+        "look-at-the-slot",
+        "quarantined-holders-commit-wanted",
+        "not where a writer was left, who may have begun something behind it",
+        _SLOTS,
+        "                left = None if row.quarantined_until is not None else _attempt(connection, row.attempt_id)\n",
+        "                left = _attempt(connection, row.attempt_id)\n",
+        ("tests/protocol/test_pooling.py::"
+         "test_what_a_writer_that_was_left_has_initialised_behind_its_commit_stops_nobody",),
+    ),
+    Mutation(
         "id-per-task-attempt",
         "initialised-id-taken",
         "an id that was initialised since the lease is another task attempt's",
@@ -136,8 +156,17 @@ OF_POOLING: tuple[Mutation, ...] = (
         "forgotten-holder-swept",
         "nothing under slots is ended while one of the name's shows a commit that nobody decided",
         _PROTOCOL + "cleanup/sweep.py",
-        "        check_commits_known(session, load)  # a slot may",
-        "        pass  # a slot may",
+        "        check_commits_known(session, load)\n",
+        "        pass\n",
+        (_RESTORED + "test_nor_where_the_slot_s_holder_is_decided_and_cannot_be_rolled_forward_now",),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "forgotten-holder-aborted",
+        "nor is an attempt aborted that has one",
+        _PROTOCOL + "guards/restored_ledger.py",
+        "    if slots or any(row.slot is not None for row in attempts):\n",
+        "    if slots:\n",
         (_RESTORED + "test_what_is_open_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an_unknown_commit",),
     ),
     Mutation(
@@ -145,7 +174,7 @@ OF_POOLING: tuple[Mutation, ...] = (
         "unknown-attempts-swept",
         "what attempts have open that the ledger never opened is not ended",
         _PROTOCOL + "guards/restored_ledger.py",
-        "if number > newest)",
+        "if number not in known)",
         "if number < 0)",
         (_RESTORED + "test_attempts_that_the_ledger_has_not_opened_are_not_ended",),
     ),
@@ -154,8 +183,8 @@ OF_POOLING: tuple[Mutation, ...] = (
         "repairs-unknown",
         "repairs are numbered behind the attempts, and known",
         _PROTOCOL + "guards/restored_ledger.py",
-        ", *(r.number for r in session.ledger.repairs(load))]",
-        "]",
+        " | {r.number for r in session.ledger.repairs(load)}",
+        "",
         (
             "tests/protocol/test_repair_cut_off.py::"
             "test_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten",

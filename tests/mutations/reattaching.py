@@ -8,6 +8,8 @@ _OPERATORS = "airflow_kafka_eos/operators/"
 _STEPS = "tests/airflow/test_reattaching_steps.py::"
 _WATCH = "tests/adapters/test_application_watch.py::"
 _RULE = "reattach-to-its-own"
+_EVENT = "event-of-its-own-try"
+_DEFERRAL = "tests/adapters/test_deferral.py::"
 
 OF_REATTACHING: tuple[Mutation, ...] = (
     Mutation(
@@ -306,5 +308,44 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         "        if store.submitted(self.ref) is None:\n",
         "        if False:\n",
         (_STEPS + "TestTheTrigger::test_where_it_does_not_see_the_folder_it_hands_back",),
+    ),
+    Mutation(
+        _EVENT,
+        "found-before-a-clear",
+        "cleanup and loaded believe nothing that was found before a clear",
+        "airflow_kafka_eos/sensors.py",
+        "        if not is_of_this_try(context):",
+        "        if context is None:",
+        (_DEFERRAL + "test_behind_a_clear_it_looks_anew",),
+    ),
+    Mutation(
+        _EVENT,
+        "found-for-a-version-before",
+        "what notes no try is looked at anew",
+        _OPERATORS + "base.py",
+        "    return noted is not None and noted == ti.try_number",
+        "    return noted in (None, ti.try_number)",
+        (_DEFERRAL + "test_what_a_version_before_has_deferred_is_looked_at_anew",),
+    ),
+    Mutation(
+        _EVENT,
+        "own-try-looked-at-anew",
+        "a sensor notes its try: else it would look anew, and be deferred, without end",
+        "airflow_kafka_eos/sensors.py",
+        "                note_deferral(context)\n",
+        "                pass\n",
+        (_DEFERRAL + "test_it_is_believed_in_the_same_try",),
+    ),
+    Mutation(
+        _EVENT,
+        "answered-before-a-clear",
+        "an operator of the author's goes on with no application of before a clear",
+        _OPERATORS + "own_submitter.py",
+        '        if told is None or told.get("try_number") != context["ti"].try_number:',
+        "        if told is None:",
+        (
+            "tests/adapters/test_own_submitter.py::"
+            "test_what_the_platform_has_answered_before_a_clear_is_not_taken_up",
+        ),
     ),
 )

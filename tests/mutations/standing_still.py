@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation
 _AT_ONCE = "tests/adapters/test_at_once.py::test_prepare_leaves_it_to_decide_where_an_author_stands_between"
 _PAUSED = "tests/adapters/test_paused_dags.py::"
 _OTHER_HOME = "tests/airflow/test_other_home.py::"
+_OTHERS = "tests/protocol/test_other_ledgers.py::"
 _NEVER = _OTHER_HOME + "test_a_trigger_never_takes_another_ledgers_word_nor_makes_one"
 
 OF_STANDING_STILL: tuple[Mutation, ...] = (
@@ -99,5 +100,70 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         "self.up_to == 0 or ",
         "True or ",
         (_NEVER,),
+    ),
+    Mutation(
+        "same-ledger",
+        "loaded-in-another-ledger",
+        "a ledger that has made itself begins no load of a name that another ledger has loaded",
+        "airflow_kafka_eos/protocol/stages/begin.py",
+        "    check_no_other_ledger(session, load)\n",
+        "",
+        (_OTHERS + "test_what_another_ledger_has_loaded_is_not_begun_in_a_new_one",),
+    ),
+    Mutation(
+        "same-ledger",
+        "batch-in-another-ledger",
+        "nor a batch of a query",
+        "airflow_kafka_eos/protocol/stages/batches.py",
+        "        check_no_other_ledger(session, load)\n",
+        "",
+        (_OTHERS + "test_nor_is_a_batch_of_a_query",),
+    ),
+    Mutation(
+        "same-ledger",
+        "pooled-in-another-ledger",
+        "pooled ids show that a name was loaded, too",
+        "airflow_kafka_eos/protocol/guards/other_ledgers.py",
+        "found.load_name if isinstance(found, PooledId) else found.load.name",
+        '"" if isinstance(found, PooledId) else found.load.name',
+        (_OTHERS + "test_what_another_ledger_has_loaded_is_not_begun_in_a_new_one",),
+    ),
+    Mutation(
+        "same-ledger",
+        "hidden-by-a-moving-coordinator",
+        "what a coordinator that moves hides is not taken for nothing",
+        "airflow_kafka_eos/protocol/guards/other_ledgers.py",
+        "    if watch.has_moved():",
+        "    if watch is None:",
+        (_OTHERS + "test_where_a_coordinator_moves_it_is_not_known",),
+    ),
+    Mutation(
+        "same-ledger",
+        "asked-for-each-load",
+        "brokers are asked for no name that the ledger has loaded",
+        "airflow_kafka_eos/ledger/queries.py",
+        "    return connection.execute(decided).first() is None\n",
+        "    return decided is not None\n",
+        (_OTHERS + "test_once_a_load_of_the_name_is_decided_brokers_are_asked_no_more",),
+    ),
+    Mutation(
+        "same-ledger",
+        "attempt-taken-for-a-load",
+        "an attempt that is not decided does not make a name known",
+        "airflow_kafka_eos/ledger/queries.py",
+        "        select(of.id).join(t.decisions, d.load_id == of.id)\n"
+        "        .where(of.namespace == namespace, of.name == name, d.verdict == Verdict.COMMIT.value)\n"
+        "        .limit(1)",
+        "        select(of.id)\n        .where(of.namespace == namespace, of.name == name)\n        .limit(1)",
+        (_OTHERS + "test_an_attempt_alone_says_nothing",),
+    ),
+    Mutation(
+        "same-ledger",
+        "new-id-refused",
+        "a ledger with a new id is meant to begin",
+        "airflow_kafka_eos/ledger/queries.py",
+        "        return False\n    of, d = ",
+        "        assert namespace\n    of, d = ",
+        (_OTHERS + "test_a_ledger_that_a_person_has_given_a_new_id_begins_anew",),
     ),
 )

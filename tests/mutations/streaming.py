@@ -8,6 +8,7 @@ _LEDGER = "airflow_kafka_eos/ledger/streams.py"
 _STAGE = "airflow_kafka_eos/protocol/stages/batches.py"
 _RUNS = "airflow_kafka_eos/protocol/stages/stream_runs.py"
 _TESTS = "tests/protocol/test_batches.py::"
+_RESTORED = "tests/protocol/test_batches_restored.py::"
 _RUN_TESTS = "tests/protocol/test_stream_runs.py::"
 _LEDGER_TESTS = "tests/ledger/test_ledger_streams.py::"
 _QUERIES = "tests/streams/test_queries.py::"
@@ -71,11 +72,60 @@ OF_STREAMS: tuple[Mutation, ...] = (
     Mutation(
         "one-name-one-query",
         "query-of-a-second-name",
-        "a run of Airflow's does not call its query by a second name",
+        "a run does not call its query by a second name",
         _LEDGER,
         "        _check_one_name(connection, batch, run)\n",
         "",
-        (f"{_LEDGER_TESTS}test_a_run_of_airflows_has_one_name_for_its_query",),
+        (
+            f"{_LEDGER_TESTS}test_a_run_of_airflows_has_one_name_for_its_query",
+            f"{_LEDGER_TESTS}test_a_service_has_one_name_for_its_query",
+        ),
+    ),
+    Mutation(
+        "one-name-one-query",
+        "renamed-frame",
+        "a function of foreachBatch writes its query's other frames where it writes a new one",
+        _LEDGER,
+        "    beside = run.beside or ()\n    found = next((one for one in _others(connection, batch) "
+        "if (one.namespace, one.name) not in beside), None)\n",
+        "    found = next(iter(_others(connection, batch) if run.beside is None else ()), None)\n",
+        (f"{_LEDGER_TESTS}test_a_function_of_foreach_batch_may_write_several_frames",),
+    ),
+    Mutation(
+        "one-name-one-query",
+        "deleted-checkpoint-renamed",
+        "whose checkpoint was deleted is not sent to another name",
+        _LEDGER,
+        "        if stream.checkpoint == run.checkpoint:\n",
+        "        if not run.checkpoint:\n",
+        (f"{_LEDGER_TESTS}test_a_deleted_checkpoint_is_told_from_another_querys",),
+    ),
+    Mutation(
+        "batches-in-turn",
+        "another-sinks-checkpoint-taken-back",
+        "a checkpoint that was another sink's is not taken back to its first batch",
+        _LEDGER,
+        "    if stream.decided is None or stream.decided < 0:\n",
+        "    if stream.decided is None:\n",
+        (f"{_LEDGER_TESTS}test_how_a_batch_that_was_left_out_is_asked_for_again",),
+    ),
+    Mutation(
+        "batches-in-turn",
+        "every-checkpoint-taken-back",
+        "nor one of a query that leaves out nothing",
+        _LEDGER,
+        "    if run.beside is not None:\n        remedy += (\n            \" Else:",
+        "    if True:\n        remedy += (\n            \" Else:",
+        (f"{_LEDGER_TESTS}test_how_a_batch_that_was_left_out_is_asked_for_again",),
+    ),
+    Mutation(
+        "batches-in-turn",
+        "other-frames-batch-planned-anew",
+        "nor where another frame has later batches",
+        _LEDGER,
+        "    if ahead is not None:\n",
+        "    if False:\n",
+        (f"{_LEDGER_TESTS}test_a_batch_that_another_frame_has_behind_it_is_not_asked_for_again",),
     ),
     Mutation(
         "newest-run-begins",
@@ -208,9 +258,27 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "batch-decided-blindly",
         "brokers are asked behind what was prepared, before a batch is decided",
         _STAGE,
-        "    check_batches_known(session, batch)\n",
+        "    check_batches_known(session, batch, patience_s=deadline_s)\n",
         "",
-        (f"{_TESTS}test_a_ledger_that_was_put_back_while_the_query_runs_decides_nothing_twice",),
+        (f"{_RESTORED}test_a_ledger_that_was_put_back_while_the_query_runs_decides_nothing_twice",),
+    ),
+    Mutation(
+        "listing-only-adds",
+        "batch-decided-beside-a-move",
+        "and asked again where a coordinator moved meanwhile",
+        "airflow_kafka_eos/protocol/guards/restored_ledger.py",
+        "        if not watch.has_moved():\n            return seen\n",
+        "        return seen\n",
+        (f"{_RESTORED}test_no_batch_is_decided_while_a_coordinator_may_hide_its_commit",),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "batch-given-up-blindly",
+        "and before one is given up",
+        _STAGE,
+        "    check_not_restored(session, ref.load)\n    if not",
+        "    if not",
+        (f"{_RESTORED}test_a_ledger_that_was_put_back_gives_up_no_batch_that_is_committed",),
     ),
     Mutation(
         "newest-run-begins",
@@ -329,7 +397,7 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "said-with-any-range",
         "a batch that was passed over is believed with those offsets only",
         _LEDGER,
-        "        return False\n    _check_turn(connection, stream, batch)\n",
+        "        return False\n    _check_turn(connection, stream, batch, run)\n",
         "        return False\n",
         (f"{_LEDGER_TESTS}test_what_a_person_says_of_a_query",),
     ),
@@ -367,6 +435,15 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "airflow_kafka_eos/streams/foreach.py",
         "        if _frames.get(name) == (run_id, batch_id):\n",
         "        if _frames.get(name) == ():\n",
+        (f"{_QUERIES}test_foreach_batch_takes_one_frame_under_a_name",),
+    ),
+    Mutation(
+        "decided-is-not-written",
+        "frame-of-another-job-group",
+        "whatever job group the author gives each",
+        "airflow_kafka_eos/streams/foreach.py",
+        "    return name if found is None else found[1]\n",
+        '    return str(context.getLocalProperty("spark.jobGroup.id"))\n',
         (f"{_QUERIES}test_foreach_batch_takes_one_frame_under_a_name",),
     ),
     Mutation(

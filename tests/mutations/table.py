@@ -21,6 +21,7 @@ from tests.mutations.pooling import OF_POOLING
 from tests.mutations.reading_on import OF_READING_ON
 from tests.mutations.reattaching import OF_REATTACHING
 from tests.mutations.repairs import OF_REPAIRS
+from tests.mutations.restored import OF_RESTORED
 from tests.mutations.standing_still import OF_STANDING_STILL
 from tests.mutations.streaming import OF_STREAMS
 
@@ -44,4 +45,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_REATTACHING,
     *OF_CONNECT,
     *OF_STREAMS,
+    *OF_RESTORED,
 )

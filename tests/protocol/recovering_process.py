@@ -26,7 +26,7 @@ STEPS: dict[str, tuple[type, str, int, bool]] = {
     "it is prepared": (Ledger, "adopt", 1, True),
     "it is adopted": (Ledger, "adopt", 1, False),
     "its EndTxn is sent": (Coordinator, "end_many", 2, False),
-    "its outcome is recorded": (Ledger, "record_committed", 1, True),
+    "its markers are seen": (Ledger, "record_and_close", 2, True),
 }
 
 

@@ -221,10 +221,10 @@ def test_nor_when_they_write_between_the_decision_and_its_end(here: World, count
         def __getattr__(self, name: str) -> Any:
             return getattr(ledger, name)
 
-        def attempt(self, *arguments: Any) -> Any:
-            row = ledger.attempt(*arguments)
-            assert row is not None
-            return replace(row, decided_at=later.isoformat())
+        def details(self, *arguments: Any) -> Any:
+            known = ledger.details(*arguments)
+            assert known is not None
+            return known._replace(attempt=replace(known.attempt, decided_at=later.isoformat()))
 
     watched: Any = replace(session, partitions=Seen(wire), ledger=Earlier())  # type: ignore[arg-type]
     commit(watched, here.load, deadline_s=30)

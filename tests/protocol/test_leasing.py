@@ -13,10 +13,11 @@ import pytest
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.protocol.guards.slots import may_have_begun, may_show, unaccounted
+from airflow_kafka_eos.protocol.guards.slots import gone, may_have_begun, may_show, unaccounted
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
     CoordinatorState,
+    PreparedTransaction,
     PreparedTxnState,
     TransactionDescription,
 )
@@ -70,3 +71,13 @@ def test_only_what_is_at_rest_and_known_may_be_there(state: CoordinatorState) ->
 def test_a_commit_of_another_transaction_of_the_id_is_not_known() -> None:
     (found,) = unaccounted([shown(CoordinatorState.COMPLETE_COMMIT)], {"an id": [State(7, 1)], "other": [State(7, 4)]})
     assert "an id was committed as 7:4" in found
+
+
+@pytest.mark.parametrize("state", CoordinatorState)
+def test_a_commit_that_was_seen_is_there_as_long_as_nobody_has_used_its_id(state: CoordinatorState) -> None:
+    committed = [PreparedTransaction("an id", State(7, 3))]
+    same = state in (CoordinatorState.COMPLETE_COMMIT, CoordinatorState.PREPARE_COMMIT, CoordinatorState.DEAD)
+    assert (gone(committed, {"an id": shown(state)}) == []) is same
+    assert gone(committed, {"another id": shown(state)}) == [], "its coordinator has forgotten it"
+    (found,) = gone(committed, {"an id": shown(CoordinatorState.COMPLETE_COMMIT, State(7, 5))})
+    assert "an id was committed as 7:3, and has been used since" in found

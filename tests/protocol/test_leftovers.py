@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, choose, clean, find, is_repaired
+from airflow_kafka_eos.protocol.cleanup.sweep import needs_quiet_period
 from airflow_kafka_eos.protocol.repair.reprepare import adopt_all
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, reference
@@ -55,6 +57,22 @@ def test_which_loads_are_swept_and_how_far(
     unfinished: list[AttemptRow], holders: list[AttemptRow], chosen: dict[LoadIdentity, int]
 ) -> None:
     assert choose(unfinished, holders, NOW, DAY) == chosen
+
+
+@pytest.mark.parametrize(
+    ("known", "waits"),
+    [
+        ({}, False),
+        ({"submitted_at": "t"}, True),
+        ({"submitted_at": "t", "prepared_at": "t"}, True),
+        ({"submitted_at": "t", "prepared_at": "t", "writers_left": True}, True),
+        ({"submitted_at": "t", "prepared_at": "t", "writers_left": False}, False),
+        ({"submitted_at": "t", "prepared_at": "t", "writers_left": True, "closed_at": "t"}, False),
+    ],
+)
+def test_who_may_begin_one_more_is_waited_for(known: dict[str, Any], waits: bool) -> None:
+    """A Spark that outlives its application has a first run of a task yet, whose second one was reported."""
+    assert needs_quiet_period([replace(attempt(1, Verdict.ABORT), **known)]) is waits
 
 
 def test_of_a_load_with_an_attempt_in_another_cluster_only_what_is_older_is_swept() -> None:

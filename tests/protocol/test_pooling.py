@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.producer.writers import initialise
 from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.naming import PooledId, TransactionalId
@@ -23,6 +24,7 @@ from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction
+from tests.kafka.open_transactions import wait_until
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, foreign_transaction
 
@@ -227,6 +229,19 @@ def test_a_zombie_of_a_committed_load_is_ended_while_nobody_else_has_its_slot(wo
     assert (world.open_ids(), world.visible()) == ([], ["a"])
 
 
+def test_what_a_writer_that_was_left_has_initialised_behind_its_commit_stops_nobody(
+    world: PooledWorld, ledger_url: str
+) -> None:
+    world.writers_left = True
+    (known,) = world.load_all(["a"]).transactions
+    name = PooledId.parse(known.transactional_id)
+    assert name is not None
+    initialise(world.settings, name, world.timeout_ms, two_phase_commit=False, deadline_ms=10**13)
+    end_quarantine(ledger_url, world)
+    assert world.of("next").load_all(["b"]).attempt.slot == 0
+    assert world.visible() == ["a", "b"]
+
+
 def test_a_zombie_that_outlives_its_quarantine_is_found_and_said(world: PooledWorld, ledger_url: str) -> None:
     killed = world.of("killed")
     ref = killed.driver()
@@ -284,6 +299,21 @@ def test_a_ledger_of_yesterday_is_found_out_by_a_commit_that_it_does_not_know(
     with pytest.raises(InDoubtError, match="ledger has not decided") as refused:
         world.of("next").open_attempt()
     assert ids[0] in refused.value.message
+
+
+def test_a_commit_that_a_restored_ledger_has_forgotten_and_an_abort_hides_is_found_out(world: PooledWorld) -> None:
+    """Leases behind the backup: one was committed, and the next one aborted by its timeout."""
+    (known,) = world.load_all(["a"]).transactions
+    name = PooledId.parse(known.transactional_id)
+    assert name is not None
+    for value, verdict in (("forgotten", Verdict.COMMIT), ("left open", Verdict.ABORT)):
+        transaction, _ = world.write_arrow(name, [value])
+        world.session.coordinator.end(transaction, verdict)
+        wait_until(lambda: world.open_ids() == [], "its end")
+    with pytest.raises(InDoubtError, match="has been used since") as refused:
+        world.of("next").open_attempt()
+    assert refused.value.transactional_id == known.transactional_id
+    assert world.visible() == ["a", "forgotten"]
 
 
 def test_an_open_transaction_that_a_restored_ledger_has_forgotten_is_not_aborted(

@@ -43,7 +43,7 @@ def test_a_repair_that_is_under_way_is_no_attempt_that_the_ledger_has_forgotten(
     known = TransactionalId.parse(opened.transactional_id)
     assert known is not None
     later = str(replace(known, attempt=known.attempt + 1))
-    with pytest.raises(InDoubtError, match="transactions of later ones"):
+    with pytest.raises(InDoubtError, match="transactions of others"):
         check_attempts_known(world.session, world.load, [opened.transactional_id, later])
     world.commit()
 

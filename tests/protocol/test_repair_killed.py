@@ -17,7 +17,7 @@ from tests.protocol.lost import decided, lose, read, state
 from tests.protocol.recovering_process import STEPS
 from tests.protocol.world import World
 
-DECIDED = ("it is adopted", "its EndTxn is sent", "its outcome is recorded")
+DECIDED = ("it is adopted", "its EndTxn is sent", "its markers are seen")
 
 
 def _cases() -> list[ParameterSet]:

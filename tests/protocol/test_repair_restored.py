@@ -77,7 +77,7 @@ def test_a_repair_that_is_open_and_unknown_is_not_ended_by_another(own: World, t
     again = opened(own)
     made = written(own, again, same(2))
     old = restored(own, tmp_path)
-    with pytest.raises(InDoubtError, match="has opened 1 attempts"):
+    with pytest.raises(InDoubtError, match="has given 1 attempts"):
         replace(own, session=old).commit()
     assert own.open_ids() == [made.transactions[0].transactional_id]
     old.ledger.close()

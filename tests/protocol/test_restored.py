@@ -21,11 +21,14 @@ from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY, text_of
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import PooledId
+from airflow_kafka_eos.protocol.cleanup import sweep as sweeping
+from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
+from airflow_kafka_eos.two_phase_commit.recipe import init_transactions
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, World
 
@@ -90,7 +93,7 @@ def test_attempts_that_the_ledger_has_not_opened_are_not_ended(own: World, tmp_p
         lambda: CleanPoll(own.load, up_to=9, by=RUN, quiet_s=0)(old),
         lambda: begin(old, own.load, owner=RUN),
     ):
-        with pytest.raises(InDoubtError, match="has opened 1 attempts") as caught:
+        with pytest.raises(InDoubtError, match="has given 1 attempts") as caught:
             work()
         assert caught.value.transactional_id == name.transactional_id
     assert own.open_ids() == [name.transactional_id]
@@ -122,14 +125,17 @@ def test_what_is_committed_in_part_and_was_undecided_in_the_backup_is_not_ended(
     if so_far == "aborted":  # by who has asked nobody
         old.ledger.make_undecidable(own.load, up_to=1, decided_by=RUN, reason="test")
     before = old.ledger.attempts(own.load)
+    left = made.transactions[1].transactional_id
     for work in (
         lambda: sweep(old, own.load, up_to=1, by=RUN),
         lambda: CleanPoll(own.load, up_to=1, by=RUN, quiet_s=0)(old),
+        lambda: force_terminate(old, left, by=RUN, reason="it holds readers back"),
+        lambda: init_transactions(old, left, keep_prepared=False, by=RUN),
     ):
-        with pytest.raises(InDoubtError, match=r"knows no decision to commit.*loads reinstate"):
+        with pytest.raises(InDoubtError, match=r"(knows no decision to commit|has given 0 attempts).*loads reinstate"):
             work()
     assert old.ledger.attempts(own.load) == before
-    assert own.open_ids() == [made.transactions[1].transactional_id]
+    assert own.open_ids() == [left]
     old.ledger.close()
     own.commit()
     assert own.visible() == ["a", "b"]
@@ -180,7 +186,7 @@ def test_decide_decides_nothing_beside_a_commit_that_the_ledger_has_forgotten(
     late = own.manifest(first, [own.write(first, ["a"])])
     old = restored(own, tmp_path)
     record_prepared(old, late)
-    with pytest.raises(InDoubtError, match=r"knows no decision|has opened 1 attempts"):
+    with pytest.raises(InDoubtError, match=r"knows no decision|has given 1 attempts"):
         decide(old, late, Conditions(), owner=RUN, margin_s=1)
     assert [row.verdict for row in old.ledger.attempts(own.load)] == [None]
     old.ledger.close()
@@ -201,6 +207,27 @@ def test_an_attempt_that_was_not_submitted_in_the_backup_is_not_written_once_mor
     old.ledger.close()
 
 
+def test_what_an_attempt_has_open_that_was_only_begun_in_the_backup_is_not_ended(own: World, tmp_path: Path) -> None:
+    """Nor are its ids used again: that would end it, too."""
+    begin(own.session, own.load, owner=RUN)
+    checkpoint(own)
+    backup(tmp_path)
+    made = own.prepare(["a"])
+    old = restored(own, tmp_path)
+    for work in (
+        lambda: begin(old, own.load, owner=RUN),
+        lambda: submit(old, own.load, owner=RUN),
+        lambda: sweep(old, own.load, up_to=1, by=RUN),
+    ):
+        with pytest.raises(InDoubtError, match="has given 0 attempts"):
+            work()
+    assert [(row.verdict, row.is_submitted) for row in old.ledger.attempts(own.load)] == [(None, False)]
+    old.ledger.close()
+    own.decide(made)
+    own.commit()
+    assert own.visible() == ["a"]
+
+
 def test_a_commit_that_a_moving_coordinator_hides_from_its_listing_is_asked_for_by_name(
     own: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +244,7 @@ def test_a_load_that_began_after_the_backup_is_not_taken_for_a_new_one(own: Worl
     backup(tmp_path)
     own.write(reference(own.session, own.open_attempt()), ["a"])
     old = restored(own, tmp_path)
-    with pytest.raises(InDoubtError, match="has opened 0 attempts"):
+    with pytest.raises(InDoubtError, match="has given 0 attempts"):
         begin(old, own.load, owner=RUN)
     assert old.ledger.attempts(own.load) == []
     old.ledger.close()
@@ -305,9 +332,37 @@ def test_what_is_open_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an
     old = restored(pooled, tmp_path)
     with pytest.raises(InDoubtError, match="has not decided what the broker shows"):
         sweep(old, holder.load, up_to=9, by=RUN)
+    assert [row.verdict for row in old.ledger.attempts(holder.load)] == [None]
     old.ledger.close()
     pooled.of("c").commit()
     assert pooled.visible() == ["b0", "b1", "c"]
+
+
+def test_nor_where_the_slot_s_holder_is_decided_and_cannot_be_rolled_forward_now(
+    pooled: PooledWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the slot for as long, and what is open under it is none of its decision."""
+    holder = pooled.of("holder")
+    holder.decide(holder.prepare(["h"]))
+    checkpoint(pooled)
+    backup(tmp_path)
+    holder.commit()
+    pooled.of("b").load_all(["b0"], ["b1"])
+    decided = pooled.of("c").prepare(["c"])
+    assert decided.attempt.slot == 0
+    pooled.of("c").decide(decided)
+
+    def down(*_: object, **__: object) -> None:
+        raise BrokerUnavailableError("no leader answers")
+
+    monkeypatch.setattr(sweeping, "commit_pass", down)
+    old = restored(pooled, tmp_path)
+    with pytest.raises(InDoubtError, match="has not decided what the broker shows"):
+        sweep(old, holder.load, up_to=9, by=RUN)
+    old.ledger.close()
+    assert pooled.open_ids() == [decided.transactions[0].transactional_id]
+    pooled.of("c").commit()
+    assert pooled.visible() == ["b0", "b1", "c", "h"]
 
 
 def test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its(
@@ -351,7 +406,7 @@ class Frugal(Coordinator):
 class Mute(Coordinator):
     """Brokers that are away just when older attempts are swept."""
 
-    def epochs(self) -> None:
+    def list_open(self, prefix: str, *, longer_than_ms: int = -1) -> list[str]:
         raise BrokerUnavailableError("no broker answers")
 
 

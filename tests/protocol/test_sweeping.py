@@ -22,6 +22,7 @@ from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.poll import APART_S, CleanPoll, own_number
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.guards import restored_ledger
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
 from tests.protocol.lost import delete_records, lose
@@ -216,6 +217,7 @@ def test_a_listing_while_a_coordinator_moves_counts_for_nothing(
 ) -> None:
     ref = reference(world.session, world.open_attempt())
     world.write(ref, ["a"])
+    world.session.ledger.make_undecidable(world.load, up_to=1, decided_by=RUN, reason="test")  # else it is asked before
     with Wire(settings, timeout_s=60) as wire:
         waited = _polled(world, _moving(world, wire, 2, places))
     assert [w for w in waited if "moving or away" in w]
@@ -223,8 +225,10 @@ def test_a_listing_while_a_coordinator_moves_counts_for_nothing(
 
 
 def test_without_a_leader_of_the_transaction_log_no_listing_is_complete(
-    world: World, settings: KafkaSettings
+    world: World, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(restored_ledger, "SETTLES_S", 0.0)
+
     class Away(Coordinator):
         def epochs(self) -> CoordinatorEpochs | None:
             return None

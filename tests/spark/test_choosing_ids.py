@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
-from airflow_kafka_eos.errors import UndecidableError
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.errors import BrokerUnavailableError, UndecidableError
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.load import LoadIdentity, WriterName
 from airflow_kafka_eos.naming import AttemptRef
 from airflow_kafka_eos.spark import pooled
+from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, Part
+from airflow_kafka_eos.spark.options import Checked, WriteOptions
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTxnState, TransactionDescription
 
 REF = AttemptRef(LoadIdentity("airflow", "orders", "2013-01-01"), "0123456789", 3, slot=7)
@@ -78,3 +83,24 @@ def test_a_task_that_finds_none_says_so() -> None:
     every = {n: described(n, CoordinatorState.ONGOING, 0) for n in range(pooled.MOST_TRIES)}
     with pytest.raises(UndecidableError, match="in use since the slot was leased"):
         pooled.choose(REF, 0, 0, {}, lambda name: replace(every[0], transactional_id=str(name)))
+
+
+@pytest.mark.parametrize("kind", [WriterName.ARROW, WriterName.CONFLUENT])
+def test_a_task_that_finds_none_keeps_no_connection(monkeypatch: pytest.MonkeyPatch, kind: WriterName) -> None:
+    asked: list[Wire] = []
+
+    def away(wire: Wire, _: object) -> None:
+        asked.append(wire)
+        raise BrokerUnavailableError("no broker answers", remedy="Start one")
+
+    monkeypatch.setattr("airflow_kafka_eos.kafka.producer.writers.describe", away)
+    options = WriteOptions(REF, "/nowhere", ("orders",), 60_000, 2**62)
+    writer = AttemptWriter(
+        options,
+        KafkaSettings.from_mapping({"bootstrap.servers": "localhost:1"}),
+        Checked({}, {}, kind, two_phase_commit=False, timeout_ms=60_000),
+    )
+    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
+    with pytest.raises(BrokerUnavailableError):
+        writer.write_part(Part(0, 0, 7), iter([rows]), lambda _: None)
+    assert [wire._closed for wire in asked] == [True]

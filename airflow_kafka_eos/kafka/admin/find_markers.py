@@ -215,7 +215,7 @@ class _ByIndex:
         searches = [_Search(tp, self._topic_ids[tp.topic], tail) for tp, tail in tails.items()]
         for s in searches:
             s.bytes = PARTITION_BYTES if tails[s.tp].is_endless else TAIL_BYTES
-        self._read(searches)
+        self._read(searches, again=True)
         return tails
 
     def _settle(self, tp: TopicPartition, one: Sought, marker: Marker, tail: TailScan | None) -> None:
@@ -248,7 +248,8 @@ class _ByIndex:
     def _confirm(self, doubtful: Mapping[TopicPartition, Mapping[Sought, tuple[Marker, int]]]) -> None:
         """What was read behind a later offset counts with the transaction's own batch at its last one."""
         scans = {tp: StillThere(of) for tp, of in doubtful.items()}
-        self._read([_Search(tp, self._topic_ids[tp.topic], scan, bytes=1) for tp, scan in scans.items()])
+        searches = [_Search(tp, self._topic_ids[tp.topic], scan, bytes=1) for tp, scan in scans.items()]
+        self._read(searches, again=True)
         for tp, scan in scans.items():
             for one, (marker, _) in doubtful[tp].items():
                 if scan.found.get(one) is marker:
@@ -257,8 +258,11 @@ class _ByIndex:
                 elif one in scan.found:
                     self.rest[tp].append(one)
 
-    def _read(self, searches: _Searches) -> None:
-        self.error = _read_all(self._wire, searches, _fetch_each) or self.error
+    def _read(self, searches: _Searches, *, again: bool = False) -> None:
+        """
+        :param again: of the topics that were read just now. What is not found then is looked for in the whole log.
+        """
+        self.error = _read_all(self._wire, searches, _fetch_each, again=again) or self.error
 
 
 def _go_through(
@@ -300,17 +304,23 @@ def _may_be_left(sought: Sought, found: Marker) -> bool:
 _Round = Callable[[Wire, _Grouped], tuple[set[str], Exception | None]]
 
 
-def _read_all(wire: Wire, searches: _Searches, fetch: _Round) -> KafkaEosError | None:
+def _read_all(wire: Wire, searches: _Searches, fetch: _Round, *, again: bool = False) -> KafkaEosError | None:
     """Read until all scans are done; else why they are not.
 
+    Who leads is asked first, and not only where nobody is known: a leader of before that is a follower now answers too,
+    and may lack what is sought.
+
     :param fetch: asks once for each; what it returns are topics that are not known by their ids, and a last failure.
+    :param again: that was asked just now, and nothing is concluded from what is not found.
     """
     if not searches:
         return None
     believe_gone_at = time.monotonic() + min(METADATA_LAG_S, wire.timeout_s / 2)
 
     def attempt() -> None:
-        gone = _recreated_or_deleted(wire, _left(searches))
+        nonlocal again
+        gone = set() if again else _recreated_or_deleted(wire, _left(searches))
+        again = False
         while not gone and (left := _left(searches)):
             before = [s.scan.progress for s in left]
             grouped, missing = _by_leader(wire, left)

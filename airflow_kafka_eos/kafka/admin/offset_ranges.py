@@ -16,7 +16,8 @@ from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.transaction import TopicPartition
 
 _SET = (
-    "Nothing is read. Look what is missing; then say where to go on: `airflow-kafka-eos cursors show` and `cursors set`"
+    "Nothing is read. Look what is missing; then say where to go on: `airflow-kafka-eos cursors show` and `cursors "
+    "set`, with all partitions of the topic"
 )
 Position = dict[str, dict[str, Any]]
 
@@ -26,7 +27,8 @@ def bounds(
 ) -> tuple[Position, Position]:
     """Where the range begins, and where it ends now: the last stable offsets, beyond which no transaction has ended.
 
-    A partition that ``since`` does not name begins with its oldest record.
+    A partition that ``since`` does not name begins with its first record: it was added since. A topic that ``since``
+    does not name, with its oldest ones.
 
     :param since: None: none is named.
     :raises TopicError: what lies between is gone, or is another topic's by now.
@@ -49,7 +51,8 @@ def bounds(
     first: dict[str, dict[str, int]] = {topic: {} for topic in sorted(topics)}
     last: dict[str, dict[str, int]] = {topic: {} for topic in sorted(topics)}
     for tp in every:
-        at = was.get(tp.topic, {}).get(str(tp.partition))
+        known = was.get(tp.topic)
+        at = None if known is None else known.get(str(tp.partition), 0)
         if at is not None:
             _check(tp, at, begins[tp], ends[tp])
         begin = begins[tp] if at is None else at

@@ -21,7 +21,6 @@ from airflow_kafka_eos.kafka.client.connections import (
     Loop,
     Manager,
     at_debug,
-    finalized,
     sends_at_once,
 )
 from airflow_kafka_eos.kafka.client.pool import ConnectionPool
@@ -374,7 +373,3 @@ class PipelinedWire(Wire):
     def wake(self) -> None:
         """End a :meth:`turn` that waits. From any thread."""
         self._net.wakeup()
-
-    def transaction_version(self) -> int:
-        """Asked anew: 2 where Produce adds partitions by itself (KIP-890)."""
-        return finalized(self.ask_versions()).get(TRANSACTION_VERSION, 0)

@@ -13,8 +13,9 @@ from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
-from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.kafka.client.wire import PipelinedWire, Wire
 from airflow_kafka_eos.kafka.producer.interface import TransactionWriter, WriteTarget, left_ms
+from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.manifest import AttemptRef, TopicInfo
 from airflow_kafka_eos.naming import AnyId
@@ -23,16 +24,31 @@ from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState,
 _log = logging.getLogger(__name__)
 
 
-def make_writer(name: str, settings: KafkaSettings, target: WriteTarget) -> TransactionWriter:
+def wire_before(name: str, settings: KafkaSettings) -> Wire:
+    """A connection for questions before a writer is made; :func:`make_writer` takes it over."""
+    if name == "arrow":
+        from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import wire_to
+
+        return wire_to(settings, ProducerOptions.from_settings(settings))
+    return Wire(settings)
+
+
+def make_writer(
+    name: str, settings: KafkaSettings, target: WriteTarget, wire: Wire | None = None
+) -> TransactionWriter:
     """A writer that has not been opened.
 
     :param name: ``arrow`` or ``confluent``.
+    :param wire: of :func:`wire_before`. The writer goes on with it: one login less. Librdkafka cannot, so it is closed.
     :raises ConfigurationError: the confluent writer cannot do what the target asks for.
     """
     if name == "arrow":
         from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 
-        return ArrowWriter(settings, target)
+        assert wire is None or isinstance(wire, PipelinedWire)
+        return ArrowWriter(settings, target, wire=wire)
+    if wire is not None:
+        wire.close()
     if target.shared is not None or target.two_phase_commit or target.look is not None:
         # it sends InitProducerId, AddPartitionsToTxn and Produce by itself, and again, for as long as it likes
         raise ConfigurationError(
@@ -53,10 +69,15 @@ def make_writer(name: str, settings: KafkaSettings, target: WriteTarget) -> Tran
 
 
 def describe_once(settings: KafkaSettings, transactional_id: AnyId) -> TransactionDescription | None:
-    """How the coordinator shows an id; None when it knows no such id."""
+    """:func:`describe` by a connection of its own."""
     with Wire(settings) as wire:
-        coordinator = Coordinator(wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id)
-        return coordinator.describe([str(transactional_id)]).get(str(transactional_id))
+        return describe(wire, transactional_id)
+
+
+def describe(wire: Wire, transactional_id: AnyId) -> TransactionDescription | None:
+    """How the coordinator shows an id; None when it knows no such id."""
+    coordinator = Coordinator(wire, namespace=transactional_id.namespace, ledger_id=transactional_id.ledger_id)
+    return coordinator.describe([str(transactional_id)]).get(str(transactional_id))
 
 
 def initialise(

@@ -15,6 +15,7 @@ from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinish
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster, check_ours, holder_of, present_holder
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_may_abort
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -43,8 +44,10 @@ def force_terminate(
     :raises ConfigurationError: the id is not of this namespace and ledger (rule: only-our-ids).
     :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
     :raises UndecidableError: it is decided to be committed, and its load is not given up.
-    :raises InDoubtError: it is open, and the ledger does not know its attempt (restored from a backup?).
-    :raises NotFinishedError: it has not ended at the deadline.
+    :raises InDoubtError: it is open, and the ledger does not know its attempt (restored from a backup?); or brokers
+        show a commit of its load, or another attempt, that the ledger does not know. Nothing is changed.
+    :raises NotFinishedError: it has not ended at the deadline; or a coordinator is moving or away, so that brokers may
+        know more than they show.
     """
     check_ours(session, transactional_id)
     seen = _describe(session, transactional_id)
@@ -55,6 +58,7 @@ def force_terminate(
         _check_known(transactional_id, seen)
         return None
     check_cluster(session, [attempt])
+    check_may_abort(session, attempt.load)
     # before anything is looked at again: from here on nobody decides it (rule: decide-before-kafka)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
     session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from airflow_kafka_eos.errors import AccessError, KafkaEosError
+from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol import fences
@@ -128,6 +128,8 @@ class CleanPoll:
                 report=report,
                 reason=self.reason,
             )
+        except NotFinishedError as e:  # a coordinator is moving or away, so nothing may be ended yet
+            return f"load {self.load}: {e.message}", -1
         finally:  # brokers that are away when their answer is awaited are those that forget
             self._aborted.update(report.aborted)
             self._partitions |= report.partitions

@@ -39,9 +39,11 @@ from airflow_kafka_eos.protocol.guards.restored_ledger import (
     check_attempts_known,
     check_commits_known,
     check_not_restored,
+    is_named,
 )
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
+from airflow_kafka_eos.protocol.repair.recover import still_open
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.transaction import (
@@ -155,13 +157,15 @@ def sweep(
     :raises OtherClusterError: one of these attempts was written to another cluster, and is not closed: nothing is done.
     :raises InDoubtError: the broker shows attempts, or commits under slots, that the ledger does not know: nothing is
         aborted; or a decided transaction is lost.
+    :raises NotFinishedError: a coordinator is moving or away, and may hide such a one: nothing is aborted, unless the
+        ledger knows by name all that there can be.
     """
     report = SweepReport() if report is None else report
     before = [row for row in session.ledger.attempts(load) if row.number <= up_to]
     check_cluster(session, before)
     asked = any(row.is_undecided for row in before)
     if asked:
-        check_not_restored(session, load, slots=False)
+        check_not_restored(session, load, slots=False, named=is_named(before))
     rows = session.ledger.make_undecidable(load, up_to=up_to, decided_by=by, reason=reason)
     if not rows:
         return report
@@ -171,9 +175,11 @@ def sweep(
     failed = _fence(session, rows, report) or failed
     lingering = _lingering(session, load, rows, up_to, report, guesses)
     if lingering and not asked:
-        check_not_restored(session, load, slots=False)  # whoever aborted it may have known as little
+        # whoever aborted it may have known as little
+        check_not_restored(session, load, slots=False, named=is_named(rows))
     if any(PooledId.parse(t.transactional_id) for t in lingering):
-        check_commits_known(session, load)  # a slot may have had holders since that the ledger has forgotten
+        # also of a decided load: its slot may have had holders since that the ledger has forgotten
+        check_commits_known(session, load)
     failed = _abort(session, lingering, report) or failed
     log.log(
         # a look that ends nothing comes every second while somebody waits, and says itself what for
@@ -477,11 +483,14 @@ def _abort(session: Session, lingering: list[PreparedTransaction], report: Sweep
 def needs_quiet_period(rows: list[AttemptRow]) -> bool:
     """Whether writers may be left that open one more transaction after a sweep.
 
-    An application that reported its manifest has ended all of its writers, unless it lives on: then they have a fence.
-    One that was submitted and never did may still have zombies.
+    An application that was submitted and never reported may still have zombies; and so may one that reported, unless
+    each of its tasks is known to have run once: the Spark that it ran on may outlive it, and so does a Spark Connect
+    server, whose attempts have a fence.
     """
     return any(
-        (r.closed_at is None and r.is_submitted and not r.is_prepared) or fences.may_have_writers(r) for r in rows
+        (r.closed_at is None and r.is_submitted and not (r.is_prepared and r.writers_left is False))
+        or fences.may_have_writers(r)
+        for r in rows
     )
 
 
@@ -516,7 +525,5 @@ def _close_given_up(session: Session, row: AttemptRow) -> None:
     """Close it if its load was given up, and none of its ids is open any more."""
     if session.ledger.state(row.load) is not LoadState.GIVEN_UP:
         return
-    # of all that was ever decided in it, also what a repair has replaced
-    ids = [t.transaction.transactional_id for t in session.ledger.transactions(row.load, row.number)]
-    if not any(d.is_open for d in session.coordinator.describe(ids).values()):
+    if not still_open(session, row.load):
         session.ledger.record_swept(row.load, row.number)

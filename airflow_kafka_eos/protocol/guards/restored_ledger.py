@@ -8,23 +8,28 @@ everything that the listing shows. Under the ledger's own random id (rule: only-
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.load import GIVE_UP, LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
 from airflow_kafka_eos.naming import PooledId, TransactionalId, name_prefix, prefix, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import is_ours, number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.transaction import CoordinatorState
 
 _SHOWN = 5
+#: Seconds that a coordinator may take to move, while brokers are restarted one by one, before nothing is done for now.
+SETTLES_S = 5.0
+_PAUSE_S = 0.2
 _REMEDY_DECIDED = (
-    "Nothing is written. If the ledger was restored from a backup, restore a newer one, or compare the topics with the "
-    "source: what this ledger takes for lost may have been repaired since. Give the load up, by `airflow-kafka-eos "
-    "loads give-up`, then write what is missing by hand; then `airflow-kafka-eos ledger new-id`"
+    "Nothing is written: what this ledger takes for lost may have been repaired since its backup. Restore a newer one. "
+    f"Else {GIVE_UP}, and write what is missing by hand; then `airflow-kafka-eos ledger new-id`"
 )
 _REMEDY = (
     "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or see what it has "
@@ -37,7 +42,9 @@ _REMEDY = (
 
 
 def check_attempts_known(session: Session, load: LoadIdentity, listed: Iterable[str]) -> None:
-    """Refuse to go on where ids of attempts were listed that the ledger has never opened.
+    """Refuse to go on where ids of attempts were listed that the ledger has given to no application.
+
+    One that was only opened has no writers (rule: one-application-per-attempt): that it was submitted is forgotten.
 
     :param listed: transactional ids, listed before this call.
     :raises InDoubtError: there are such ids.
@@ -45,15 +52,15 @@ def check_attempts_known(session: Session, load: LoadIdentity, listed: Iterable[
     numbered = {name: n for name in listed if (n := number_of(session, load, name)) is not None}
     if not numbered:
         return
-    row = session.ledger.load(load)
-    # repairs are numbered behind the attempts
-    newest = max([row.newest_attempt if row is not None else 0, *(r.number for r in session.ledger.repairs(load))])
-    unknown = sorted(name for name, number in numbered.items() if number > newest)
+    submitted = {row.number for row in session.ledger.attempts(load) if row.is_submitted}
+    known = submitted | {r.number for r in session.ledger.repairs(load)}  # numbered behind the attempts
+    unknown = sorted(name for name, number in numbered.items() if number not in known)
     if unknown:
-        raise _doubt(load, f"has opened {newest} attempts, and the broker shows transactions of later ones", unknown)
+        what = f"has given {len(submitted)} attempts to an application, and the broker shows transactions of others"
+        raise _doubt(load, what, unknown)
 
 
-def check_not_restored(session: Session, load: LoadIdentity, *, slots: bool = True) -> None:
+def check_not_restored(session: Session, load: LoadIdentity, *, slots: bool = True, named: bool = False) -> None:
     """Refuse to go on with a load of which the broker knows more: an attempt, or a commit that nobody decided.
 
     Whoever opens an attempt, gives one up, ends what it has open, or decides it asks before: a ledger may lose its last
@@ -63,12 +70,25 @@ def check_not_restored(session: Session, load: LoadIdentity, *, slots: bool = Tr
     A commit is seen for as long as its coordinator remembers the id (``transactional.id.expiration.ms``, 7 days).
 
     :param slots: ask for commits under all slots of the load's name, too; else where an attempt of the load has one.
+    :param named: nothing but attempts that :func:`is_named` are ended behind it: what a listing lacks does not matter.
     :raises InDoubtError: there is such a transaction.
+    :raises NotFinishedError: a coordinator is moving or away, and may have left one out of the listing (rule:
+        listing-only-adds). It is waited for a moment.
     """
+    give_up = time.monotonic() + SETTLES_S
+    while not _is_whole(session, load, slots) and not named:
+        if time.monotonic() >= give_up:
+            raise _moving(load, "brokers know more of the load than the ledger")
+        time.sleep(_PAUSE_S)
+
+
+def _is_whole(session: Session, load: LoadIdentity, slots: bool) -> bool:
+    """Look once; False where the listings may lack something that matters."""
+    watch = CoordinatorWatch(session)
     seen = session.coordinator.list_states(prefix(load, session.ledger.ledger_id))  # once, for open and committed ones
     check_attempts_known(session, load, [name for name, state in seen if not state.is_at_rest])
     if _is_decided(session, load):
-        return  # begin writes nothing of it; commit asks itself before it repairs, for rolling forward cannot wait
+        return True  # begin writes nothing of it; commit asks itself before it repairs: rolling forward cannot wait
     shown = {name for name, state in seen if state.is_committed and number_of(session, load, name) is not None}
     attempts = session.ledger.attempts(load)
     # what is closed was seen to be over; and at what is of before `ledger new-id` a person has looked
@@ -83,10 +103,27 @@ def check_not_restored(session: Session, load: LoadIdentity, *, slots: bool = Tr
     if shown and not _is_decided(session, load):  # asked behind: what was decided meanwhile is known
         raise _doubt(load, "knows no decision to commit, and the broker shows committed transactions", sorted(shown))
     if slots or any(row.slot is not None for row in attempts):
-        check_commits_known(session, load)
+        check_commits_known(session, load, listed=_listed_under_slots(session, load))
+    return not watch.has_moved()
 
 
-def check_batches_known(session: Session, batch: MicroBatch) -> None:
+def is_named(rows: Iterable[AttemptRow]) -> bool:
+    """Whether the ledger knows by name all that can be decided of these attempts, under ids of their own. No I/O.
+
+    Then each id's coordinator is asked, and none of it is hidden. An attempt that the ledger has forgotten, and a
+    coordinator hides, has superseded these: to end them harms nothing.
+    """
+    return all(row.is_prepared and row.slot is None for row in rows if row.closed_at is None)
+
+
+def check_may_abort(session: Session, load: LoadIdentity) -> None:
+    """:func:`check_not_restored` for a person who aborts an attempt; of a decided load nothing is made undecidable."""
+    rows = session.ledger.attempts(load)
+    if not any(row.verdict is Verdict.COMMIT for row in rows):
+        check_not_restored(session, load, slots=False, named=is_named(rows))
+
+
+def check_batches_known(session: Session, batch: MicroBatch, *, patience_s: float) -> None:
     """Refuse to decide a batch where brokers show an attempt or a commit of its query that the ledger does not know.
 
     Rule: unknown-commit-stops.
@@ -96,12 +133,14 @@ def check_batches_known(session: Session, batch: MicroBatch) -> None:
 
     Of batches before this one nothing is asked: each was decided when it was the last one.
 
+    :param patience_s: seconds to wait for a coordinator that is moving or away, and hides its ids from the listing.
     :raises InDoubtError: there is such a transaction.
+    :raises NotFinishedError: a coordinator was moving or away all the time (rule: listing-only-adds).
     """
     load = batch.load
     own = name_prefix(load.namespace, session.ledger.ledger_id, load.name)
     by_load: dict[LoadIdentity, list[str]] = {}
-    seen = session.coordinator.list_states(own)  # once for all: this is asked for each batch
+    seen = _listed_by_all(session, load, own, patience_s)  # once for all: this is asked for each batch
     committed = {name for name, state in seen if state.is_committed}
     for name in {name for name, state in seen if state.is_committed or not state.is_at_rest}:
         found = TransactionalId.parse(name)
@@ -138,12 +177,7 @@ def check_repairs_known(session: Session, load: LoadIdentity) -> None:
     listed = session.coordinator.list_committed(own)
     check_attempts_known(session, load, session.coordinator.list_open(own))
     if watch.has_moved():
-        raise NotFinishedError(
-            "a transaction coordinator is moving or away, so it is not known whether what is lost was "
-            "repaired before",
-            remedy="Check that all replicas of __transaction_state are up, then run commit again",
-            load=str(load),
-        )
+        raise _moving(load, "what is lost was repaired before")
     described = describe_listed(session.coordinator, load, session.ledger.ledger_id, listed, pooled=False)
     decided = decided_of(session, described.values())
     unknown = sorted(name for name, d in described.items() if is_unknown_commit(d, decided))
@@ -161,14 +195,19 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
     What it cannot tell: an id that was initialised again, or whose next transaction is open or aborted, shows its
     commit no more, and one that its coordinator has forgotten (``transactional.id.expiration.ms``) shows nothing.
 
-    :param listed: the ids of the name that show a commit, where they were listed just now.
+    :param listed: the ids of the name that show a commit, where they were listed just now, and it is the caller's to
+        see that no coordinator moved meanwhile.
     :raises InDoubtError: there is such a commit.
+    :raises NotFinishedError: a coordinator was away or moved, and may have left one out of the listing.
     """
-    namespace, name, ledger_id = load.namespace, load.name, session.ledger.ledger_id
+    if listed is None:
+        watch = CoordinatorWatch(session)
+        listed = _listed_under_slots(session, load)
+        if watch.has_moved():
+            raise _moving(load, "brokers know more of the name's slots than the ledger")
+    namespace, name = load.namespace, load.name
     slots = session.ledger.slots(namespace, name)
     retired = {s.number for s in slots if s.is_retired}
-    if listed is None:
-        listed = session.coordinator.list_committed(slot_prefix(namespace, ledger_id, name))
     pooled = ((i, PooledId.parse(i)) for i in listed)
     ids = {i: found.slot for i, found in pooled if found is not None and found.slot not in retired}
     if not ids:
@@ -185,8 +224,34 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
     raise doubt
 
 
+def _listed_by_all(
+    session: Session, load: LoadIdentity, own: str, patience_s: float
+) -> list[tuple[str, CoordinatorState]]:
+    until = time.monotonic() + patience_s
+    while True:
+        watch = CoordinatorWatch(session)
+        seen = session.coordinator.list_states(own)
+        if not watch.has_moved():
+            return seen
+        if time.monotonic() > until:
+            raise _moving(load, "the batch was committed before")
+        time.sleep(_PAUSE_S)
+
+
+def _listed_under_slots(session: Session, load: LoadIdentity) -> list[str]:
+    return session.coordinator.list_committed(slot_prefix(load.namespace, session.ledger.ledger_id, load.name))
+
+
 def _is_decided(session: Session, load: LoadIdentity) -> bool:
     return any(row.verdict is Verdict.COMMIT for row in session.ledger.attempts(load))
+
+
+def _moving(load: LoadIdentity, whether: str) -> NotFinishedError:
+    return NotFinishedError(
+        f"a transaction coordinator is moving or away, so it is not known whether {whether}",
+        remedy="Nothing was done. Check that all replicas of __transaction_state are up, then run it again",
+        load=str(load),
+    )
 
 
 def _doubt(load: LoadIdentity, what: str, names: list[str], *, remedy: str = _REMEDY) -> InDoubtError:

@@ -6,6 +6,9 @@ When it was given back, the end of every transaction under it was verified. So w
 committed that the ledger has not decided, was done by somebody whom the ledger does not know: a zombie that has
 outlived the quarantine, another hand, or this ledger itself before it was restored from a backup. To use the ids, or to
 end what is open, could lose a load; so nothing is touched.
+
+The same where an id no longer shows the commit that the ledger saw last under it, and no writer was left to begin
+anything: what was committed there since may be hidden by what was aborted behind it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
     CoordinatorState,
+    Outcome,
     PreparedTransaction,
     PreparedTxnState,
     TransactionDescription,
@@ -48,7 +52,7 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> di
         return {}
     described = _settled(session, row, row.slot, poll_s)
     decided = decided_of(session, described.values())
-    found = unaccounted(described.values(), decided)
+    found = unaccounted(described.values(), decided) + gone(_committed_before(session, row), described)
     if not found:
         session.ledger.note_slot_checked(row)
         return described
@@ -79,6 +83,37 @@ def unaccounted(
         elif is_unknown_commit(d, decided):
             found.append(f"{d.transactional_id} was committed as {d.state}, which the ledger has not decided")
     return found
+
+
+def gone(
+    committed: Iterable[PreparedTransaction], described: Mapping[str, TransactionDescription]
+) -> list[str]:
+    """Of what the attempt before has committed, what its ids do not show any more, one text each. No I/O.
+
+    An id that its coordinator has forgotten (``transactional.id.expiration.ms``) says nothing.
+
+    :param described: what coordinators show, by id.
+    """
+    found = []
+    for t in sorted(committed, key=lambda t: t.transactional_id):
+        d = described.get(t.transactional_id)
+        if d is None or d.coordinator_state is CoordinatorState.DEAD:
+            continue
+        if not (d.coordinator_state.is_committed and may_show(t.state, d.state)):
+            found.append(
+                f"{t.transactional_id} was committed as {t.state}, and has been used since: it shows {d.state} "
+                f"({d.coordinator_state.value})"
+            )
+    return found
+
+
+def _committed_before(session: Session, row: AttemptRow) -> list[PreparedTransaction]:
+    if row.left_slot is None:
+        return []
+    load, number = row.left_slot
+    return [
+        one.transaction for one in session.ledger.transactions(load, number) if one.outcome is Outcome.COMMITTED
+    ]
 
 
 def is_unknown_commit(

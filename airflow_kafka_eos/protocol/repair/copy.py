@@ -27,7 +27,7 @@ from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.kafka.producer.copier import RAISE_TIMEOUT, Copier, cost_of, too_large
 from airflow_kafka_eos.ledger.rows import RepairRow, RepairState, TransactionRow
 from airflow_kafka_eos.ledger.tables import for_reason
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import GIVE_UP, OR_GIVE_UP, WRITE, LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import is_of_a_query
 from airflow_kafka_eos.naming import TransactionalId, prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
@@ -51,15 +51,9 @@ PREPARE_AGAIN = (
     "REPAIRING or IN_DOUBT): it runs the job again, writes only the Spark partitions that are lost, and lets them in "
     "if their digests are equal"
 )
-#: A query asks for its batch again, and nothing of a decided one is ever written again.
 OF_A_BATCH = (
-    "Give the batch up, by `airflow-kafka-eos loads give-up`, so that nothing of it is committed any more, and start "
-    "the query again: it goes on behind the batch. Then write what is missing from the source by hand; "
-    "`airflow-kafka-eos loads show` names it"
-)
-GIVE_UP = (
-    "Or give the load up first, by `airflow-kafka-eos loads give-up`, so that nothing of it is committed any more, and "
-    "then write what is missing from the source by hand; `loads show` names it"
+    f"Nothing of a decided batch is written again: {GIVE_UP}, and write what is missing by hand; `loads show` names "
+    "it. Start the query again at any time: it goes on behind the batch"
 )
 
 
@@ -202,7 +196,7 @@ def _gone(
     noted = OF_A_BATCH if is_a_batch else PREPARE_AGAIN
     if not session.ledger.record_repairing(load, number, f"{what}. {noted}", newer=True):
         return None
-    remedy = OF_A_BATCH if is_a_batch else f"{PREPARE_AGAIN}. {GIVE_UP}"
+    remedy = OF_A_BATCH if is_a_batch else f"{PREPARE_AGAIN}. {OR_GIVE_UP}"
     return RecordsGoneError(what, remedy=remedy, load=str(load), attempt=number, transactional_id=name)
 
 
@@ -224,9 +218,7 @@ def _in_doubt(
     return InDoubtError(
         what,
         remedy="What is committed of the load stays visible, nothing is written twice. `airflow-kafka-eos loads "
-        "recover` tries the repair again. Else give the load up first, by `airflow-kafka-eos loads give-up`; then "
-        "write what is missing, which `loads show` names, from the source by hand, or load all of it under a load_key "
-        "of its own",
+        f"recover` tries the repair again. Else {GIVE_UP}; then {WRITE}. `loads show` names what is missing",
         load=str(load),
         attempt=number,
         transactional_id=name,

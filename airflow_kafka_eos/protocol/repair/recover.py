@@ -44,8 +44,8 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
 
     What the logs show of each transaction is recorded first, as far as brokers answer. What is committed stays visible;
     what is open stays open until somebody ends it (force-terminate may: the load is given up by name), or its timeout
-    does. Once nothing of it is open, the next cleanup closes it, and with pooling its slot comes back after a
-    quarantine. Its key never loads again: the data goes under a load_key of its own.
+    does. A commit may still be under way, so what is missing is certain only once nothing of it is open: the next
+    cleanup closes it then, and with pooling its slot comes back after a quarantine. Its key never loads again.
 
     :param by: the person.
     :param reason: why; people will read it.
@@ -70,6 +70,17 @@ def give_up(session: Session, load: LoadIdentity, *, by: str, reason: str) -> Lo
     except KafkaEosError as e:
         log.warning("what repairs of load %s left open is left to cleanup: %s", load, e)
     return _known(session, load)
+
+
+def still_open(session: Session, load: LoadIdentity) -> list[str]:
+    """What of a load that was given up coordinators show as open, of all that was ever decided of it, also what a
+    repair has replaced; sorted.
+
+    What was not decided cleanup ends.
+    """
+    rows = session.ledger.transactions(load, decided_attempt(session, load).number)
+    described = session.coordinator.describe(t.transaction.transactional_id for t in rows)
+    return sorted(name for name, seen in described.items() if seen.is_open)
 
 
 def _known(session: Session, load: LoadIdentity) -> LoadRow:

@@ -24,10 +24,10 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState, TransactionRow
-from airflow_kafka_eos.load import LoadState, TransactionScope
+from airflow_kafka_eos.load import OR_GIVE_UP, LoadState, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
-from airflow_kafka_eos.protocol.repair.copy import GIVE_UP, allowed_ms, end_abandoned
+from airflow_kafka_eos.protocol.repair.copy import allowed_ms, end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import commit, commit_pass
 from airflow_kafka_eos.protocol.stages.decide import observe, problems
@@ -175,7 +175,7 @@ def adopt_all(session: Session, again: Repreparation, manifest: Manifest) -> Non
         raise InDoubtError(
             what,
             remedy="Nothing of it is visible; what is committed of the load stays. The source, the job or the order of "
-            f"its rows has changed: bring back what they were, and clear prepare again. {GIVE_UP}",
+            f"its rows has changed: bring back what they were, and clear prepare again. {OR_GIVE_UP}",
             load=str(load),
             attempt=number,
             transactional_id=again.parts[0].lost.transaction.transactional_id,

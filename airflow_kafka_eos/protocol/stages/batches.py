@@ -24,6 +24,7 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of, is_of_a_query
 from airflow_kafka_eos.naming import name_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import SweepReport, finish, sweep
+from airflow_kafka_eos.protocol.guards.other_ledgers import check_no_other_ledger
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster, holders_of
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_known, check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
@@ -76,10 +77,11 @@ def begin_batch(
     # each time, before anything is ended: a driver that hung for an hour has a successor
     bound = session.ledger.bind_stream(batch, run)
     check_cluster(session, session.ledger.attempts(load))
-    listed = session.coordinator.list_open(name_prefix(batch.namespace, session.ledger.ledger_id, batch.name))
-    swept = sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)
     if first:
         check_not_restored(session, load)
+        check_no_other_ledger(session, load)
+    listed = session.coordinator.list_open(name_prefix(batch.namespace, session.ledger.ledger_id, batch.name))
+    swept = sweep_earlier(session, batch, listed, by=by, deadline_s=deadline_s)
     if bound.decided == batch.number and session.ledger.pass_over_batch(batch, run):
         log.warning("%s is passed over: a person has said that its topics have it", batch)
         if known := session.ledger.attempts(load):
@@ -180,7 +182,7 @@ def decide_batch(
     :raises KafkaEosError: see :func:`.decide.decide`, :func:`.commit.commit`, :mod:`airflow_kafka_eos.ledger.streams`.
     """
     record_prepared(session, manifest, writers_left=writers_left)
-    check_batches_known(session, batch)
+    check_batches_known(session, batch, patience_s=deadline_s)
     decide(
         session, manifest, Conditions(), owner=run.owner, margin_s=margin_s, asked=True,
         beside=lambda connection: streams.note_decided(connection, session.ledger.ledger_id, batch, run),
@@ -209,7 +211,10 @@ def abort_batch(session: Session, ref: AttemptRef, run: StreamRun) -> bool:
     """Give up what a batch's tasks have written, and end it; False where it is decided to be committed.
 
     Rule: writer-ends-only-unreported.
+
+    :raises InDoubtError: brokers know more of it than the ledger, which was put back: nothing is given up or ended.
     """
+    check_not_restored(session, ref.load)
     if not session.ledger.decide_abort(ref, decided_by=run.owner, reason="a task of the batch or its commit failed"):
         return False
     sweep(session, ref.load, up_to=ref.attempt, by=run.owner)

@@ -41,6 +41,7 @@ from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.naming import PooledId, slot_prefix
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.guards.id_caps import Caps, check_caps
+from airflow_kafka_eos.protocol.guards.other_ledgers import check_no_other_ledger
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_restored
 from airflow_kafka_eos.protocol.guards.slots import check_slot
@@ -62,9 +63,11 @@ def begin(
     :raises ConfigurationError: a name does not fit, or the key was used for another data interval.
     :raises OtherClusterError: an attempt that is not closed was written to another cluster. Nothing is opened.
     :raises InDoubtError: the broker knows more of this load than the ledger, as after a restore. Nothing is opened.
+    :raises OtherLedgerError: another ledger has loads of the name, and this one, which is embedded, has none yet.
     """
     _check_cluster_unless_committed(session, load)
     check_not_restored(session, load)
+    check_no_other_ledger(session, load)
     row = session.ledger.begin(load, owner=owner, data_interval=data_interval)
     try:
         _sweep_older(session, row)

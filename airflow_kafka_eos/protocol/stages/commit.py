@@ -28,8 +28,9 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.find_markers import Progress
 from airflow_kafka_eos.kafka.producer.copier import is_small
+from airflow_kafka_eos.ledger.queries import Details
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import STAYS_GIVEN_UP, LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, look_before_ending, missing_for_good
 from airflow_kafka_eos.protocol.forgotten_markers import end_forgotten
@@ -65,6 +66,8 @@ class CommitPass:
     forgotten: list[str] = field(default_factory=list)
     #: why a forgotten one cannot be ended here; what else is to be done comes first
     refused: AccessError | None = None
+    #: the attempt, where this pass has recorded that the load is COMMITTED, or found it recorded
+    closed: AttemptRow | None = None
 
     @property
     def is_done(self) -> bool:
@@ -123,7 +126,7 @@ def commit(
             is_late = time.monotonic() - began >= LATE_S
             result = commit_pass(session, load, row.number, ends_forgotten=is_late, progress=progress)
             if result.is_done:
-                return session.ledger.attempt(load, row.number) or row
+                return result.closed or session.ledger.attempt(load, row.number) or row
             todo = [name for name in result.lost if name not in uncopied]
             if todo:
                 if not may_repair:  # once: what it repairs itself from here on is known
@@ -211,10 +214,9 @@ def commit_pass(
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.
     """
-    attempt = _check_decided(session, load, number)
+    attempt, _, rows, ends = _check_decided(session, load, number)
     check_cluster(session, [attempt])
     result = CommitPass()
-    rows = session.ledger.transactions(load, number)
     todo = [t for t in rows if t.outcome not in FINAL]
     failed: KafkaEosError | None = None
     answers: dict[str, EndAnswer] = {}
@@ -228,7 +230,7 @@ def commit_pass(
         except KafkaEosError as e:
             failed = e
     by_name = {t.transaction.transactional_id: t for t in todo}
-    found, unread = evidence_of(session, todo, attempt, answers=answers, progress=progress)
+    found, unread = evidence_of(session, todo, attempt, answers=answers, progress=progress, ends=ends)
     failed = failed or unread
     outcomes = {name: judge_decided(markers.values()) for name, markers in found.items()}
     if outcomes:
@@ -238,7 +240,7 @@ def commit_pass(
         told = "; ".join(f"{outcome.value} {counted(names)}" for outcome, names in by_outcome.items())
         log.debug("load %s attempt %d, %d transactions: %s", load, number, len(outcomes), told)
         # what was seen is kept, whatever else failed: retention may take the evidence before the next pass
-        outcomes = session.ledger.record_outcomes(load, number, outcomes)
+        outcomes, result.closed = session.ledger.record_and_close(load, number, outcomes)
     in_doubt: dict[str, dict[TopicPartition, Marker]] = {}
     for name, outcome in outcomes.items():
         match outcome:
@@ -281,8 +283,8 @@ def commit_pass(
             failed = e
     if failed is not None and any(o not in FINAL for o in known.values()):
         raise failed
-    if result.is_done:
-        session.ledger.record_committed(load, number)
+    if result.is_done and result.closed is None:
+        result.closed = session.ledger.record_committed(load, number)
     return result
 
 
@@ -291,9 +293,9 @@ def _is_some_time_ago(attempt: AttemptRow) -> bool:
     return attempt.decided_at is None or time.time() - datetime.fromisoformat(attempt.decided_at).timestamp() > FRESH_S
 
 
-def _check_decided(session: Session, load: LoadIdentity, number: int) -> AttemptRow:
-    row, known = session.ledger.attempt(load, number), session.ledger.load(load)
-    if row is None or known is None or row.verdict is not Verdict.COMMIT:
+def _check_decided(session: Session, load: LoadIdentity, number: int) -> Details:
+    known = session.ledger.details(load, number)
+    if known is None or known.attempt.verdict is not Verdict.COMMIT:
         # the ledger knows the transactions of undecided and aborted attempts too
         raise UndecidableError(
             "the attempt is not decided to be committed, so none of its transactions is",
@@ -301,14 +303,14 @@ def _check_decided(session: Session, load: LoadIdentity, number: int) -> Attempt
             load=str(load),
             attempt=number,
         )
-    if known.state is LoadState.GIVEN_UP:
+    if known.load.state is LoadState.GIVEN_UP:
         raise UndecidableError(
-            f"the load was {known.reason or 'given up'}",
-            remedy="It stays as it is: load the same data under a load_key of its own",
+            f"the load was {known.load.reason or 'given up'}",
+            remedy=STAYS_GIVEN_UP,
             load=str(load),
             attempt=number,
         )
-    return row
+    return known
 
 
 def _stop(session: Session, load: LoadIdentity, number: int, error: InDoubtError) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import LsoBlocker
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.load import STAYS_GIVEN_UP, LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import decided_attempt
@@ -61,7 +61,7 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         case LoadState.GIVEN_UP:
             raise UndecidableError(
                 f"the load was {known.reason or 'given up'}",
-                remedy="It is not completed any more: load the same data under a load_key of its own",
+                remedy=STAYS_GIVEN_UP,
                 load=str(load),
                 attempt=row.number,
             )

@@ -23,27 +23,33 @@ _log = logging.getLogger(__name__)
 ANSWER_S = 60.0
 
 
+def wire_to(settings: KafkaSettings, options: ProducerOptions) -> PipelinedWire:
+    """What a transaction is sent over. Nothing is connected before the first request."""
+    return PipelinedWire(settings, timeout_s=ANSWER_S, request_timeout_s=options.request_timeout_s)
+
+
 class SentTransaction:
     """See the module.
 
     :param name: of the transaction; where it goes is in the settings.
+    :param wire: to go on with, and to close; None: one of its own.
     """
 
-    def __init__(self, settings: KafkaSettings, name: AnyId, options: ProducerOptions) -> None:
+    def __init__(
+        self, settings: KafkaSettings, name: AnyId, options: ProducerOptions, wire: PipelinedWire | None = None
+    ) -> None:
         self._settings = settings
         self._name = name
         self._id = str(name)
         self._options = options
         self._tally = Tally()
-        self._wire: PipelinedWire | None = None
+        self._wire = wire
         self._sender: Sender | None = None
         self._state = PreparedTxnState.EMPTY
         self._shared = False
 
     def _connect(self) -> PipelinedWire:
-        self._wire = PipelinedWire(
-            self._settings, timeout_s=ANSWER_S, request_timeout_s=self._options.request_timeout_s
-        )
+        self._wire = self._wire or wire_to(self._settings, self._options)
         return self._wire
 
     def _coordinator(self, wire: Wire) -> Coordinator:

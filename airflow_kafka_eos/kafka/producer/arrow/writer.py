@@ -42,6 +42,7 @@ class ArrowWriter(SentTransaction):
     """A :class:`~airflow_kafka_eos.kafka.producer.interface.TransactionWriter` that touches no row in Python.
 
     :param now_ms: the clock that the deadline is read from, milliseconds since the epoch.
+    :param wire: see :class:`~airflow_kafka_eos.kafka.producer.arrow.sent_transaction.SentTransaction`.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class ArrowWriter(SentTransaction):
         target: WriteTarget,
         *,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        wire: PipelinedWire | None = None,
     ) -> None:
-        super().__init__(settings, target.transactional_id, ProducerOptions.from_settings(settings))
+        super().__init__(settings, target.transactional_id, ProducerOptions.from_settings(settings), wire)
         self._target = target
         self._shared = target.shared is not None
         self._codec = compressor(self._options.compression, self._options.compression_level)
