@@ -15,6 +15,7 @@ their application gives them.
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -40,6 +41,7 @@ from airflow_kafka_eos.kafka.admin.open_producers import (
 from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.naming import parse
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch, is_finished, listed_open
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
 from airflow_kafka_eos.protocol.session import Session
@@ -125,12 +127,31 @@ def _what_its_owner_has_to_do(hanging: HangingTransaction, bootstrap_servers: st
         f"--partition {p.partition.partition} --start-offset {p.txn_start_offset}"
     )
     if hanging.transactional_id is None:
-        return f"No application can go on with it. Somebody with ALTER on the Cluster ends it: {command}"
+        return (
+            "No application can go on with it. If loads of another ledger write to this topic, look with that one "
+            f"first: {_look_there(p.partition.topic, '…')} says whether it is part of one. Else somebody with ALTER on "
+            f"the Cluster ends it: {command}"
+        )
+    parsed = parse(hanging.transactional_id)
+    if parsed is not None:
+        # a decided load may have its commit markers in other partitions: an abort marker here would tear it
+        return (
+            f"It is of a load of ledger {parsed.ledger_id}, namespace {parsed.namespace}, which may be decided, and "
+            "visible in other partitions: write no marker by hand. Look with that ledger: "
+            f"{_look_there(p.partition.topic, shlex.quote(parsed.namespace))} says what ends it there, of a decided "
+            "load `airflow-kafka-eos loads recover NAME KEY`. If you have looked with that ledger already, it was "
+            'restored from a backup: docs/howto-on-call.md, "The ledger was restored". If it is lost for good: '
+            '"A deployment is gone", there'
+        )
     return (
         f"Do not end it while an application uses transactional id {hanging.transactional_id}: its next "
         "transaction would include what is open here, and be aborted with it. Stop the application, and look "
         f"again. If the same is shown then, somebody with ALTER on the Cluster ends it: {command}"
     )
+
+
+def _look_there(topic: str, namespace: str) -> str:
+    return f"`airflow-kafka-eos transactions hanging --topic {topic} --namespace {namespace} --conn-id …`"
 
 
 def check_abortable(hanging: HangingTransaction) -> None:

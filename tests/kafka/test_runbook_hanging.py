@@ -209,6 +209,37 @@ def test_markers_that_a_coordinator_has_forgotten_are_looked_at_before_anything_
     assert (world.visible(), world.session.ledger.repairs(world.load)) == (["a", "b", "c"], [])
 
 
+@ON_OLD
+def test_another_ledgers_decided_load_is_completed_with_its_ledger_and_never_torn(
+    ours: Callable[..., tuple[int, str]], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers see one partition of it already: by an abort marker in the other one, half of it for good."""
+    login = {"bootstrap.servers": world.settings.bootstrap_servers}
+    url = f"{tmp_path}/theirs.db"
+    Ledger.open(f"sqlite:///{url}", upgrade=True).close()
+    monkeypatch.setenv("AIRFLOW_CONN_THEIRS", json.dumps({"conn_type": "sqlite", "host": url}))
+    with connect(world.settings, f"sqlite:///{url}", NAMESPACE) as session:
+        theirs = replace(world, session=session)
+        manifest = prepare_forgotten(theirs, "ab", known=[1])
+        decide_anyway(theirs, manifest)
+        transaction = end(theirs, manifest, Verdict.COMMIT)
+        wait_until(lambda: world.visible() == ["b"], "the marker in one of them")
+        look = ("--running-longer-than", "0s")
+        code, out = ours(HANGING, login, *look, T=world.topic)
+        assert code == 1 and "foreign" in out and transaction.transactional_id in out
+        assert "kafka-transactions.sh" not in out and "write no marker by hand" in out
+        assert f"ledger {session.ledger.ledger_id}" in out
+        (there,) = re.findall(r"`(airflow-kafka-eos transactions hanging .*?)`", out)
+        assert there == f"{HANGING.replace(' T', f' {world.topic}')} --namespace {NAMESPACE} --conn-id …"
+        assert f"`{HANGING} --conn-id …`" in PAGE
+        code, out = ours(there.replace("…", "theirs"), login, *look)
+        assert code == 1 and "ours, decided" in out and "loads recover" in out
+        recover = ("--conn-id", "theirs")
+        assert ours(RECOVER, login, *recover, NAME=world.load.name, KEY=world.load.key)[0] == 0
+    assert world.visible() == ["a", "b"]
+    assert ours(HANGING, login, *look, T=world.topic)[0] == 0
+
+
 def _java_login(shared: SharedTopic) -> str:
     login = shared.broker.loader_extra()
     file = shared.broker.authority_file.with_name("client.properties")

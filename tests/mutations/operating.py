@@ -231,6 +231,15 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "    if name is None:",
         (_OLD + "test_a_foreign_one_is_shown_and_never_ended",),
     ),
+    Mutation(
+        "only-our-ids",
+        "another-ledgers-torn",
+        "what hangs of another ledger's load, which may be decided, is not said to be aborted by hand",
+        _PROTOCOL + "hanging.py",
+        "    if parsed is not None:\n        # a decided load",
+        "    if False:\n        # a decided load",
+        ("tests/protocol/test_hanging.py::test_what_is_of_another_ledgers_load_gets_no_marker_by_hand",),
+    ),
     # --- SQL beside a decision
     Mutation(
         "dual-write-with-the-decision",

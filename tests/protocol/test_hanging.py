@@ -30,6 +30,7 @@ from airflow_kafka_eos.protocol.hanging import (
     find,
     is_behind,
     longest_wait_ms,
+    what_to_do,
 )
 from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.session import Session
@@ -323,6 +324,26 @@ def test_what_began_before_the_last_record_is_the_decided_transaction_itself(wor
     assert is_behind(producer, attempt, row.last_offsets)
     assert not is_behind(producer._replace(txn_start_offset=1), attempt, row.last_offsets)
     assert not is_behind(producer, replace(attempt, closed_at=None), row.last_offsets)
+
+
+@pytest.mark.parametrize("name", ["it%27s.0123456789.orders.2026.1-0-0", "it%27s.0123456789.orders.p0-load"])
+def test_what_is_of_another_ledgers_load_gets_no_marker_by_hand(name: str) -> None:
+    """That load may be decided, and visible in other partitions: an abort marker would tear it."""
+    text = said_of(name)
+    assert "write no marker by hand" in text and "kafka-transactions.sh" not in text
+    assert "--topic orders --namespace 'it'\"'\"'s' --conn-id …`" in text and "loads recover NAME KEY" in text
+
+
+def test_another_applications_is_ended_by_hand_and_one_without_an_id_only_behind_a_look_with_other_ledgers() -> None:
+    for name, looks in (("billing", False), (None, True)):
+        text = said_of(name)
+        assert text.endswith("abort --topic orders --partition 0 --start-offset 3")
+        assert ("`airflow-kafka-eos transactions hanging --topic orders" in text.partition(" Else ")[0]) is looks
+
+
+def said_of(name: str | None) -> str:
+    producer = OpenProducer(TopicPartition("orders", 0), 7, 0, 0, 3, 0)
+    return what_to_do(HangingTransaction(producer, name, "", 0, Whose.FOREIGN), "kafka:9092")
 
 
 def _identity(transaction: PreparedTransaction) -> tuple[int, int]:
