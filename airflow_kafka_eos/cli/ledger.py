@@ -212,8 +212,7 @@ def told_where_else_it_may_be() -> Iterator[None]:
         yield
     except LedgerNotReadyError as e:
         e.remedy += (
-            f". If loads have run already, they use another ledger: name it by --conn-id, ${LEDGER_VARIABLE} or "
-            f"ledger_conn_id of section [kafka_eos]"
+            f". Another ledger is named by --conn-id, ${LEDGER_VARIABLE} or ledger_conn_id of section [kafka_eos]"
         )
         raise
 
@@ -226,6 +225,11 @@ def _upgrade(arguments: argparse.Namespace) -> int:
     before = current(url)
     upgrade(url)
     print(f"ledger {redacted(url)}: {before or 'empty'} -> {current(url)}")
+    if before is None:
+        say(
+            "airflow-kafka-eos: this ledger is new, and knows no load. If loads have run already, let none run here: "
+            "all of them would be loaded again. Name the ledger that they use, or restore its database"
+        )
     return OK
 
 

@@ -35,6 +35,8 @@ def _migrations(seen: LedgerSeen, asked: Asked, subject: str) -> Finding:
     if seen.is_embedded and seen.revision is None:
         return found.ok("The first load creates it")
     means = f"Every step of every load fails: {seen.ledger_id.reason}"
+    if seen.revision is None:
+        means += ". If loads have run already, create none: they use another ledger, or its database has to be restored"
     is_newer = isinstance(seen.revision, str) and seen.revision > seen.head
     remedy = seen.ledger_id.remedy if is_newer else of_ours("ledger upgrade", flags=asked.ledger_flags)
     return found.error(means, remedy)

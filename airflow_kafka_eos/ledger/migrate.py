@@ -29,6 +29,10 @@ _VERSION = select(column("version_num", String)).select_from(table(VERSION_TABLE
 #: any number that no other application's advisory lock is likely to have
 _ADVISORY_LOCK = 5_939_511_890
 _MYSQL_LOCK = "kafka_eos_ledger_upgrade"
+_IF_LOADS_HAVE_RUN = (
+    "If loads have run already, create none: in a new ledger all of them would be loaded again. They use another one "
+    "(ledger_conn_id), or its database came back empty, and has to be restored"
+)
 # alembic.context is a global of the process: two threads cannot run env.py at once
 _one_at_a_time = threading.Lock()
 
@@ -74,10 +78,13 @@ def read_revision(connection: Connection) -> str | None:
 
 def _raise_not_ready(revision: str | None, shown: str) -> NoReturn:
     _check_known(revision)
-    what = "has not been created yet" if revision is None else f"is at revision {revision}, not {REVISION}"
-    raise LedgerNotReadyError(
-        f"the ledger {shown} {what}", remedy="Run `airflow-kafka-eos ledger upgrade` once, then try again"
-    )
+    upgrade = "`airflow-kafka-eos ledger upgrade` once, then try again"
+    if revision is None:
+        # nothing finds out later that an empty one took another's place: all would be loaded again
+        raise LedgerNotReadyError(
+            f"the ledger {shown} has not been created yet", remedy=f"{_IF_LOADS_HAVE_RUN}. Else run {upgrade}"
+        )
+    raise LedgerNotReadyError(f"the ledger {shown} is at revision {revision}, not {REVISION}", remedy=f"Run {upgrade}")
 
 
 def upgrade(url: str) -> None:

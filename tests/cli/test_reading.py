@@ -55,7 +55,8 @@ def test_no_command_makes_a_ledger(name: str, command: Command, home: Path) -> N
     assert (answer.code, answer.out) == (2, "")
     (line,) = answer.err.splitlines()
     assert "kafka_eos_ledger.db has not been created yet" in line and "ledger upgrade" in line
-    assert "If loads have run already, they use another ledger: name it by --conn-id" in line
+    assert line.index("If loads have run already, create none") < line.index("ledger upgrade")
+    assert "Another ledger is named by --conn-id" in line
 
 
 @pytest.mark.parametrize("name", ["loads list", "transactions list", "cleanup"])

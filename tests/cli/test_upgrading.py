@@ -39,6 +39,17 @@ def test_a_ledger_of_before_is_refused_until_it_is_upgraded_and_then_by_the_vers
     assert migrate.current(url) == "0012"
 
 
+def test_a_new_one_is_said_to_know_no_load_before_anybody_loads_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    """Whoever lost a ledger, or named another one, is told to run this command: nothing else would find it out."""
+    monkeypatch.setenv(LEDGER_VARIABLE, f"sqlite:///{tmp_path / 'ledger.db'}")
+    upgrade, _ = (line.split()[1:] for line in PRINTED)
+    made, again = command(*upgrade), command(*upgrade)
+    assert (made.code, "If loads have run already, let none run here" in made.err) == (0, True)
+    assert (again.code, again.err) == (0, "")
+
+
 def test_the_embedded_one_is_upgraded_by_the_first_that_opens_it_as_tasks_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:

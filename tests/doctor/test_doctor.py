@@ -248,6 +248,7 @@ def test_a_ledger_is_neither_made_nor_upgraded(tmp_path: Path) -> None:
     missing = tmp_path / "none" / "ledger.db"
     found = of(examined(None, f"sqlite:///{missing}", asked()), "ledger-migrations")
     assert (found.severity, missing.parent.exists()) == (ERROR, False)
+    assert "If loads have run already, create none" in found.means
     old = outdated_ledger(tmp_path)
     examined(None, old, asked())
     assert current(old) == "0001"
