@@ -217,6 +217,11 @@ class LoadState(str, Enum):
 
 
 _S = LoadState
+#: What ends an open transaction that no command of ours may end: the ledger does not know whose it is.
+END_BY_HAND = (
+    "`kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID`, with the tools of "
+    "Kafka 4.1 or newer"
+)
 _ANOTHER_KEY = "load the same data under another load_key, only for readers that can tell the two apart"
 #: What a person is told of a load that cannot be completed, in this order: when it is given up, a commit may still be
 #: under way, an EndTxn that is sent again for a minute, or end markers that a coordinator has still to write.

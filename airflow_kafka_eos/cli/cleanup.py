@@ -72,7 +72,7 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 def _cleanup(arguments: argparse.Namespace) -> int:
     if (arguments.name is None) != (arguments.key is None):
         raise ConfigurationError("cleanup NAME has no KEY", remedy="Name both, or neither for the whole namespace")
-    from airflow_kafka_eos.protocol.cleanup.namespace import clean, open_of
+    from airflow_kafka_eos.protocol.cleanup.namespace import clean, open_of, why_unknown
 
     with open_session(arguments) as session:
         left = _chosen(arguments, session)
@@ -107,8 +107,8 @@ def _cleanup(arguments: argparse.Namespace) -> int:
             print("\nopen now; a sweep ends what is not decided, and commits what is decided:")
             print("\n".join(name for names in before.values() for name in names))
         if left.unknown:
-            print("\nopen under this ledger's id, and not known to it; left alone. Was it restored from a backup?")
-            print("\n".join(left.unknown))
+            print("\nleft alone, open under this ledger's id:")
+            print("\n".join(f"{name}: {why_unknown(name)}" for name in left.unknown))
         if others:
             print("\nwritten to another Kafka cluster, and not closed; run it with a --kafka-conn-id that leads there:")
             print(as_table(others))

@@ -162,7 +162,12 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
 
 def _attempt(session: Session, name: str) -> AttemptRow:
     """Whose it is now; refuses what is not ours, or not of this cluster."""
-    from airflow_kafka_eos.protocol.guards.ownership import check_cluster, check_ours, present_holder
+    from airflow_kafka_eos.protocol.guards.ownership import (
+        check_cluster,
+        check_ours,
+        ending_the_unknown,
+        present_holder,
+    )
 
     check_ours(session, name)
     seen = session.coordinator.describe([name]).get(name)
@@ -170,8 +175,7 @@ def _attempt(session: Session, name: str) -> AttemptRow:
     if attempt is None:
         raise InDoubtError(
             "the ledger does not know the attempt of this transactional id",
-            remedy="Check that this is the ledger that opened it; if it was restored from a backup, look at the topic "
-            "before you end anything",
+            remedy=ending_the_unknown(name),
             transactional_id=name,
         )
     check_cluster(session, [attempt])

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_kafka_eos.cli.durations import whole
-from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
-from airflow_kafka_eos.cli.target import add_namespace, add_session, open_session, say_where
+from airflow_kafka_eos.cli.ledger import add_conn_id
+from airflow_kafka_eos.cli.target import add_cluster, add_namespace, add_session, open_session, say_where
 from airflow_kafka_eos.cli.terminal import FOUND, OK, add_yes, confirm, say_hidden, show, worst
 from airflow_kafka_eos.errors import ConfigurationError
 
@@ -29,15 +29,17 @@ def add_to(commands: Any) -> None:
         help="say that a slot in doubt was looked at",
         description="A slot is in doubt when the broker showed something under its ids that the ledger does not know. "
         "No load of that name is submitted until a person has found out what it was, has ended what is open, and says "
-        "so by this command. It changes the ledger only: the slot is retired, its ids are never used, looked at or "
-        "ended again, and the next load takes another slot. A streaming query of that name begins no batch until "
-        "`streams set NAME --decided BATCH` has said which is the last one that its topics have.",
+        "so by this command, which refuses while something is open. It changes the ledger only: the slot is retired, "
+        "its ids are never used, looked at or ended again, and the next load takes another slot. A streaming query of "
+        "that name begins no batch until `streams set NAME --decided BATCH` has said which is the last one that its "
+        "topics have.",
     )
     settle.add_argument("name", help="the load name")
     settle.add_argument("slot", type=whole(0, 2**31 - 1), help="its number, as the error and `ids report` say")
     add_namespace(settle)
-    add_yes(settle)
+    add_cluster(settle)
     add_conn_id(settle)
+    add_yes(settle)
     settle.set_defaults(run=_settle)
 
 
@@ -69,16 +71,20 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _settle(arguments: argparse.Namespace) -> int:
-    with open_ledger(arguments) as ledger:
+    from airflow_kafka_eos.protocol.guards.slots import check_nothing_open
+
+    with open_session(arguments) as session:
+        ledger = session.ledger
         found = ledger.slot(arguments.namespace, arguments.name, arguments.slot)
         if found is None or found.doubt is None:
             raise ConfigurationError(
                 f"slot {arguments.slot} of load name {arguments.name!r} is not in doubt",
                 remedy="`airflow-kafka-eos ids report` shows which names have one",
             )
+        check_nothing_open(session, found)
         confirm(
             arguments,
-            f"Slot {arguments.slot} of {arguments.name} showed: {found.doubt}. Was it looked at, and is nothing open?",
+            f"Slot {arguments.slot} of {arguments.name} showed: {found.doubt}. Nothing is open. Was it looked at?",
         )
         ledger.settle_slot(arguments.namespace, arguments.name, arguments.slot)
     print(f"slot {arguments.slot} of {arguments.name} is settled, and never used again: the next load takes another")

@@ -8,6 +8,7 @@ whatever is open under its ids in between is that attempt's zombie's.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,7 @@ from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.queries import ids_of, slices
 from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow, read_row
 from airflow_kafka_eos.ledger.tables import for_reason
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import END_BY_HAND, LoadIdentity, Verdict
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransaction, PreparedTxnState
 
 #: How long after a writer's deadline its last InitProducerId may still reach a broker. The deadline is looked at before
@@ -176,10 +177,20 @@ def check_no_doubt(connection: Connection, load: LoadIdentity) -> None:
     if found is not None:
         raise InDoubtError(
             f"slot {found.number} of load name {load.name!r} is in doubt: {found.doubt}",
-            remedy="Find out what wrote there (was the ledger restored from a backup?) and end what is open by "
-            "hand. Only then run `airflow-kafka-eos ids settle NAME SLOT`",
+            remedy=in_doubt_remedy(load.namespace, load.name, found.number),
             load=str(load),
         )
+
+
+def in_doubt_remedy(namespace: str, name: str, number: int) -> str:
+    """What a person does with a slot that is in doubt; no command of ours ends what is open there."""
+    settle = shlex.join(["ids", "settle", name, str(number), "--namespace", namespace])
+    return (
+        "If the ledger was restored from a backup, begin with docs/howto-on-call.md, The ledger was restored: what is "
+        "open may be decided. Otherwise a writer was alive after its quarantine: stop it, and end what is open under "
+        f"the slot's ids by {END_BY_HAND}; docs/howto-on-call.md, Transactional ids, has the steps. Only then run "
+        f"`airflow-kafka-eos {settle}`, which retires the slot"
+    )
 
 
 def slot_rows(connection: Connection, namespace: str | None = None, name: str | None = None) -> list[SlotRow]:

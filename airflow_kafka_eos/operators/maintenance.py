@@ -188,6 +188,7 @@ class SweepLeftoversOperator(BaseOperator):
             find,
             open_of_other_ledgers,
             other_ledgers_hidden,
+            why_unknown,
         )
 
         in_doubt = _in_doubt(session)
@@ -226,8 +227,7 @@ class SweepLeftoversOperator(BaseOperator):
         ]
         found["unknown"] = list(left.unknown)
         problems += [
-            f"{name} is open under this ledger's id, and this ledger does not know it (was it restored from a "
-            "backup?)" for name in left.unknown
+            f"{name} is open under this ledger's id, and {why_unknown(name)}" for name in left.unknown
         ]
         for row in left.other_cluster:
             found["other_cluster"].append({"load": str(row.load), "attempt": row.number, "cluster_id": row.cluster_id})

@@ -72,6 +72,15 @@ OF_POOLING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "look-at-the-slot",
+        "settled-with-something-open",
+        "a slot is not settled while something is open under its ids",
+        "airflow_kafka_eos/cli/ids.py",
+        "        check_nothing_open(session, found)\n",
+        "",
+        ("tests/cli/test_ids.py::test_a_slot_is_not_settled_while_something_is_open_under_it",),
+    ),
+    Mutation(
+        "look-at-the-slot",
         "checked-for-the-last-holder",
         "each lease is looked at anew",
         _SLOTS,

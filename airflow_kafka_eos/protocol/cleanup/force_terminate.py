@@ -14,7 +14,13 @@ import time
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, Verdict
-from airflow_kafka_eos.protocol.guards.ownership import check_cluster, check_ours, holder_of, present_holder
+from airflow_kafka_eos.protocol.guards.ownership import (
+    check_cluster,
+    check_ours,
+    ending_the_unknown,
+    holder_of,
+    present_holder,
+)
 from airflow_kafka_eos.protocol.guards.restored_ledger import check_may_abort
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
@@ -106,7 +112,7 @@ def _check_known(transactional_id: str, seen: TransactionDescription | None) -> 
     if seen.is_open:
         raise InDoubtError(
             f"the transaction is {seen.coordinator_state.value}, and the ledger does not know its attempt",
-            remedy="If the ledger was restored from a backup, look at what the topic has before anything is ended",
+            remedy=ending_the_unknown(transactional_id),
             transactional_id=transactional_id,
         )
 

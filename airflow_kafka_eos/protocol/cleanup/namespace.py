@@ -17,7 +17,7 @@ from airflow_kafka_eos.kafka.admin.list_permissions import why_ledgers_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.micro_batch import is_of_a_query
-from airflow_kafka_eos.naming import parse, prefix_of_all_ledgers
+from airflow_kafka_eos.naming import PooledId, parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.cleanup.sweep import CLEANUP
 from airflow_kafka_eos.protocol.guards.ownership import (
@@ -217,6 +217,16 @@ def clean(
         if waiting:
             time.sleep(poll_s)
     return [done[load] for load in loads if load in done]
+
+
+def why_unknown(transactional_id: str) -> str:
+    """For people: what an id of :attr:`Leftovers.unknown` says of the ledger. No I/O."""
+    if PooledId.parse(transactional_id) is None:
+        return "this ledger does not know it (was it restored from a backup?)"
+    return (
+        "no attempt that holds its slot has begun it: the slot is in doubt or was settled, or the ledger was restored "
+        "from a backup (docs/howto-on-call.md, Transactional ids)"
+    )
 
 
 def open_of_other_ledgers(session: Session, *, longer_than: timedelta) -> list[str]:

@@ -430,6 +430,7 @@ def _holder(
     if slot.checked_at is not None and may_have_begun(slot, attempts.get(slot.attempt), found):
         return slot.attempt
     name = found.transactional_id
+    report.left_alone.append(name)
     report.warn(f"{name} is open, and attempt {slot.attempt} of {load} has not begun it: left alone")
     return None
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from airflow_kafka_eos.errors import AccessError, ConfigurationError, OtherClusterError
 from airflow_kafka_eos.kafka.admin.list_permissions import why_short, why_some_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import END_BY_HAND, LoadIdentity
 from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId, parse
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
@@ -47,6 +47,18 @@ def check_ours(session: Session, transactional_id: str) -> None:
         f"transactional id {transactional_id!r} {what}: it is never ended from here",
         remedy=f"Leave it to {remedy}",
         transactional_id=transactional_id,
+    )
+
+
+def ending_the_unknown(transactional_id: str) -> str:
+    """What a person does with an id of ours that is open and whose attempt the ledger does not know. No I/O."""
+    restored = "docs/howto-on-call.md, The ledger was restored, says what is looked at, and in which order it is ended"
+    if PooledId.parse(transactional_id) is None:
+        return f"Check that this is the ledger that opened it. If it was restored from a backup: {restored}"
+    return (
+        f"If the ledger was restored from a backup: {restored}. Else its slot is in doubt, or was settled, and this "
+        "command ends nothing there: docs/howto-on-call.md, Transactional ids, says what to make sure of before it is "
+        f"ended by {END_BY_HAND}"
     )
 
 

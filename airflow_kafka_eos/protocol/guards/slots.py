@@ -20,8 +20,10 @@ from datetime import datetime
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
-from airflow_kafka_eos.ledger.slots import last_request
-from airflow_kafka_eos.naming import PooledId, slot_prefix
+from airflow_kafka_eos.ledger.slots import in_doubt_remedy, last_request
+from airflow_kafka_eos.naming import PooledId, counted, slot_prefix
+from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
@@ -60,13 +62,47 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> di
     session.ledger.put_slot_in_doubt(row.load.namespace, row.load.name, row.slot, reason)
     raise InDoubtError(
         f"the broker shows under slot {row.slot} what the ledger does not know: {reason}",
-        remedy="Nothing was touched. If the ledger was restored from a backup, compare its loads with the topics "
-        "first; otherwise a writer was still alive after its quarantine. End what is open by hand, run "
-        "`airflow-kafka-eos ids settle NAME SLOT`, which retires the slot, then clear prepare",
+        remedy="Nothing was touched. "
+        f"{in_doubt_remedy(row.load.namespace, row.load.name, row.slot)}; then clear prepare",
         load=str(row.load),
         attempt=row.number,
         transactional_id=found[0].partition(" ")[0],
     )
+
+
+def check_nothing_open(session: Session, slot: SlotRow) -> None:
+    """Refuse to call a slot looked at while something is open under its ids: nothing ends it behind that.
+
+    Asked are all ids that coordinators list for it, and those that its last attempts have reported, also under the id
+    that the ledger had before.
+
+    :raises InDoubtError: something is open.
+    :raises OtherClusterError: its holder was written to another cluster, and is not closed.
+    :raises NotFinishedError: a coordinator is moving or away, and may have left one out of the listing.
+    """
+    namespace, name, number = slot.holder.namespace, slot.holder.name, slot.number
+    holder = session.ledger.attempt(slot.holder, slot.attempt)
+    check_cluster(session, [holder] if holder is not None else [])
+    watch = CoordinatorWatch(session)
+    listed = session.coordinator.list_open(slot_prefix(namespace, session.ledger.ledger_id, name, number))
+    moved = watch.has_moved()
+    ids = {
+        i for i in (*listed, *session.ledger.slot_ids(namespace, name, number))
+        if (found := PooledId.parse(i)) is not None and found.slot == number
+    }  # fmt: skip
+    described = session.coordinator.describe(ids) if ids else {}
+    still = sorted(i for i, d in described.items() if d.is_open)
+    if still:
+        raise InDoubtError(
+            f"{counted(still)} of slot {number} of load name {name!r} are open, and hold readers back",
+            remedy=f"The slot stays in doubt. {in_doubt_remedy(namespace, name, number)}",
+            transactional_id=still[0],
+        )
+    if moved:
+        raise NotFinishedError(
+            "a transaction coordinator is moving or away: it is not known whether something is open under the slot",
+            remedy="Check that all replicas of __transaction_state are up, then run it again",
+        )
 
 
 def unaccounted(
