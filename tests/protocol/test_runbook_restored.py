@@ -14,12 +14,12 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import dump
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.protocol.stages.begin import begin, reference
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.kafka_tools import Shell
 from tests.protocol.test_restored import backup, checkpoint
 from tests.protocol.test_restored import own as own
-from tests.protocol.world import World
+from tests.protocol.world import RUN, World
 
 pytestmark = pytest.mark.broker
 
@@ -31,12 +31,15 @@ STEPS = _PAGE.split("\n## The ledger was restored\n")[1].split("\n## ")[0]
 
 
 def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_path: Path, shell: Shell) -> None:
-    decided, torn, unknown, whole = (
+    decided, torn, unknown, whole, known, opened, twice = (
         replace(own, load=LoadIdentity(own.load.namespace, f"{own.load.name}-{name}", own.load.key))
-        for name in ("decided", "torn", "unknown", "whole")
+        for name in ("decided", "torn", "unknown", "whole", "known", "opened", "twice")
     )
     decided.decide(decided.prepare(["decided"]))
     begun = reference(own.session, torn.open_attempt())
+    known.prepare(["known"])
+    begin(own.session, opened.load, owner=RUN)
+    twice.prepare(["twice, 1"])
     checkpoint(own)
     backup(tmp_path)
     # all that the ledger forgets
@@ -45,6 +48,8 @@ def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_p
     own.session.coordinator.end_many(half.transactions[:1], Verdict.COMMIT)
     unknown.prepare(["unknown"])
     whole.load_all(["whole"])
+    opened.prepare(["opened"])
+    twice.prepare(["twice, 2"])
 
     connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": own.settings.bootstrap_servers}}
     url = f"sqlite:///{tmp_path}/backup.db"
@@ -74,16 +79,25 @@ def test_step_by_step_readers_go_on_and_nothing_is_there_twice(own: World, tmp_p
     found = json.loads(run("airflow-kafka-eos ledger compare", 1, " --output json"))
     suffixes = {one["name"].removeprefix(f"{own.load.name}-"): one for one in found}
     assert {name: (len(one["committed"]), len(one["open"])) for name, one in suffixes.items()} == {
-        "torn": (1, 1), "unknown": (0, 1), "whole": (1, 0),
+        "torn": (1, 1), "unknown": (0, 1), "whole": (1, 0), "known": (0, 1), "opened": (0, 1), "twice": (0, 1),
     }  # fmt: skip
     assert {one["key"] for one in found} == {own.load.key}
     back = "airflow-kafka-eos loads reinstate NAME KEY"
     assert "COMMITTED" in run(back, more=" --yes", NAME=torn.load.name, KEY=torn.load.key)
     run(back, 1, " --yes", NAME=whole.load.name, KEY=whole.load.key)  # no manifest
     found = json.loads(run("airflow-kafka-eos ledger compare", 1, " --output json"))
-    (name,) = [name for one in found for name in one["open"]]
-    assert [name] == own.open_ids()
-    run("kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID", ID=name)
+    # step 5: of these the ledger knows the load, and may have forgotten an attempt of it
+    assert {one["name"] for one in found if one["state"] and not one["committed"]} == {
+        world.load.name for world in (known, opened, twice)
+    }
+    cleanup = "airflow-kafka-eos cleanup NAME KEY"
+    for world, code in ((known, 0), (opened, 1), (twice, 1)):
+        run(cleanup, code, " --yes", NAME=world.load.name, KEY=world.load.key)
+    found = json.loads(run("airflow-kafka-eos ledger compare", 1, " --output json"))
+    names = [name for one in found for name in one["open"]]
+    assert len(names) == 3 and sorted(names) == own.open_ids()
+    for name in names:
+        run("kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID", ID=name)
     there = ["decided", "torn, open", "torn, visible", "whole"]
     assert own.visible() == there, "readers stand still for nothing"
     (says,) = PRINTED

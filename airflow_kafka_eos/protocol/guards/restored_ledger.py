@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow
-from airflow_kafka_eos.load import GIVE_UP, LoadIdentity, Verdict
+from airflow_kafka_eos.load import END_BY_HAND, GIVE_UP, LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
 from airflow_kafka_eos.naming import PooledId, TransactionalId, name_prefix, prefix, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
@@ -32,12 +32,13 @@ _REMEDY_DECIDED = (
     f"Else {GIVE_UP}, and write what is missing by hand; then `airflow-kafka-eos ledger new-id`"
 )
 _REMEDY = (
-    "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or see what it has "
-    "forgotten by `airflow-kafka-eos ledger compare`, take back what can be by `airflow-kafka-eos loads reinstate NAME "
-    "KEY`, end what is open, and run `airflow-kafka-eos ledger new-id`: it says what follows; then `airflow-kafka-eos "
-    "loads set-committed` for each other load that the topics have, and `airflow-kafka-eos ids settle NAME SLOT` for "
-    "each slot in doubt, which retires it; then, not before, look which batch of each streaming query is the last one "
-    "that its topics have, and say so by `airflow-kafka-eos streams set` with --decided"
+    "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or go through the "
+    "steps of docs/howto-on-call.md, The ledger was restored, in their order: `airflow-kafka-eos ledger compare` shows "
+    "what it has forgotten; `airflow-kafka-eos loads reinstate NAME KEY` takes back what can be; what is open then is "
+    f"ended by hand, by {END_BY_HAND}; `airflow-kafka-eos ledger new-id`. Behind that, not before: `airflow-kafka-eos "
+    "loads set-committed` for each other load that the topics have, `airflow-kafka-eos ids settle NAME SLOT` for each "
+    "slot in doubt, `airflow-kafka-eos streams set` with --decided for the last batch of each streaming query that its "
+    "topics have, and `airflow-kafka-eos cursors set` for each cursor"
 )
 
 
