@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RangeRow, RepairRow, TransactionRow
     from airflow_kafka_eos.protocol.session import Session
+    from airflow_kafka_eos.transaction import TopicPartition
 
 #: A decision that is not verified for so long is warned about: Kafka's defaults, for retention as for ids, are 7 days.
 WARN_AFTER_MS = 86_400_000
@@ -160,17 +161,24 @@ def _give_up(arguments: argparse.Namespace) -> int:
 
 def _say_next(session: Session, load: LoadIdentity) -> None:
     """What of a load that was given up is open, and what comes next: a commit may still be under way."""
-    from airflow_kafka_eos.protocol.repair.recover import still_open
+    from airflow_kafka_eos.protocol.hanging import end_hanging_in
+    from airflow_kafka_eos.protocol.repair.recover import hanging_in, still_open
 
+    held: list[TopicPartition] = []
     try:
         names = still_open(session, load)
+        held = [] if names else hanging_in(session, load)
         told = f"{len(names)} of its transactions are open" if names else "no coordinator shows any of it as open"
+        if held:
+            told += f", and it hangs in {', '.join(map(str, held[:_ENDED]))}: readers are held back there"
     except KafkaEosError as e:
         names, told = [], f"what of it is open could not be seen: {e}"
     of = ["--namespace", load.namespace]
     commands = [["transactions", "force-terminate", name, *of] for name in names[:_ENDED]]
     commands.append(["cleanup", load.name, load.key, *of])
     say(f"{told}. Next, in this order, with the ledger and the cluster that this command was given:")
+    if held:
+        say(f"  {end_hanging_in(held, *of)}")
     for words in commands:
         say(f"  airflow-kafka-eos {shlex.join(words)}")
     if len(names) > _ENDED:

@@ -365,7 +365,7 @@ def end_ours(
     :param longer_than_ms: see :func:`find`.
     :raises AccessError: READ on a topic or ALTER on the Cluster is missing: says who has to do what.
     """
-    there = _there(session, partitions)
+    there = still_there(session, partitions)
     ended = []
     for one in _search(session, there, longer_than_ms, nameless=False) if there else ():
         attempt, name = one.attempt, one.transactional_id
@@ -382,7 +382,15 @@ def end_ours(
     return ended
 
 
-def _there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+def end_hanging_in(partitions: Iterable[TopicPartition], *more: str) -> str:
+    """The command that ends what hangs of ours there, however young it is. No I/O."""
+    topics = [word for topic in sorted({p.topic for p in partitions}) for word in ("--topic", topic)]
+    words = ["transactions", "hanging", *topics, "--running-longer-than", "0s", *more]
+    return f"airflow-kafka-eos {shlex.join(words)} --abort"
+
+
+def still_there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Of these partitions those that exist: a topic may have been deleted."""
     wanted = set(partitions)
     return sorted(wanted.intersection(_partitions_of(session, {p.topic for p in wanted})))
 

@@ -60,6 +60,7 @@ COORDINATORS = (
 )
 DESCRIBE = "airflow-kafka-eos transactions describe ID"
 RECOVER = "airflow-kafka-eos loads recover NAME KEY"
+GIVE_UP = "airflow-kafka-eos loads give-up NAME KEY --reason …"
 ABORT = "kafka-transactions.sh --bootstrap-server … abort --topic T --partition P --start-offset OFFSET"
 TERMINATE = "kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID"
 
@@ -238,6 +239,31 @@ def test_another_ledgers_decided_load_is_completed_with_its_ledger_and_never_tor
         assert ours(RECOVER, login, *recover, NAME=world.load.name, KEY=world.load.key)[0] == 0
     assert world.visible() == ["a", "b"]
     assert ours(HANGING, login, *look, T=world.topic)[0] == 0
+
+
+@ON_OLD
+def test_what_hangs_of_a_load_that_is_given_up_is_ended_by_the_commands_that_give_up_prints(
+    ours: Callable[..., tuple[int, str]], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = {"bootstrap.servers": world.settings.bootstrap_servers}
+    said: list[str] = []
+    monkeypatch.setattr("airflow_kafka_eos.cli.loads.say", said.append)
+    manifest = prepare_forgotten(world, "ab", known=[1])
+    decide_anyway(world, manifest)
+    end(world, manifest, Verdict.COMMIT)
+    wait_until(lambda: world.visible() == ["b"], "the marker in one of them")
+    cleanup = f"airflow-kafka-eos cleanup {world.load.name} {world.load.key} --namespace {NAMESPACE}"
+    assert ours(GIVE_UP, login, "--yes", NAME=world.load.name, KEY=world.load.key, **{"…": "gone"})[0] == 0
+    assert f"`{GIVE_UP}`" in PAGE
+    refused, out = ours(cleanup, login, "--yes", "--output", "json")
+    (error,) = [one["error"] for one in json.loads(out)["loads"]]
+    printed = re.findall(r"`(airflow-kafka-eos .*?)`", error)
+    assert refused == 1 and printed[1:] == [cleanup]
+    assert [line.strip() for line in said if line.startswith("  ")] == printed
+    assert ours(printed[0], login, "--yes")[0] == 0
+    assert ours(printed[1], login, "--yes")[0] == 0
+    (row,) = world.session.ledger.attempts(world.load)
+    assert row.closed_at is not None and world.visible() == ["b"]
 
 
 def _java_login(shared: SharedTopic) -> str:

@@ -139,8 +139,8 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "closed-although-refused",
         "an attempt with something hanging that may not be ended is not closed",
         _PROTOCOL + "cleanup/poll.py",
-        "        if refused is None:\n            finish(session, self.load, up_to=self.up_to)\n",
-        "        finish(session, self.load, up_to=self.up_to)\n",
+        "        if refused is None:\n            refused = finish(session, self.load, up_to=self.up_to)\n",
+        "        refused = finish(session, self.load, up_to=self.up_to) or refused\n",
         (_REAL + "test_cleanup_without_the_right_names_what_hangs_and_leaves_the_attempt_to_a_later_one",),
     ),
     Mutation(
@@ -199,6 +199,15 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "        if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:\n",
         "        if False:\n",
         (_EDGES + "test_a_cleanup_ends_nothing_of_another_load_that_was_given_up",),
+    ),
+    Mutation(
+        "forgotten-markers",
+        "given-up-and-hanging",
+        "a load that was given up is not called clean while leaders show it open",
+        _PROTOCOL + "cleanup/sweep.py",
+        "    if held := hanging_in(session, row.load):\n",
+        "    if held := []:\n",
+        (_EDGES + "test_what_hangs_of_a_load_that_was_given_up_keeps_it_open_and_is_named_until_a_person_ends_it",),
     ),
     Mutation(
         "forgotten-markers",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.errors import BrokerUnavailableError
+from airflow_kafka_eos.errors import BrokerUnavailableError, InDoubtError
 from airflow_kafka_eos.kafka.admin.coordinator import Coordinator
 from airflow_kafka_eos.kafka.admin.open_producers import write_marker
 from airflow_kafka_eos.kafka.client.wire import Wire
@@ -103,6 +103,22 @@ def test_a_cleanup_ends_nothing_of_another_load_that_was_given_up(here: World) -
     sweep_it(other)
     hanging.end_ours(other.session, hanging.of_the_ledger(other.session))
     assert [p.partition.partition for p in shown(other, transaction)] == [1]
+
+
+def test_what_hangs_of_a_load_that_was_given_up_keeps_it_open_and_is_named_until_a_person_ends_it(here: World) -> None:
+    """No coordinator shows it: asked of them alone, cleanup would call it clean, and readers would wait for ever."""
+    manifest = prepare_forgotten(here, "ab", known=[0, 2])
+    decide_anyway(here, manifest)
+    transaction = end(here, manifest, Verdict.COMMIT)
+    give_up(here.session, here.load, by="alice", reason="loaded by hand")
+    problem = sweep_it(here)
+    assert isinstance(problem, InDoubtError) and f"{here.topic}-1" in problem.message
+    options = f"--topic {here.topic} --running-longer-than 0s --namespace test --abort"
+    assert f"`airflow-kafka-eos transactions hanging {options}`" in problem.remedy
+    assert not is_closed(here)
+    (found,) = hanging.find(here.session, [TopicPartition(here.topic, 1)], longer_than_ms=0)
+    hanging.abort(here.session, found)
+    assert (sweep_it(here), is_closed(here), shown(here, transaction)) == (None, True, [])
 
 
 def test_nor_of_newer_attempts_of_its_own(here: World) -> None:

@@ -145,13 +145,13 @@ class CleanPoll:
             return waits, max(0.0, quiet_s - (now - self._quiet_since))
         refused = self._end_hanging(session)
         if refused is None:
-            finish(session, self.load, up_to=self.up_to)
+            refused = finish(session, self.load, up_to=self.up_to)
         self.problem = report.problem(self.load) or refused
         state = session.ledger.state(self.load)
         self._state = None if state is None else state.value
         return None, 0
 
-    def _end_hanging(self, session: Session) -> AccessError | None:
+    def _end_hanging(self, session: Session) -> KafkaEosError | None:
         """What aborted transactions have left open although their coordinators call them ended; why not, if it may not.
 
         Then the attempts stay unswept, so that maintenance names them.

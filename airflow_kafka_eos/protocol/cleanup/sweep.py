@@ -14,6 +14,7 @@ scope ``load``.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -42,8 +43,9 @@ from airflow_kafka_eos.protocol.guards.restored_ledger import (
     is_named,
 )
 from airflow_kafka_eos.protocol.guards.slots import may_have_begun
+from airflow_kafka_eos.protocol.hanging import end_hanging_in
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
-from airflow_kafka_eos.protocol.repair.recover import still_open
+from airflow_kafka_eos.protocol.repair.recover import hanging_in, still_open
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import commit_pass
 from airflow_kafka_eos.transaction import (
@@ -505,9 +507,10 @@ def nothing_can_hide(rows: list[AttemptRow], *, repaired: bool) -> bool:
     return not repaired and all(r.closed_at is not None and r.writers_left is False for r in rows if r.is_submitted)
 
 
-def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
+def finish(session: Session, load: LoadIdentity, *, up_to: int) -> InDoubtError | None:
     """Write down which attempts are swept, after the quiet period: aborted ones, and the decided one of a load that
-    was given up."""
+    was given up. What keeps that one open, for a person to end."""
+    held = None
     for row in session.ledger.attempts(load):
         if row.number > up_to or row.closed_at is not None:
             continue
@@ -515,16 +518,31 @@ def finish(session: Session, load: LoadIdentity, *, up_to: int) -> None:
             case Verdict.ABORT:
                 session.ledger.record_swept(load, row.number)
             case Verdict.COMMIT:
-                _close_given_up(session, row)
+                held = _close_given_up(session, row)
             case None:
                 pass  # opened since the sweep
             case _:
                 assert_never(row.verdict)
+    return held
 
 
-def _close_given_up(session: Session, row: AttemptRow) -> None:
-    """Close it if its load was given up, and none of its ids is open any more."""
-    if session.ledger.state(row.load) is not LoadState.GIVEN_UP:
-        return
-    if not still_open(session, row.load):
-        session.ledger.record_swept(row.load, row.number)
+def _close_given_up(session: Session, row: AttemptRow) -> InDoubtError | None:
+    """Close it if its load was given up, and neither coordinators nor leaders show any of it open.
+
+    Rule: forgotten-markers.
+    """
+    if session.ledger.state(row.load) is not LoadState.GIVEN_UP or still_open(session, row.load):
+        return None
+    if held := hanging_in(session, row.load):
+        of = ["--namespace", row.load.namespace]
+        cleanup = shlex.join(["cleanup", row.load.name, row.load.key, *of])
+        return InDoubtError(
+            f"the load was given up, and its coordinators have forgotten to end it in {', '.join(map(str, held[:5]))}: "
+            "readers are held back there",
+            remedy=f"Run `{end_hanging_in(held, *of)}` with a login that has ALTER on the Cluster, then "
+            f"`airflow-kafka-eos {cleanup}`",
+            load=str(row.load),
+            attempt=row.number,
+        )
+    session.ledger.record_swept(row.load, row.number)
+    return None

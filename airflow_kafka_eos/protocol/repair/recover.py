@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
+from airflow_kafka_eos.kafka.admin.open_producers import open_producers
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.evidence import evidence_of
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.hanging import still_there
 from airflow_kafka_eos.protocol.repair.copy import end_abandoned
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import commit, decided_attempt
-from airflow_kafka_eos.transaction import FINAL, judge_decided
+from airflow_kafka_eos.transaction import FINAL, TopicPartition, judge_decided
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,21 @@ def still_open(session: Session, load: LoadIdentity) -> list[str]:
     rows = session.ledger.transactions(load, decided_attempt(session, load).number)
     described = session.coordinator.describe(t.transaction.transactional_id for t in rows)
     return sorted(name for name, seen in described.items() if seen.is_open)
+
+
+def hanging_in(session: Session, load: LoadIdentity) -> list[TopicPartition]:
+    """Where leaders show open what of a load that was given up was decided; sorted.
+
+    Behind :func:`still_open`, where that finds nothing: its coordinators have forgotten the end markers, and write
+    none any more.
+
+    :raises AccessError: READ on a topic is missing.
+    """
+    rows = session.ledger.transactions(load, decided_attempt(session, load).number)
+    decided = {(w.topic_partition, t.transaction.state) for t in rows for w in t.writes}
+    there = still_there(session, {partition for partition, _ in decided})
+    shown = open_producers(session.partitions.wire, there) if there else []
+    return sorted({p.partition for p in shown if (p.partition, p.state) in decided})
 
 
 def _known(session: Session, load: LoadIdentity) -> LoadRow:

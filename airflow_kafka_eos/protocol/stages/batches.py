@@ -148,7 +148,9 @@ def _sweep_one(session: Session, load: LoadIdentity, left: list[AttemptRow], by:
     ended = [row.decided_at for row in session.ledger.attempts(load) if row.verdict is Verdict.ABORT and row.decided_at]
     quiet = all((datetime.now().astimezone() - datetime.fromisoformat(at)).total_seconds() > QUIET_S for at in ended)
     if report.is_quiet and report.is_complete and quiet:
-        finish(session, load, up_to=up_to)
+        held = finish(session, load, up_to=up_to)
+        if held is not None:
+            log.warning("%s", held)
 
 
 def _swept(session: Session, load: LoadIdentity, *, up_to: int, by: str) -> SweepReport:
