@@ -24,7 +24,6 @@ from airflow_kafka_eos.lineage import LEASE_TTL, alias_of, announce, check_serve
 from airflow_kafka_eos.load import STAYS_GIVEN_UP, LoadState
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import (
-    FINAL_WHEN_DECIDED,
     LoadOperator,
     Step,
     are_siblings,
@@ -147,7 +146,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def _look(self, poll: Poll) -> str | None:
         try:
-            with self.open_session(FINAL_WHEN_DECIDED) as session:
+            with self.open_session(self.trigger_class.final) as session:
                 self._ledger_id = session.ledger.ledger_id
                 try:
                     return poll(session)
