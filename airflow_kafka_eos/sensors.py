@@ -416,12 +416,12 @@ class CleanupLoadSensor(PollingLoadSensor):
         """
         if not self._is_told:
             self._tell_at_last(owner_of(context))
+        step.attempt = self._up_to or None
         problem = summary.get("problem")
         hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
         if hidden is not None:
             what = f"NOT CLEAN, which cleanup alone cannot change ({problem})" if problem else "cleaned up"
             raise AirflowFailException(f"load {summary['load']}, {what}: {hidden}")
-        step.attempt = self._up_to or None
         if problem:
             step.done(summary["load"], f"NOT CLEAN, and cleanup alone cannot change that: {problem}", warns=True)
         else:
