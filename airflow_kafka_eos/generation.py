@@ -77,13 +77,15 @@ def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whol
         return newest.number
     match newest.state:
         case LoadState.IN_DOUBT | LoadState.GIVEN_UP:
+            load = load_of(first, newest.number)
             raise InDoubtError(
                 f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
-                remedy="Look at it with `airflow-kafka-eos loads show`, finish it with `airflow-kafka-eos loads "
-                f"recover`, and clear the group then. Else {GIVE_UP}; then {WRITE}"
+                remedy=f"Look at it with `airflow-kafka-eos loads show {load.in_command}`, finish it with "
+                f"`airflow-kafka-eos loads recover {load.in_command}`, and clear the group then. "
+                f"Else {GIVE_UP}; then {WRITE}"
                 if newest.state is LoadState.IN_DOUBT
                 else STAYS_GIVEN_UP,
-                load=str(load_of(first, newest.number)),
+                load=str(load),
             )
         case LoadState.COMMITTED:
             return newest.number + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Self, assert_never
@@ -45,6 +46,11 @@ class LoadIdentity:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}/{self.key}"
+
+    @property
+    def in_command(self) -> str:
+        """As commands take it, to be pasted into a shell: behind ``airflow-kafka-eos cleanup`` or the like."""
+        return shlex.join([self.name, self.key, "--namespace", self.namespace])
 
 
 class Verdict(str, Enum):

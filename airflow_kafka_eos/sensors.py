@@ -21,10 +21,9 @@ from airflow_kafka_eos.config import deferrable as in_the_triggerer
 from airflow_kafka_eos.config import setting
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, TransientError
 from airflow_kafka_eos.lineage import LEASE_TTL, alias_of, announce, check_server, server_of
-from airflow_kafka_eos.load import LoadState
+from airflow_kafka_eos.load import STAYS_GIVEN_UP, LoadState
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.operators.base import (
-    FINAL_WHEN_DECIDED,
     LoadOperator,
     Step,
     are_siblings,
@@ -147,7 +146,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
 
     def _look(self, poll: Poll) -> str | None:
         try:
-            with self.open_session(FINAL_WHEN_DECIDED) as session:
+            with self.open_session(self.trigger_class.final) as session:
                 self._ledger_id = session.ledger.ledger_id
                 try:
                     return poll(session)
@@ -417,13 +416,12 @@ class CleanupLoadSensor(PollingLoadSensor):
         """
         if not self._is_told:
             self._tell_at_last(owner_of(context))
+        step.attempt = self._up_to or None
         problem = summary.get("problem")
         hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
         if hidden is not None:
-            if problem:  # what is raised says something else
-                self.log.warning("NOT CLEAN, and cleanup alone cannot change that: %s", problem)
-            raise AirflowFailException(f"load {summary['load']}, cleaned up: {hidden}")
-        step.attempt = self._up_to or None
+            what = f"NOT CLEAN, which cleanup alone cannot change ({problem})" if problem else "cleaned up"
+            raise AirflowFailException(f"load {summary['load']}, {what}: {hidden}")
         if problem:
             step.done(summary["load"], f"NOT CLEAN, and cleanup alone cannot change that: {problem}", warns=True)
         else:
@@ -471,12 +469,20 @@ def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Co
             remedy = "Clear what was skipped, and cleanup, so that those who wait for the load are told"
         case None | LoadState.ABORTED:
             remedy = "Nothing of it is visible. To load it after all, clear prepare with what is downstream of it"
-        case (
-            LoadState.COMMITTING | LoadState.REPAIRING | LoadState.IN_DOUBT | LoadState.GIVEN_UP
-            # cleanup has made these ABORTED by now
-            | LoadState.PREPARING | LoadState.PREPARED | LoadState.ABORTING
-        ):
+        case LoadState.COMMITTING | LoadState.REPAIRING | LoadState.IN_DOUBT:
             remedy = "It is decided. Clear commit with what is downstream of it, and cleanup, to finish it"
+        case LoadState.GIVEN_UP:
+            remedy = f"A person has given it up. {STAYS_GIVEN_UP}"
+        case LoadState.PREPARING | LoadState.PREPARED:  # this run's own attempts are ABORTED by now
+            remedy = (
+                "Another run has a newer attempt of it: wait for that one. To clear prepare here would abort what that "
+                "run writes"
+            )
+        case LoadState.ABORTING:
+            remedy = (
+                "Nothing of it is visible, but it may still be open somewhere, and hold readers back: clear cleanup, "
+                "once what it says can be done. To load it after all, clear prepare with what is downstream of it"
+            )
         case _:
             assert_never(state)
     return (

@@ -12,7 +12,7 @@ import json
 import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -20,11 +20,10 @@ from asgiref.sync import sync_to_async
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.errors import (
     ConfigurationError,
-    InDoubtError,
     OtherLedgerError,
     TerminalError,
+    TopicError,
     TransientError,
-    UndecidableError,
 )
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import UNENDED, LoadIdentity
@@ -34,6 +33,7 @@ from airflow_kafka_eos.operators.application_watch import (
     ApplicationWatch,
     status_by_spark_submit,
 )
+from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, Final
 from airflow_kafka_eos.operators.submitting import NOT_DURABLE, manifest_store
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ class PollingTrigger(BaseTrigger):
 
     :param ledger_id: of the ledger that the sensor has looked into; None: of a sensor of a version before.
     """
+
+    #: what ends the task for good, found here or by the sensor itself; the rest is tried again
+    final: ClassVar[Final] = FINAL_WHEN_DECIDED
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class PollingTrigger(BaseTrigger):
                 yield TriggerEvent({"status": OTHER_LEDGER, "error": str(e), "fields": self.fields()})  # type: ignore[no-untyped-call]
                 return
             except TerminalError as e:
-                final = isinstance(e, (InDoubtError, UndecidableError))
+                final = isinstance(e, self.final)
                 yield TriggerEvent({"status": "failed", "error": f"{type(e).__name__}: {e}", "final": final})  # type: ignore[no-untyped-call]
                 return
             except TransientError as e:
@@ -188,6 +191,9 @@ class CleanupTrigger(PollingTrigger):
 
 class LoadedTrigger(PollingTrigger):
     """Waits until readers see a committed load: the last stable offset against the load's last record."""
+
+    #: a topic that was deleted behind the commit does not come back with the load in it
+    final = (*PollingTrigger.final, TopicError)
 
     def new_poll(self) -> Poll:
         from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll

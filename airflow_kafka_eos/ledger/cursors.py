@@ -183,14 +183,15 @@ def set_position(
     if state is not None and state.is_unverified:
         raise NotFinishedError(
             f"load {cursor.holder} has moved the cursor, and is {state.value}: how much of it is visible is not known",
-            remedy="Finish it by `airflow-kafka-eos loads recover`, or give it up by `loads give-up`; then look again",
+            remedy=f"{how_to_end(cursor)}. Then look again",
             load=str(cursor.holder),
         )
     if state is LoadState.GIVEN_UP and _may_become_visible(connection, namespace, name):
+        assert cursor.holder is not None  # whose state it is
         raise NotFinishedError(
             f"load {cursor.holder} was given up, and nobody has seen that nothing of it is open: what is not visible "
             "yet may become so, behind a position that rests on what is",
-            remedy="Run `airflow-kafka-eos cleanup` of that load: it names what is open, `transactions "
+            remedy=f"Run `airflow-kafka-eos cleanup {cursor.holder.in_command}`: it names what is open, `transactions "
             "force-terminate` ends that, and the next cleanup closes the load. Then compare topics and source again",
             load=str(cursor.holder),
         )
@@ -278,12 +279,7 @@ def check_row(cursor: CursorRow, load: LoadIdentity, interval_start: str | None,
         raise kind(
             f"load {cursor.holder} has the cursor's last range, and is {state.value}: the next begins where it ends",
             remedy="Loads of one cursor run one behind the other: retries of prepare wait, and max_active_runs=1 keeps "
-            "runs from having to. "
-            + (
-                "Finish it by `airflow-kafka-eos loads recover`, or give it up"
-                if state.is_unverified
-                else "Where nobody runs it any more, `airflow-kafka-eos cleanup` aborts it"
-            ),
+            f"runs from having to. {how_to_end(cursor)}",
             load=str(load),
         )
     moved = cursor.data_interval_start
@@ -295,6 +291,23 @@ def check_row(cursor: CursorRow, load: LoadIdentity, interval_start: str | None,
             'the past once more, name it in the run\'s conf: {"cursor_range": {"since": …, "until": …}}',
             load=str(load),
         )
+
+
+def how_to_end(cursor: CursorRow) -> str:
+    """What a person does about the load that holds a cursor.
+
+    Most often a run is at work on it: nobody is told to give up, which is for good, what is not in doubt.
+    """
+    load, state = cursor.holder, cursor.holder_state
+    assert load is not None and state is not None
+    if state is LoadState.IN_DOUBT:
+        return (
+            f"A person has to see to it: `airflow-kafka-eos loads show {load.in_command}` says what is in doubt. Mend "
+            "that and run `loads recover`, or give it up by `loads give-up`"
+        )
+    if state.is_unverified:
+        return f"Where no run finishes it, `airflow-kafka-eos loads recover {load.in_command}` does"
+    return f"Where no run is at work on it any more, `airflow-kafka-eos cleanup {load.in_command}` aborts it"
 
 
 def _why_not(row: RangeRow, cursor: CursorRow | None) -> str:

@@ -16,7 +16,7 @@ from airflow_kafka_eos import position
 from airflow_kafka_eos.errors import ConfigurationError, NotFinishedError
 from airflow_kafka_eos.generation import first_key
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.cursors import cursor_row, ranges_of
+from airflow_kafka_eos.ledger.cursors import cursor_row, how_to_end, ranges_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 
 
@@ -72,7 +72,8 @@ def check_named(connection: Connection, load: LoadIdentity, named: tuple[Any, An
             raise NotFinishedError(
                 f"load {other.load}, which was given up, has named the range {other}, and nobody has seen that nothing "
                 "of it is open",
-                remedy="Run `airflow-kafka-eos cleanup` of that load until it is closed, then look what is visible",
+                remedy=f"Run `airflow-kafka-eos cleanup {other.load.in_command}` until it finds the load clean, then "
+                "look what is visible",
                 load=str(load),
             )
 
@@ -113,7 +114,7 @@ def _check_behind_the_cursor(connection: Connection, load: LoadIdentity, named: 
         ):
             raise NotFinishedError(
                 f"load {holder} has a part of the range, from {position.dump(since)} on, and is not through",
-                remedy="Finish it by `airflow-kafka-eos loads recover`, or let its cleanup abort it: `cleanup`",
+                remedy=how_to_end(cursor),
                 load=str(load),
             )
     if position.reaches_past(named[1], cursor.position):

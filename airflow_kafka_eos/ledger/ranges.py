@@ -163,7 +163,7 @@ def _of_first_generation(connection: Connection, load: LoadIdentity) -> tuple[An
     if row is None or row.state is not LoadState.COMMITTED:
         raise NotFinishedError(
             f"load {first}, which this one repeats, is not COMMITTED",
-            remedy="Finish it first: `airflow-kafka-eos loads recover`",
+            remedy=f"Finish it first: `airflow-kafka-eos loads recover {first.in_command}`",
             load=str(load),
         )
     found = range_row(connection, first, row.newest_attempt)

@@ -208,11 +208,13 @@ class Summary:
     :param repaired: how many a repair has replaced.
     :param topics: by topic ``records``, ``bytes`` (before compression) and ``offsets``: by partition, as a text, the
         first and the last one.
+    :param topic_ids: topic -> the id that it had then; none of an attempt that was pruned.
     """
 
     transactions: int = 0
     repaired: int = 0
     topics: Mapping[str, Any] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def last_offsets(self) -> dict[TopicPartition, int]:
@@ -229,14 +231,16 @@ def summary_of(rows: Iterable[TransactionRow]) -> Summary:
     every = list(rows)
     standing = [row for row in every if row.outcome is not Outcome.SUPERSEDED]
     topics: dict[str, Any] = {}
+    ids: dict[str, str] = {}
     for row in standing:
+        ids |= row.topic_ids  # all of an attempt agree: decide and repairs see to that
         for w in row.writes:
             found = topics.setdefault(w.topic, {"records": 0, "bytes": 0, "offsets": {}})
             found["records"] += w.records
             found["bytes"] += w.bytes
             first, last = found["offsets"].get(str(w.partition), (w.first_offset, w.last_offset))
             found["offsets"][str(w.partition)] = [min(first, w.first_offset), max(last, w.last_offset)]
-    return Summary(len(standing), len(every) - len(standing), dict(sorted(topics.items())))
+    return Summary(len(standing), len(every) - len(standing), dict(sorted(topics.items())), ids)
 
 
 class RepairState(str, Enum):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
+    AirflowException,
     AirflowFailException,
     AirflowSkipException,
     TaskDeferred,
@@ -51,6 +52,8 @@ DEFAULT_LOAD_KEY = (
 #: dag id, run id and group id may have 250 characters each, the ledger keeps 500 of an owner
 MAX_OWNER_PART = 200
 _GROUP, _MAPPED = "#group=", "#map_index="
+#: How a remedy's command names the load that its error is about.
+_ITS_LOAD = "NAME KEY"
 _PACKAGE = __name__.partition(".")[0]
 #: The XCom that says in which try its task was deferred.
 _DEFERRED_IN = "kafka_eos_deferred_in"
@@ -159,6 +162,7 @@ class LoadOperator(BaseOperator):
             raise
         except BaseException as e:
             step.failed(e)
+            step.name_in(e)
             raise
 
     @contextmanager
@@ -214,6 +218,24 @@ class Step:
                     sweeping=self._name == "cleanup",
                 )
 
+    def name_in(self, error: BaseException) -> None:
+        """Put load and attempt into an error of ours, or of Airflow's, that lacks them, and into its commands.
+
+        Whoever is called by an email, or by a callback, has its text alone. Raises nothing.
+        """
+        with suppress(Exception):
+            load = self._task.load_identity
+            if isinstance(error, KafkaEosError):
+                if error.load in (None, str(load)):
+                    error.load = str(load)
+                    error.attempt = error.attempt or self.attempt
+                    error.remedy = error.remedy.replace(_ITS_LOAD, load.in_command)
+            elif isinstance(error, AirflowException):
+                text = str(error)
+                named = _named(text, load, self.attempt)
+                if named != text:
+                    error.args = (named,)
+
     def _of(self, load: LoadIdentity | str) -> str:
         return f"load {load}" if self.attempt is None else f"load {load} attempt {self.attempt}"
 
@@ -224,6 +246,18 @@ class Step:
         if not isinstance(self._task, BaseSensorOperator) or started is None:
             return here
         return max(here, float((datetime.now(UTC) - started).total_seconds()))
+
+
+def _named(text: str, load: LoadIdentity, attempt: int | None) -> str:
+    """The text of an error with load and attempt behind it, where they do not stand in it. No I/O."""
+    is_named = str(load) in text
+    if "[load " in text and not is_named:
+        return text  # it is about another one
+    missing = [] if is_named else [f"load {load}"]
+    if attempt is not None and f"attempt {attempt}" not in text:
+        missing.append(f"attempt {attempt}")
+    text = text.replace(_ITS_LOAD, load.in_command)
+    return f"{text} [{', '.join(missing)}]" if missing else text
 
 
 def overridden(task: BaseOperator, *methods: str) -> str:

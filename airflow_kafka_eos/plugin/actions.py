@@ -75,7 +75,7 @@ def act(
     if found is None:
         return None
     _check(access, found, action, asked)
-    place = place_to_act(found)
+    place = place_to_act(found, action)
     assert found.newest is not None  # place_to_act has refused a load without attempts
     by = f"{access.name} (Airflow UI)"
     note = {"load": str(asked.load), "attempt": asked.attempt, "reason": asked.reason}

@@ -6,6 +6,7 @@ Connections are looked up in the api-server as Airflow does it there.
 from __future__ import annotations
 
 import itertools
+import shlex
 import time
 from collections.abc import Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
@@ -76,10 +77,10 @@ def open_session(place: Place, namespace: str) -> Iterator[Session]:
         yield session
 
 
-def _unknown_cluster(load: str | None = None) -> ConfigurationError:
+def _unknown_cluster(command: str = "airflow-kafka-eos …", load: str | None = None) -> ConfigurationError:
     return ConfigurationError(
         "the Kafka connection of this load is not known: its DAG was deleted, or kafka_conn_id is a template",
-        remedy="Use the command line, with the connection by name: airflow-kafka-eos … --kafka-conn-id …",
+        remedy=f"Use the command line, with the connection that the load was written by: `{command} --kafka-conn-id …`",
         load=load,
     )
 
@@ -433,12 +434,13 @@ def _of_namespace(session: Session, namespace: str) -> Session:
     return replace(session, namespace=namespace, coordinator=coordinator)
 
 
-def place_to_act(found: Found) -> Place:
+def place_to_act(found: Found, action: views.ActionName) -> Place:
     """Where to do something for a load: what its own DAG says, never a guess, for on another cluster it looks ended.
 
-    :raises ConfigurationError: it is not known.
+    :raises ConfigurationError: it is not known; names the command that does the same.
     """
     place = None if found.newest is None else dags.place_of(found.newest.responsible)
     if place is None or place.kafka_conn_id is None:
-        raise _unknown_cluster(str(found.row.load))
+        ledger = "" if found.ledger_conn_id is None else f" --conn-id {shlex.quote(found.ledger_conn_id)}"
+        raise _unknown_cluster(action.command(found.row.load) + ledger, str(found.row.load))
     return Place(place.kafka_conn_id, found.ledger_conn_id)

@@ -21,7 +21,7 @@ from airflow_kafka_eos.ledger.rows import (
     TransactionRow,
     reason_of_load,
 )
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.micro_batch import is_driver
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
 from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds
@@ -104,6 +104,17 @@ class ActionName(str, Enum):
     RECOVER = "recover"
     CLEANUP = "cleanup"
     GIVE_UP = "give-up"
+
+    def command(self, load: LoadIdentity) -> str:
+        """The command of that name, but for the connections; to be pasted into a shell."""
+        match self:
+            case ActionName.RECOVER:
+                return f"airflow-kafka-eos loads recover {load.in_command}"
+            case ActionName.CLEANUP:
+                return f"airflow-kafka-eos cleanup {load.in_command}"
+            case ActionName.GIVE_UP:
+                return f"airflow-kafka-eos loads give-up {load.in_command} --reason …"
+        assert_never(self)
 
 
 @dataclass(frozen=True)
@@ -492,7 +503,10 @@ def prospect_of(row: LoadRow, newest: AttemptRow | None, seen: RunSeen | None) -
 
 def _kind_of(newest: AttemptRow, seen: RunSeen) -> tuple[Prospect, str]:
     if not seen.has_dag:
-        return Prospect.DAG_DELETED, f"The DAG {seen.dag_id} is deleted in Airflow, so no run finishes it."
+        return Prospect.DAG_DELETED, (
+            f"The DAG {seen.dag_id} is deleted in Airflow, so no run finishes it, and its Kafka connection is not "
+            "known here: a button answers with the command to run."
+        )
     if seen.state is None:
         return Prospect.RUN_DELETED, f"The run {seen.run_id} is deleted in Airflow, so no run finishes it."
     work = [t for t in seen.tries if t.state in _AT_WORK and _goes_on(t, seen)]

@@ -39,13 +39,13 @@ _PATIENCE_S = 2.0
 #: What an error has room for.
 _SHOWN = 5
 _REMEDY = (
-    "Nothing more is touched. `airflow-kafka-eos loads show` has what is known. When the logs are readable again, "
-    f"`airflow-kafka-eos loads recover` looks at everything anew. Else {GIVE_UP}; then {WRITE}"
+    "Nothing more is touched. `airflow-kafka-eos loads show NAME KEY` has what is known. When the logs are readable "
+    f"again, `airflow-kafka-eos loads recover NAME KEY` looks at everything anew. Else {GIVE_UP}; then {WRITE}"
 )
 _REMEDY_COMPACTED = (
     "Nothing more is touched: a load that was committed, and whose keys were written again since, looks like an "
     f"aborted one. So {GIVE_UP}. If it has every key of the load, as the load wrote it or newer, nothing is missing; "
-    f"else {WRITE}. `airflow-kafka-eos loads show` has the load's partitions and offsets"
+    f"else {WRITE}. `airflow-kafka-eos loads show NAME KEY` has the load's partitions and offsets"
 )
 
 

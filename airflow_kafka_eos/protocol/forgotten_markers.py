@@ -132,7 +132,7 @@ def _end(session: Session, row: AttemptRow, forgotten: Forgotten) -> bool:
                 f"transaction {transaction} is decided, its coordinator has forgotten its end markers "
                 f"({forgotten.verdict.value}), and it is open in {places}; they cannot be written from here: "
                 f"{e.message}",
-                remedy=f"Run `airflow-kafka-eos loads recover` {who_may(e)}; then clear commit",
+                remedy=f"Run `airflow-kafka-eos loads recover {row.load.in_command}` {who_may(e)}; then clear commit",
                 load=str(row.load),
                 attempt=row.number,
                 transactional_id=transaction.transactional_id,

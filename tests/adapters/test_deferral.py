@@ -6,11 +6,14 @@ the event of before the clear. A timeout, and ``airflow dags test``, come back w
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowSensorTimeout, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
+from airflow_kafka_eos.errors import TopicError
 from airflow_kafka_eos.operators.stream_loaded import StreamLoadedSensor
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor, PollingLoadSensor
 from airflow_kafka_eos.triggers import OTHER_LEDGER, CleanupTrigger
@@ -65,6 +68,25 @@ def test_what_a_version_before_has_deferred_is_looked_at_anew(
 ) -> None:
     with pytest.raises(TaskDeferred):
         sensor.resume_execution(*came_back, in_try(1))
+
+
+@pytest.mark.parametrize(("kind", "ends"), [(LoadedSensor, AirflowFailException), (CleanupLoadSensor, TopicError)])
+def test_a_topic_that_is_gone_is_for_loaded_alone_the_end(
+    kind: type[PollingLoadSensor], ends: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No retry of loaded finds the load in it. Cleanup has something to end, here or elsewhere, and is tried again."""
+
+    def poll(session: Any) -> str | None:
+        raise TopicError("topic orders was deleted and created again")
+
+    opened = SimpleNamespace(ledger=SimpleNamespace(ledger_id="one"))
+    place = SimpleNamespace(session=lambda namespace: nullcontext(opened))
+    monkeypatch.setattr(kind, "_resolve", lambda self: place)
+    monkeypatch.setattr(kind, "has_looked", lambda self, ledger: None)
+    looks: Any = kind(task_id="sensor", load_name="l", load_key="k")
+    with pytest.raises(ends):
+        looks._look(poll)
+    assert (TopicError in kind.trigger_class.final) == (kind is LoadedSensor)
 
 
 def test_cleanup_that_waits_in_the_triggerers_place_tells_the_applications_of_its_own_attempts(

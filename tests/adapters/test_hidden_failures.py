@@ -46,6 +46,10 @@ def test_a_leaf_that_was_skipped_hides_a_failure(load: str | None, tasks: dict[s
         ("ABORTED", "clear prepare with what is downstream of it"),
         ("COMMITTED", "Clear what was skipped, and cleanup"),
         ("IN_DOUBT", "Clear commit with what is downstream of it, and cleanup"),
+        # clearing commit would do nothing for these, and for the first prepare would abort another run's attempt
+        ("PREPARING", "Another run has a newer attempt of it: wait for that one"),
+        ("ABORTING", "may still be open somewhere, and hold readers back: clear cleanup"),
+        ("GIVEN_UP", "A person has given it up. It stays as it is"),
     ],
 )
 def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good(state: str, remedy: str) -> None:
@@ -66,7 +70,7 @@ def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good(state: 
             LoadedSensor(task_id="seen", load_name="other")
         BaseOperator(task_id="x")
     context: Any = {"ti": ti, "dag": dag}
-    done = {"status": "done", "summary": {"load": "airflow/l/k", "aborted": [], "problem": None, "state": state}}
-    with pytest.raises(AirflowFailException, match=rf"load\.seen_1 skipped.* {remedy}"):
+    done = {"status": "done", "summary": {"load": "airflow/l/k", "aborted": [], "problem": "1 is open", "state": state}}
+    with pytest.raises(AirflowFailException, match=rf"1 is open.*load\.seen_1 skipped.* {remedy}"):
         sensor.execute_complete(context, done)
     assert asked == {"dag_id": "dag", "run_ids": ["run"], "task_ids": ["load.seen"], "map_index": 1}

@@ -197,13 +197,17 @@ def test_an_aborted_attempts_range_is_kept_while_the_cursor_stands(ledger: Ledge
 def test_a_second_load_waits_until_the_first_is_through(ledger: Ledger) -> None:
     found = take(ledger, A, 10)
     for step in (prepare, lambda *of: ledger.decide_commit(manifest(ledger, 1, A), decided_by="d")):
-        with pytest.raises(NotFinishedError, match="has the cursor's last range"):
+        with pytest.raises(NotFinishedError, match="has the cursor's last range") as waits:
             take(ledger, B)
+        assert f"`airflow-kafka-eos cleanup {A.in_command}` aborts it" in waits.value.remedy
         with pytest.raises(NotFinishedError):
             ledger.check_cursor(B)
         step(ledger, A, found.attempt)
-    with pytest.raises(NotFinishedError, match="COMMITTING"):
+    with pytest.raises(NotFinishedError, match="COMMITTING") as waits:
         take(ledger, B)
+    # a run is at work on it, most often: to give it up is for good
+    assert f"`airflow-kafka-eos loads recover {A.in_command}`" in waits.value.remedy
+    assert "give" not in waits.value.remedy
     verify(ledger, A, 1)
     ledger.check_cursor(B)
     assert take(ledger, B).since == 10

@@ -35,6 +35,8 @@ def test_a_cluster_that_is_not_known_for_sure_is_never_guessed(
         answer = press(user, world, "cleanup")
         looks = get(user, "transactions")["clusters"]
     assert answer.status_code == 422 and "is not known" in answer.text
+    said = answer.json()["detail"]
+    assert f"`airflow-kafka-eos cleanup {world.load.in_command}" in said and " --kafka-conn-id …`" in said
     assert [look["problem"] for look in looks if look["kafka_conn_id"] is None] != []
     attempt = site.session.ledger.attempt(world.load, 1)
     assert attempt is not None and attempt.closed_at is None and attempt.verdict is Verdict.ABORT

@@ -7,13 +7,14 @@ done that is not, and what can be rolled forward is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-from airflow_kafka_eos.errors import InDoubtError, UndecidableError
+from airflow_kafka_eos.errors import InDoubtError, TopicError, UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
@@ -21,6 +22,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import connect
+from airflow_kafka_eos.protocol.stages.visible import lags
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import RUN, World
@@ -41,6 +43,10 @@ def _delete(world: World, manifest: Manifest) -> None:
 
 def _recreate(world: World, manifest: Manifest) -> None:
     _delete(world, manifest)
+    _create(world)
+
+
+def _create(world: World) -> None:
     admin = _admin(world)
     admin.create_topics([NewTopic(world.topic, 2)])[world.topic].result(30)
 
@@ -164,3 +170,20 @@ def test_an_upgrade_from_transaction_version_1_to_2_between_prepare_and_commit_l
     after = World(old_world.session, old_world.settings, "orders", LoadIdentity("test", "orders", "after"))
     after.load_all(["d"])
     assert (after.visible(), after.open_ids()) == (["a", "b", "c", "d"], [])
+
+
+def test_a_committed_load_is_not_visible_in_a_topic_that_was_made_anew(world: World) -> None:
+    """Offsets begin again there: with what others write, readers soon look as if they were past the load.
+
+    Rule: loaded-is-visible.
+    """
+    manifest = world.load_all(["a"], ["b"])
+    later = replace(world, load=LoadIdentity("test", "orders", world.load.key + "-later"))
+    _delete(world, manifest)
+    with pytest.raises(TopicError, match=r"does not exist.*readers see nothing of it"):
+        lags(world.session, world.load)
+    _create(world)
+    later.load_all([str(n) for n in range(40)], [str(n) for n in range(40)])
+    with pytest.raises(TopicError, match=r"deleted and created again.*on_committed='reload'"):
+        lags(world.session, world.load)
+    assert lags(later.session, later.load) == []

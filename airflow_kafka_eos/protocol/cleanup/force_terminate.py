@@ -126,7 +126,8 @@ def _check_not_decided(session: Session, identity: PreparedTransaction, attempt:
         return
     raise UndecidableError(
         "the transaction is decided to be committed: it can only be rolled forward",
-        remedy="Run `airflow-kafka-eos loads recover`; give the load up by name first if it must never be completed",
+        remedy=f"Run `airflow-kafka-eos loads recover {attempt.load.in_command}`; give the load up by name first if it "
+        "must never be completed",
         load=str(attempt.load),
         attempt=attempt.number,
         transactional_id=identity.transactional_id,

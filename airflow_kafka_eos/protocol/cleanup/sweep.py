@@ -119,8 +119,8 @@ class SweepReport:
             return InDoubtError(
                 f"{len(self.lost)} of its transactions were lost: {self.lost[0]} was aborted although the decision was "
                 "commit, and is not repaired yet",
-                remedy="Clear commit, or run `airflow-kafka-eos loads recover`: both copy what is lost, or say that it "
-                "is gone from the log, and prepare must write it again",
+                remedy=f"Clear commit, or run `airflow-kafka-eos loads recover {load.in_command}`: both copy what is "
+                "lost, or say that it is gone from the log, and prepare must write it again",
                 load=str(load),
                 transactional_id=self.lost[0],
             )

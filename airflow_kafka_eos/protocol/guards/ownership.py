@@ -9,7 +9,6 @@ there. And brokers leave out of a listing what one may not describe, without a w
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 
 from airflow_kafka_eos.errors import AccessError, ConfigurationError, OtherClusterError
@@ -172,12 +171,10 @@ def is_of_other_cluster(session: Session, row: AttemptRow) -> bool:
 
 
 def _end_it_there(session: Session, row: AttemptRow) -> str:
-    load = row.load
-    cleanup = shlex.join(["cleanup", load.name, load.key, "--namespace", load.namespace])
     return (
-        f"To load into {session.cluster_id} from now on, first end what is open there: `airflow-kafka-eos {cleanup} "
-        f"--kafka-conn-id …`, with a connection to {row.cluster_id}. If that cluster is gone for good: "
-        f"`airflow-kafka-eos ledger forget-cluster {row.cluster_id}`"
+        f"To load into {session.cluster_id} from now on, first end what is open there: `airflow-kafka-eos cleanup "
+        f"{row.load.in_command} --kafka-conn-id …`, with a connection to {row.cluster_id}. If that cluster is gone for "
+        f"good: `airflow-kafka-eos ledger forget-cluster {row.cluster_id}`"
     )
 
 

@@ -218,7 +218,8 @@ def _in_doubt(
     return InDoubtError(
         what,
         remedy="What is committed of the load stays visible, nothing is written twice. `airflow-kafka-eos loads "
-        f"recover` tries the repair again. Else {GIVE_UP}; then {WRITE}. `loads show` names what is missing",
+        f"recover {load.in_command}` tries the repair again. Else {GIVE_UP}; then {WRITE}. `loads show` names what "
+        "is missing",
         load=str(load),
         attempt=number,
         transactional_id=name,

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from airflow_kafka_eos.errors import NotFinishedError, UndecidableError
+from airflow_kafka_eos.errors import NotFinishedError, TopicError, TransientError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import LsoBlocker
+from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import STAYS_GIVEN_UP, LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.session import Session
@@ -51,6 +52,8 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         (rule: one-cluster-per-attempt).
     :raises NotFinishedError: it is decided, not COMMITTED yet; a last stable offset alone proves nothing, for an
         aborted transaction lets it pass too.
+    :raises TopicError: a topic was deleted since, maybe made anew: readers have nothing of the load there, whatever
+        others have written to the offsets that it had. Not known of a load that was pruned.
     """
     row = decided_attempt(session, load)
     known = session.ledger.load(load)
@@ -78,7 +81,31 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
         case _:
             assert_never(known.state)
     check_cluster(session, [row], closed_too=True)
-    return behind(session, session.ledger.summary(load, row.number).last_offsets)
+    wrote = session.ledger.summary(load, row.number)
+    try:
+        late = behind(session, wrote.last_offsets)
+    except TransientError:
+        _check_topics(session, row, wrote.topic_ids)  # what is gone has no leader that could answer
+        raise
+    _check_topics(session, row, wrote.topic_ids)  # behind the offsets: they were of these topics
+    return late
+
+
+def _check_topics(session: Session, row: AttemptRow, then: Mapping[str, str]) -> None:
+    try:
+        now = session.partitions.topic_info(then)
+        gone = sorted(topic for topic, topic_id in then.items() if now[topic].topic_id != topic_id)
+        what = f"topic {', '.join(gone)} was deleted and created again"
+    except TopicError as e:
+        gone, what = list(then), e.message
+    if gone:
+        raise TopicError(
+            f"{what}: the load was committed before, and readers see nothing of it there",
+            remedy="Nothing is written again by itself. To load it once more, create the topic if it is missing, set "
+            "on_committed='reload', and clear all tasks of the group, with begin",
+            load=str(row.load),
+            attempt=row.number,
+        )
 
 
 def behind(session: Session, last_offsets: Mapping[TopicPartition, int]) -> list[Lag]:
