@@ -79,7 +79,7 @@ class Cursor:
                 remedy="Use KafkaOffsets, Watermark, DeltaVersions, or a class with both (docs/cursors.md)",
             )
         if self.first_since is not None:
-            position.checked(self.first_since, "first_since")
+            position.check_no_gaps(position.checked(self.first_since, "first_since"), "first_since")
         if self.is_named:
             if self.since is None or self.until is None:
                 raise ConfigurationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from airflow_kafka_eos.errors import InvalidNameError, UndecidableError
@@ -76,7 +77,7 @@ class StreamRun:
     checkpoint: str
     identity: str
     opened_by: str = ""
-    beside: frozenset[tuple[str, str]] | None = field(default=None, compare=False)
+    beside: Collection[tuple[str, str]] | None = field(default=None, compare=False)
 
     @property
     def owner(self) -> str:

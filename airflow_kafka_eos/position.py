@@ -9,6 +9,7 @@ equal to what a database reads back.
 
 from __future__ import annotations
 
+import itertools
 import json
 import operator
 import re
@@ -24,6 +25,8 @@ from airflow_kafka_eos.errors import ConfigurationError
 #: one argument, beside all else that it is told.
 MAX_BYTES = 45_000
 _DEPTH = 4
+#: Partitions that an error names.
+_NAMED = 5
 # not fromisoformat's own list, which has "20260101" too
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d(:\d\d)?)?)?", re.ASCII
@@ -164,6 +167,34 @@ def left_out(to: Any, old: Any) -> list[str]:
         ids = [of["topic_ids"].get(topic) for of in (to, old) if isinstance(of.get("topic_ids"), Mapping)]
         if isinstance(named, Mapping) and isinstance(partitions, Mapping) and (len(ids) < 2 or ids[0] == ids[1]):
             found += [f"{topic}-{n}" for n in sorted(partitions.keys() - named.keys(), key=lambda n: (len(n), n))]
+    return found
+
+
+def check_no_gaps(to: Any, what: str) -> None:
+    """
+    :param what: names the position, for the error.
+    :raises ConfigurationError: it names a partition of a Kafka topic, and one below that not. How many there are above,
+        only brokers know.
+    """
+    if missing := _gaps(to):
+        raise ConfigurationError(
+            f"{what} does not name partitions {', '.join(missing[:_NAMED])}{', …' if missing[_NAMED:] else ''}: they "
+            "would be read from their first record on",
+            remedy="Name each partition of the topic, with the offset where its range begins",
+        )
+
+
+def _gaps(to: Any) -> list[str]:
+    offsets = to.get("offsets") if isinstance(to, Mapping) else None
+    if not isinstance(offsets, Mapping):
+        return []
+    found = []
+    for topic, partitions in offsets.items():
+        if isinstance(partitions, Mapping) and all(str(n).isdecimal() for n in partitions):
+            named = {int(n) for n in partitions}
+            # by a slip of the pen the highest may be anything
+            some = itertools.islice((n for n in range(max(named, default=0)) if n not in named), _NAMED + 1)
+            found += [f"{topic}-{n}" for n in some]
     return found
 
 

@@ -71,10 +71,20 @@ def test_what_mysql_commits_by_itself_is_known_by_its_first_words(sql: str, word
     "sql",
     ["CREATE TEMPORARY TABLE t (a INT)", "drop temporary table t", "CREATE OR REPLACE TEMPORARY TABLE t (a INT)",
      "INSERT INTO drops VALUES (1)", "SET @a = 1", "LOAD DATA INFILE 'x' INTO TABLE t", "SELECT 1", "DELETE FROM t",
-     "UPDATE t SET a = 'truncate'"],
+     "UPDATE t SET a = 'truncate'", "DROP PREPARE p", "CREATE /* x */ TEMPORARY TABLE t (a INT)"],
 )  # fmt: skip
 def test_and_nothing_else_is(sql: str) -> None:
     assert commits_on_mysql(sql) == ""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("comment", ["/* a */\n", "/* a * b **/", "-- a\n", "# a\n", "; /* a */", "/* a"])
+def test_comments_are_passed_over_however_many_there_are(comment: str) -> None:
+    """It takes no time: the load's row is locked meanwhile. Thirty took ten minutes."""
+    for statement in ("INSERT INTO t VALUES (1)", "CREATE", "COMMI"):
+        DualWrite.of(f"{statement} {comment * 200}", None)
+        commits_on_mysql(comment * 200 + statement)
+        assert not ends_transaction(comment * 200 + statement)
 
 
 @pytest.mark.parametrize("database", ["mysql", "mariadb", "postgresql", "sqlite"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos import position
+from airflow_kafka_eos.cursor import Cursor
 from airflow_kafka_eos.errors import ConfigurationError
 
 DAY, NOON = "2026-01-01", "2026-01-01T12:00:00+00:00"
@@ -157,6 +159,21 @@ def test_what_is_too_long_for_a_command_line_is_refused() -> None:
 def test_partitions_that_a_position_leaves_out(to: Any, missing: list[str]) -> None:
     old = {"offsets": {"a": {"0": 5, "2": 6, "10": 7}, "b": {"0": 1}}, "topic_ids": {"a": "old"}}
     assert position.left_out(to, old) == missing
+
+
+@pytest.mark.parametrize(
+    ("offsets", "missing"),
+    [
+        ({"a": {"1": 5}}, "a-0"),
+        ({"b": {"0": 1}, "a": {"2": 1, "1": 0}}, "a-0"),
+        ({"a": {"0": 1, f"{10**12}": 0}}, "a-1, a-2, a-3, a-4, a-5, …"),
+        ({"a": {"1": 5, "0": 0}}, None),
+        ({"a": {"x": 7}}, None),  # another source's
+    ],
+)
+def test_a_first_position_names_every_partition_below(offsets: Any, missing: str | None) -> None:
+    with nullcontext() if missing is None else pytest.raises(ConfigurationError, match=f"partitions {missing}: they"):
+        Cursor(first_since={"offsets": offsets}).check(sql=False)
 
 
 def test_a_since_may_only_be_completed() -> None:

@@ -26,7 +26,8 @@ for what you have seen is not what is there by now.
 What lies between what is loaded and the new position is read by no load; what lies behind it
 and is loaded already is read, and visible, twice. A load that is under way is not decided any
 more, and takes its range anew. A cursor in doubt is out of it. Of Kafka topics name each
-partition: one that --new leaves out is read from its first record on, a topic from its oldest.
+partition: those that --new leaves out at the end are read from their first records on (if these
+are deleted, it is an error), a topic from its oldest.
 
 --new is for a load name that has none: behind `ledger new-id`, or in the ledger of a new
 deployment whose loads go on where those of another one ended. Without it, the first load makes

@@ -78,15 +78,26 @@ def add_to(commands: Any) -> None:
     add_yes(give_up)
     give_up.set_defaults(run=_give_up)
 
+    finished = loads.add_parser(
+        "set-finished",
+        help="say that the rows of a dual write that has committed too early were added by hand",
+        description="Say that you have added the rows that a dual write has not got to, because its SQL had committed "
+        "the decision on its own. From then on the load's runs take the decision for done; `loads show` keeps the "
+        "reason.",
+    )
+    finished.add_argument("--reason", required=True, help="what was added; it is kept in the ledger")
+    add_yes(finished)
+    finished.set_defaults(run=_set_finished)
+
     reinstate, known = add_reinstate(loads), add_set_committed(loads)
 
-    for command in (one, recover, give_up, reinstate):
+    for command in (one, recover, give_up, finished, reinstate):
         command.add_argument("name", help="the load's name")
         command.add_argument("key", help="its load_key, such as 2026-01-01T00:00:00+00:00")
         add_namespace(command)
     for command in (recover, give_up, reinstate):
         add_cluster(command)
-    for command in (every, one, recover, give_up, reinstate, known):
+    for command in (every, one, recover, give_up, finished, reinstate, known):
         add_conn_id(command)
         add_output(command)
 
@@ -156,6 +167,17 @@ def _give_up(arguments: argparse.Namespace) -> int:
         row = give_up(session, load, by=person(), reason=arguments.reason)
         _show_state(arguments, session, row)
         _say_next(session, load)
+    return OK
+
+
+def _set_finished(arguments: argparse.Namespace) -> int:
+    load = load_of(arguments)
+    with open_ledger(arguments) as ledger:
+        known_load(ledger, load)
+        _say_which(ledger)
+        confirm(arguments, f"Are all rows of the dual write of {load} in their tables, once? No run will write them.")
+        row = ledger.set_finished(load, by=person(), reason=arguments.reason)
+        show(arguments, {**asdict(load), "state": ledger.state(load), "attempt": row.number, "reason": row.reason})
     return OK
 
 

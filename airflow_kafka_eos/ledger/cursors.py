@@ -202,8 +202,10 @@ def set_position(
                 f"the new position does not name partitions {', '.join(missing[:5])}{', …' if missing[5:] else ''}, "
                 f"which the cursor has: they would be read from their oldest record on",
                 remedy="Nothing was set. Name each partition of the topic, those that go on where they are as well: "
-                "`airflow-kafka-eos cursors show` has them. Was the topic made anew? Then name its new id in topic_ids",
+                "`airflow-kafka-eos cursors show` has them. Was the topic made anew? Then name its new id in topic_ids "
+                "(has the cursor none? Set it first to where it is, with any text as the id in topic_ids)",
             )
+    position.check_no_gaps(to, "the new position")
     values = {
         "position": position.dump(to),
         "moves": cursor.moves + 1,

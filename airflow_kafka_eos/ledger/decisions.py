@@ -99,6 +99,29 @@ def decide_commit(
     return decided
 
 
+def set_finished(connection: Connection, load: LoadIdentity, *, by: str, reason: str) -> AttemptRow:
+    """Note that a person has added the rows that a dual write has not got to.
+
+    A decision that bears no such mark stays as it is.
+
+    :raises UndecidableError: the load has no decision to commit.
+    """
+    locked = must_lock(connection, load)
+    decided = locked.committed
+    if decided is None:
+        raise UndecidableError(
+            "the load is not decided to be committed: none of its dual write's rows is there",
+            remedy="Clear prepare with what is downstream: its decide runs the dual write",
+            load=str(load),
+        )
+    if not decided.is_unfinished:
+        return decided
+    why = for_reason(f"its dual write was finished by hand, by {by}: {reason}")
+    its = t.decisions.c.attempt_id == locked.attempt_id(decided.number)
+    connection.execute(update(t.decisions).where(its).values(reason=why))
+    return replace(decided, reason=why)
+
+
 def _check_in_time(ref: AttemptRef, not_after: float | None, what: str) -> None:
     if not_after is not None and time.time() > not_after:
         raise NotFinishedError(

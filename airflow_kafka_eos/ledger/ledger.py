@@ -225,6 +225,7 @@ class Ledger:
     reinstate = _writes(admin.reinstate)
     submit = _writes(attempts_.submit)
     record_swept = _writes(attempts_.record_swept)
+    set_finished = _writes(decisions.set_finished)
     make_undecidable = _writes(decisions.make_undecidable)
     note_failure = _writes(decisions.note_failure)
     record_outcomes = _writes(decisions.record_outcomes)

@@ -40,7 +40,7 @@ class AttemptRow:
     Kafka cluster that it was submitted to. ``arguments_sha256``: of what its job was asked for; None where that does
     not follow from the run. ``pruned_at``: the ledger has forgotten its transactions. ``has_fence``: whether its
     writers look at a fence in Kafka before they begin; None: of before there were any. ``left_slot``: right behind its
-    submission the load and number of the attempt that had its slot before, where that gave it back with no writer left.
+    submission the load and number of the attempt that has used its slot last, where that left no writer.
     """
 
     load: LoadIdentity

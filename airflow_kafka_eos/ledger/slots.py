@@ -30,6 +30,8 @@ from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, PreparedTransactio
 LONGEST_REQUEST_DELAY = timedelta(minutes=20)
 #: Attempts of a slot whose reported ids are described by name at its next lease.
 _LAST_ATTEMPTS = 20
+#: So many attempts are gone back over that have leased a slot and not used it: retries while brokers are away.
+_LAST_UNUSED = 500
 
 
 def clock(connection: Connection) -> datetime:
@@ -53,8 +55,7 @@ def lease(
     apart (rule: recorded-identity).
 
     :param cluster_id: where it is written to; None: not known.
-    :returns: its number, and load and number of the attempt that had it before, where that gave it back with no writer
-        left.
+    :returns: its number, and load and number of the attempt that has used it last, where that left no writer.
     :raises InDoubtError: a slot of that name is in doubt: nothing more is written until a person has looked.
     """
     c = t.slots.c
@@ -83,8 +84,9 @@ def lease(
         if row is not None:
             # a compare-and-set: the load's row is locked, but loads of one name share their slots
             if connection.execute(update(t.slots).where(c.id == row.id, free).values(taken)).rowcount == 1:
-                left = None if row.quarantined_until is not None else _attempt(connection, row.attempt_id)
-                return int(row.number), left
+                number, holder_id = int(row.number), int(row.attempt_id)
+                was_used = row.quarantined_until is not None  # by a writer that may have been left
+                return number, None if was_used else _left(connection, load, number, holder_id)
             continue
         highest = select(func.max(c.number)).where(_is(load.namespace, load.name))
         number = connection.execute(highest).scalar_one()
@@ -94,14 +96,37 @@ def lease(
             return number, None
 
 
-def _attempt(connection: Connection, attempt_id: int) -> tuple[LoadIdentity, int]:
+def _left(
+    connection: Connection, load: LoadIdentity, number: int, holder_id: int
+) -> tuple[LoadIdentity, int] | None:
+    """Load and number of the attempt that has used a slot last; None where a writer may be left, or none is known.
+
+    Not of one that has leased it and failed before it was looked at: its application was never told of it, and what
+    the ids show is still of the one before it.
+    """
+    of = t.attempts.c
     query = (
-        select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key, t.attempts.c.number)
-        .join(t.attempts, t.attempts.c.load_id == t.loads.c.id)
-        .where(t.attempts.c.id == attempt_id)
+        select(
+            of.id, of.number, of.prepared_at, of.writers_left, of.writers_until, of.submitted_at, t.loads.c.load_key
+        )
+        .join(t.loads, t.loads.c.id == of.load_id)
+        .where(t.loads.c.namespace == load.namespace, t.loads.c.name == load.name, of.slot == number)
     )
-    found = connection.execute(query).one()
-    return LoadIdentity(found.namespace, found.name, found.load_key), int(found.number)
+    holder = connection.execute(query.where(of.id == holder_id)).one()
+    holders = [holder]
+    if holder.prepared_at is None:  # it would be in quarantine, had the slot been looked at
+        before = query.where(of.id != holder.id).order_by(of.id.desc()).limit(_LAST_UNUSED)
+        holders += sorted(connection.execute(before), key=lambda row: str(row.submitted_at), reverse=True)
+    leased_next = None
+    for row in holders:
+        if row.prepared_at is not None:
+            is_known = row.writers_left is False
+            return (LoadIdentity(load.namespace, load.name, row.load_key), int(row.number)) if is_known else None
+        # the next lease was before its deadline, so there was no quarantine; else nobody knows
+        if leased_next is not None and not leased_next < (row.writers_until or ""):
+            return None
+        leased_next = row.submitted_at
+    return None
 
 
 def _is_of_other_cluster(cluster_id: str | None) -> ColumnElement[bool]:

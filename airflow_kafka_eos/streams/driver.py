@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import ManifestError
@@ -44,7 +45,7 @@ def begin(
     *,
     expected: tuple[str | None, int] | None = None,
     identity: str | None = None,
-    beside: frozenset[tuple[str, str]] | None = None,
+    beside: Collection[tuple[str, str]] | None = None,
 ) -> tuple[Begun, AttemptWriter | None]:
     """Begin the batch that the checkpoint has planned; the writer is None where nothing is to be written.
 
@@ -70,6 +71,8 @@ def begin(
             deadline_s=options.commit_timeout_ms / 1000, first=of_run not in _begun,
         )  # fmt: skip
         _begun.add(of_run)
+        if beside is not None:  # it grows while other frames are handed over, and this goes to executors
+            run = replace(run, beside=frozenset(beside))
         if turn is None:
             return Begun(batch, run, 0), None
         row = turn.row

@@ -7,19 +7,20 @@
 
     df.writeStream.foreachBatch(each).queryName("orders").option("checkpointLocation", "/checkpoints/orders").start()
 
-It runs in the driver's own Python process, in the thread of the query. Each batch is written, an empty one too, and of
-each batch one frame: a second one under the same name would be taken for the first, which comes again. The rows that
-are written are those of one action: a frame that is used for more should be cached first.
+It runs in the driver's own Python process, in the thread of the query or in an ``InheritableThread`` of it. Each batch
+is written, an empty one too, and of each batch one frame: a second one under the same name would be taken for the
+first, which comes again. The rows that are written are those of one action: a frame that is used for more should be
+cached first.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import re
 import socket
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import ConfigurationError
@@ -32,16 +33,14 @@ from airflow_kafka_eos.streams.source import QUERY_ID, BatchWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import Accumulator, SparkContext
+    from pyspark import Accumulator
     from pyspark.sql import DataFrame
 
 #: Bytes of a pickled writer: what is larger Spark hands to executors by way of files, with the secrets in it.
 _IN_MEMORY = 500_000
-#: How Spark names the thread of a query's run (StreamExecution.prettyIdString). Its job group has the run's id too, and
-#: an author may set another one for each of his frames.
-_RUN_ID = re.compile(r"runId = ([0-9a-f-]{36})\]", re.ASCII)
-#: (namespace, query name) -> run and batch that a frame was handed over for
-_frames: dict[tuple[str, str], tuple[str, int]] = {}
+#: run -> (namespace, query name) -> the batch that a frame was handed over for last
+_frames: dict[str, dict[tuple[str, str], int]] = {}
+_noting = threading.Lock()
 
 
 class exactly_once:
@@ -58,23 +57,23 @@ class exactly_once:
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Write the batch, or see that it was committed before; back when every marker was seen.
 
-        :raises ConfigurationError: a frame of this batch was handed over under the name before.
+        :raises ConfigurationError: a frame of this batch was handed over under the name before; or it comes in a thread
+            that is not the query's.
         :raises KafkaEosError: see :mod:`airflow_kafka_eos.streams.driver`. The query fails, and goes on when it is
             started again.
         """
         # not where executors unpickle what is made here: they have no ledger
         from airflow_kafka_eos.streams.driver import begin, end, give_up
 
-        context = batch_df.sparkSession.sparkContext
-        run_id = _run_of(context)
-        self._check_first_frame(run_id, batch_id)
+        query_id = batch_df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        beside = self._check_first_frame(_run_of(batch_df, query_id, batch_id), batch_id)
         begun, writer = begin(
             self._options,
             batch_df.schema,
             os.environ,
-            expected=(context.getLocalProperty(QUERY_ID), batch_id),
+            expected=(query_id, batch_id),
             identity=self._identity,
-            beside=frozenset(name for name, (run, _) in _frames.items() if run == run_id),
+            beside=beside,
         )
         try:
             messages = _written(batch_df, BatchWriter(begun, writer, batch_df.schema, gets_arrow=True))
@@ -86,26 +85,47 @@ class exactly_once:
             give_up(self._options, batch_id, identity=self._identity)
             raise
 
-    def _check_first_frame(self, run_id: str, batch_id: int) -> None:
-        """Noted before anything is written: whether what failed was decided is not known here."""
+    def _check_first_frame(self, run_id: str, batch_id: int) -> Collection[tuple[str, str]]:
+        """Noted before anything is written: whether what failed was decided is not known here.
+
+        :returns: the names of the run's frames, of those too that other threads hand over from now on.
+        """
         options = self._options
         name = (options.namespace, options.name)
-        if _frames.get(name) == (run_id, batch_id):
-            raise ConfigurationError(
-                f"a frame of batch {batch_id} of query {options.name!r} was handed over before: the second one would "
-                "be taken for the first, and not be written",
-                remedy="Write one frame of a batch: unite them, with a column topic for each record's topic; or have "
-                "an exactly_once with a queryName of its own for each",
-            )
-        _frames[name] = (run_id, batch_id)
+        with _noting:
+            frames = _frames.setdefault(run_id, {})
+            if frames.get(name) == batch_id:
+                raise ConfigurationError(
+                    f"a frame of batch {batch_id} of query {options.name!r} was handed over before: the second one "
+                    "would be taken for the first, and not be written",
+                    remedy="Write one frame of a batch: unite them, with a column topic for each record's topic; or "
+                    "have an exactly_once with a queryName of its own for each",
+                )
+            frames[name] = batch_id
+        return frames.keys()
 
 
-def _run_of(context: SparkContext) -> str:
-    """Spark's id of the query's run; the thread's name, where that does not have it."""
+def _run_of(batch_df: DataFrame, query_id: str | None, batch_id: int) -> str:
+    """Spark's id of the query's run, whichever thread hands the frame over, and whatever job group it has.
+
+    Of all sessions of the driver: that of the frame is a copy, which knows of no query.
+    """
+    session = batch_df.sparkSession
+    context = session.sparkContext
     assert context._jvm is not None
-    name = str(context._jvm.java.lang.Thread.currentThread().getName())
-    found = _RUN_ID.search(name)
-    return name if found is None else found[1]
+    run = None
+    if query_id is not None:
+        queries = session._jsparkSession.sharedState().activeStreamingQueries()
+        run = queries.get(context._jvm.java.util.UUID.fromString(query_id))
+    if run is None:
+        raise ConfigurationError(
+            f"batch {batch_id} was handed over in a thread that does not belong to a query at work: which run of the "
+            "query it is of is not known, nor whether it comes for the second time",
+            remedy="Call `write(batch_df, batch_id)` in the thread that has called the function of foreachBatch; or "
+            "in a `pyspark.InheritableThread` that the function starts, and waits for. For a pool, wrap what it calls "
+            "by `pyspark.inheritable_thread_target` in each batch",
+        )
+    return str(run.runId())
 
 
 def _written(frame: DataFrame, writer: BatchWriter) -> list[Message]:

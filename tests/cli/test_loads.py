@@ -12,6 +12,7 @@ import pytest
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger import Ledger, migrate
+from airflow_kafka_eos.ledger.rows import UNFINISHED
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.transaction import Outcome
 from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref, sql
@@ -63,6 +64,22 @@ def test_a_list_is_narrowed(ledger: Ledger, run: Run) -> None:
     assert keys("--namespace", "other") == keys("--name", "x") == ["1"]
     assert keys("--state", "PREPARED", "--namespace", "team") == [OTHER.key]
     assert keys("--state", "ABORTED") == []
+
+
+def test_a_dual_write_that_was_finished_by_hand_is_said_to_be(
+    ledger: Ledger, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = (LOAD.name, LOAD.key, "--namespace", LOAD.namespace, "--reason", "added row 2")
+    prepare(ledger, LOAD)
+    assert main(("loads", "set-finished", *of, "--yes")) != 0
+    assert "not decided to be committed" in capsys.readouterr().err
+    commit(ledger, LOAD)
+    sql(f"sqlite:///{tmp_path / 'ledger.db'}", "UPDATE kafka_eos_decisions SET reason = :reason", reason=UNFINISHED)
+    assert main(("loads", "set-finished", *of)) == 2, "nobody has said yes"
+    assert ledger.attempts(LOAD)[-1].is_unfinished
+    assert "added row 2" in run("loads", "set-finished", *of, "--yes")
+    row = ledger.attempts(LOAD)[-1]
+    assert (row.is_unfinished, row.reason.endswith(": added row 2")) == (False, True)
 
 
 def decided_ago(tmp_path: Path, age: timedelta) -> None:

@@ -20,12 +20,14 @@ from airflow_kafka_eos.errors import (
     InDoubtError,
     LedgerUnavailableError,
     NotFinishedError,
+    UndecidableError,
 )
 from airflow_kafka_eos.ledger import AttemptRow, Ledger, database, decisions
 from airflow_kafka_eos.ledger import dual_write as beside
 from airflow_kafka_eos.ledger.location import parse
 from airflow_kafka_eos.ledger.transaction_guard import insist_on_durability
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.protocol.cleanup.poll import VisiblePoll
 from airflow_kafka_eos.protocol.stages.decide import undecided_attempt
 from tests.ledger.ledger_support import LOAD, manifest, prepare, sql
 from tests.ledger.test_ledger_database import Proxy
@@ -215,16 +217,24 @@ def test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done(
             raise OperationalError("", {}, Exception("database is locked"))
 
     monkeypatch.setattr(database, "is_passing", lambda error: isinstance(error, OperationalError))
+    with pytest.raises(UndecidableError, match="not decided to be committed"):
+        prepared.set_finished(LOAD, by="ann", reason="too early")
     with pytest.raises(KeyboardInterrupt if then == "dies" else InDoubtError):
         decide(prepared, dual_write=dual_write)
     assert (is_decided(prepared), rows(url)) == (True, [(1, "x", 1)])
     session: Any = SimpleNamespace(ledger=prepared)
     for _ in range(2):
+        for owner in ("decide", "another run"):
+            with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
+                undecided_attempt(session, LOAD, owner=owner)
         with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
-            undecided_attempt(session, LOAD, owner="decide")
+            VisiblePoll(LOAD)(session)
         with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
             decide(prepared, [(INSERT, {"id": 2})])
-    assert undecided_attempt(session, LOAD, owner="another run").verdict is Verdict.COMMIT
+    said = prepared.set_finished(LOAD, by="ann", reason="added row 2")
+    assert said.reason == "its dual write was finished by hand, by ann: added row 2"
+    assert prepared.set_finished(LOAD, by="bob", reason="again") == said
+    assert undecided_attempt(session, LOAD, owner="decide") == said
     assert rows(url) == [(1, "x", 1)], "the SQL runs no second time"
 
 

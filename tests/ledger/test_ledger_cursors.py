@@ -409,6 +409,25 @@ def test_a_person_names_each_partition_of_a_topic(ledger: Ledger) -> None:
     put(ledger, {"offsets": {"orders": {"0": 900, "1": 950}}})
 
 
+def test_a_person_names_each_partition_where_there_is_no_cursor_yet(ledger: Ledger) -> None:
+    with pytest.raises(ConfigurationError, match="does not name partitions orders-0, orders-1: they"):
+        new(ledger, {"offsets": {"orders": {"2": 900}}})
+    assert ledger.cursor("team", "load_orders") is None
+    new(ledger, {"offsets": {"orders": {"0": 900, "1": 0}}})
+
+
+def test_a_topic_that_was_made_anew_with_fewer_partitions_by_its_id(ledger: Ledger) -> None:
+    """Where the cursor has no id of it, any is named first, as the error says: a partition is not left out unseen."""
+    now = {"offsets": {"orders": {"0": 0}}, "topic_ids": {"orders": "new"}}
+    old = {"offsets": {"orders": {"0": 900, "1": 900}}}
+    new(ledger, old)
+    with pytest.raises(ConfigurationError, match="does not name partitions orders-1, which") as refused:
+        put(ledger, now)
+    assert "with any text as the id in topic_ids" in str(refused.value.remedy)
+    put(ledger, old | {"topic_ids": {"orders": "gone"}})
+    put(ledger, now)
+
+
 def test_a_person_sets_what_he_has_seen(ledger: Ledger) -> None:
     commit(ledger, A, 10)
     seen = cursor(ledger)

@@ -233,6 +233,44 @@ def test_a_slot_that_no_application_was_told_of_is_free_at_once(ledger: Ledger) 
     assert submit(ledger, OTHER).slot == 0
 
 
+def fail(ledger: Ledger, row: AttemptRow) -> None:
+    ledger.make_undecidable(row.load, up_to=row.number, decided_by="c", reason="x")
+    ledger.record_swept(row.load, row.number)
+
+
+def end_quarantine(url: str) -> None:
+    sql(url, "UPDATE kafka_eos_slots SET quarantined_until = :past", past="2020-01-01T00:00:00.000000+00:00")
+
+
+def test_who_fails_before_the_look_leaves_the_slot_as_it_was(ledger: Ledger) -> None:
+    """However many: retries while brokers are away."""
+    document = prepare(ledger)
+    finish(ledger, document)
+    for of in (OTHER, load(1), OTHER):
+        row = submit(ledger, of)
+        assert (row.slot, row.left_slot) == (0, (LOAD, 1))
+        fail(ledger, row)
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["killed", "run twice"])
+def test_what_a_slot_shows_is_not_known_behind_a_writer_that_was_left(
+    ledger: Ledger, url: str, prepared: bool
+) -> None:
+    if not prepared:
+        finish(ledger, prepare(ledger))
+    # whose quarantine is over, so that its deadline is past
+    row = submit(ledger, OTHER, deadline_ms=1)
+    ledger.note_slot_checked(row)
+    if prepared:
+        ledger.mark_prepared(pooled_manifest(ledger, row), writers_left=True)
+    fail(ledger, row)
+    end_quarantine(url)
+    for n in range(2):  # and behind one that fails before the look
+        row = submit(ledger, load(n))
+        assert (row.slot, row.left_slot) == (0, None)
+        fail(ledger, row)
+
+
 def test_a_manifest_of_another_slot_is_refused(ledger: Ledger) -> None:
     submit(ledger, OTHER)
     row = submit(ledger)

@@ -117,6 +117,15 @@ OF_READING_ON: tuple[Mutation, ...] = (
     ),
     Mutation(
         _ORDER,
+        "gap-read-from-its-beginning",
+        "a person who makes a cursor names each partition below the highest",
+        "airflow_kafka_eos/ledger/cursors.py",
+        '    position.check_no_gaps(to, "the new position")\n',
+        "",
+        ("tests/ledger/test_ledger_cursors.py::test_a_person_names_each_partition_where_there_is_no_cursor_yet",),
+    ),
+    Mutation(
+        _ORDER,
         "texts-in-order",
         "a text of digits is no position",
         _POSITION,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,9 +25,9 @@ from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages import batches
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark import versions
-from airflow_kafka_eos.streams import application, foreach
+from airflow_kafka_eos.streams import application, driver, foreach
 from airflow_kafka_eos.streams.foreach import exactly_once
-from airflow_kafka_eos.streams.options import OPENED_BY
+from airflow_kafka_eos.streams.options import OPENED_BY, StreamOptions
 from airflow_kafka_eos.streams.source import KafkaEosStreams
 from airflow_kafka_eos.streams.spec import StreamSpec
 from tests.kafka.open_transactions import wait_until
@@ -354,6 +357,89 @@ def test_foreach_batch_with_a_name_for_each_frame(query: Query) -> None:
     query.run(each=each)
     query.forget(1)
     query.run(each=each)
+    assert query.is_all(2)
+
+
+def _in_threads(made: Callable[..., threading.Thread], calls: Sequence[Callable[[], None]], *, together: bool) -> None:
+    """:raises Exception: the first error of any of them."""
+    errors: list[BaseException] = []
+
+    def caught(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [made(target=partial(caught, call)) for call in calls]
+    for thread in threads:
+        thread.start()
+        if not together:
+            thread.join()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_foreach_batch_takes_one_frame_under_a_name_from_threads_too(query: Query) -> None:
+    write = exactly_once(queryName=query.name, **query.options)
+
+    def each(batch_df: DataFrame, batch_id: int) -> None:
+        _in_threads(InheritableThread, [partial(write, batch_df, batch_id)] * 2, together=False)
+
+    with pytest.raises(StreamingQueryException, match=r"a frame of batch 0 of query .* was handed over before"):
+        query.run(each=each)
+    assert not (query.folder / "checkpoint" / "commits" / "0").exists()
+    query.run(each=write)
+    assert query.is_all(2)
+
+
+def test_foreach_batch_with_a_thread_for_each_frame(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame that comes second binds its name first; then a batch comes again, in another run."""
+    first, second = (exactly_once(queryName=f"{query.name} {n}", **query.options) for n in range(2))
+    noted, bound = threading.Event(), threading.Event()
+    begin, seen = driver.begin, []
+
+    def begin_in_that_order(options: StreamOptions, *given: Any, **more: Any) -> Any:
+        if options.name == f"{query.name} 0":
+            noted.set()
+            assert bound.wait(120)
+            return begin(options, *given, **more)
+        try:
+            return begin(options, *given, **more)
+        finally:
+            bound.set()
+
+    def behind_the_first(frame: DataFrame, batch_id: int) -> None:
+        assert noted.wait(120)
+        second(frame, batch_id)
+
+    def each(batch_df: DataFrame, batch_id: int) -> None:
+        seen.append(batch_id)
+        batch_df.persist()
+        halves = [batch_df.where(f"substring(value, 4, 1) % 2 = {n}") for n in range(2)]
+        calls = [partial(first, halves[0], batch_id), partial(behind_the_first, halves[1], batch_id)]
+        _in_threads(InheritableThread, calls, together=True)
+
+    monkeypatch.setattr(driver, "begin", begin_in_that_order)
+    query.run(each=each)
+    query.forget(1)
+    query.run(each=each)
+    assert seen == [0, 1, 1]
+    assert query.is_all(2)
+
+
+def test_foreach_batch_in_a_thread_of_no_query_writes_nothing(query: Query) -> None:
+    write = exactly_once(queryName=query.name, **query.options)
+
+    def each(batch_df: DataFrame, batch_id: int) -> None:
+        _in_threads(threading.Thread, [partial(write, batch_df, batch_id)], together=True)
+
+    with pytest.raises(StreamingQueryException, match="in a thread that does not belong to a query at work") as refused:
+        query.run(each=each)
+    assert "pyspark.InheritableThread" in str(refused.value)
+    assert query.values() == []
+    query.run(each=write)
     assert query.is_all(2)
 
 

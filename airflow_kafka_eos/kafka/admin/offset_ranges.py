@@ -53,6 +53,14 @@ def bounds(
     for tp in every:
         known = was.get(tp.topic)
         at = None if known is None else known.get(str(tp.partition), 0)
+        if known is not None and str(tp.partition) not in known and begins[tp] > 0:
+            raise TopicError(
+                f"the position does not name {tp}, so its range begins at offset 0, and its oldest record is at "
+                f"{begins[tp]}: the partition was left out, or was added since, and records were deleted before they "
+                "were read",
+                remedy=f"Nothing is read. Name each partition of topic {tp.topic} where its range begins, in "
+                "first_since or by `airflow-kafka-eos cursors show` and `cursors set`",
+            )
         if at is not None:
             _check(tp, at, begins[tp], ends[tp])
         begin = begins[tp] if at is None else at

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
+from airflow_kafka_eos.ledger.dual_write import check_finished
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol import fences
@@ -20,6 +21,7 @@ from airflow_kafka_eos.protocol.cleanup.sweep import (
 )
 from airflow_kafka_eos.protocol.hanging import end_ours
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.commit import decided_attempt
 from airflow_kafka_eos.protocol.stages.visible import arrival_of, lags
 from airflow_kafka_eos.transaction import TopicPartition
 
@@ -186,6 +188,7 @@ class VisiblePoll:
         self._arrival: dict[str, Any] = {"load": str(load)}
 
     def __call__(self, session: Session) -> str | None:
+        check_finished(decided_attempt(session, self.load))  # a decide that was marked success by hand has not asked
         waiting = lags(session, self.load)
         if not waiting:
             self._arrival = arrival_of(session, self.load)

@@ -20,7 +20,6 @@ from airflow_kafka_eos.kafka.admin.preflight import RETENTION, fits_retention
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, warning
 from airflow_kafka_eos.ledger.dual_write import check_finished, decide_beside
 from airflow_kafka_eos.ledger.rows import REFUSED, AttemptRow
-from airflow_kafka_eos.ledger.tables import for_people
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, TopicInfo, TransactionWrites
 from airflow_kafka_eos.protocol.guards.known_commits import check_name_known
@@ -77,14 +76,13 @@ def undecided_attempt(session: Session, load: LoadIdentity, *, owner: str) -> At
     """The attempt that ``decide`` may decide, or the one that is decided to be committed already.
 
     :raises CheckFailedError: the author's checks have refused it before.
-    :raises InDoubtError: this owner's dual write has committed the decision with a part of its rows only.
+    :raises InDoubtError: its dual write, of whichever run, has committed the decision with a part of its rows only.
     :raises UndecidableError: prepare has not finished, was superseded by another run, or was aborted.
     """
     rows = session.ledger.attempts(load)
     for row in rows:
         if row.verdict is Verdict.COMMIT:
-            if row.decided_by == for_people(owner):
-                check_finished(row)
+            check_finished(row)
             return row
     newest = rows[-1] if rows else None
     if newest is None or not newest.is_prepared:
