@@ -127,8 +127,8 @@ class BeginLoadOperator(LoadOperator):
         :raises ConfigurationError: this run has loaded the same under another name, or is loading it.
         """
         group = self.task_id.rpartition(".")[0]
-        if self.has_dag() and any(  # type: ignore[no-untyped-call]
-            isinstance(task, BeginLoadOperator) and task is not self and task.task_id != self.task_id
+        if not self.has_dag() or any(  # type: ignore[no-untyped-call]
+            isinstance(task, BeginLoadOperator) and task.task_id != self.task_id
             and task.task_id.rpartition(".")[0] == group
             for task in self.dag.tasks
         ):  # fmt: skip
