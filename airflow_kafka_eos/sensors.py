@@ -34,6 +34,7 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
     task_of,
 )
+from airflow_kafka_eos.operators.begun import begun_in_run
 from airflow_kafka_eos.stats import count_arrival
 from airflow_kafka_eos.triggers import OTHER_LEDGER, CleanupTrigger, LoadedTrigger
 
@@ -329,6 +330,14 @@ class CleanupLoadSensor(PollingLoadSensor):
         self._poll: CleanPoll | None = None
         self._is_told = False
         self._why_untold: Exception | None = None
+
+    def check_begun(self, context: Any) -> None:
+        """What begin has opened is swept, whatever the DAG file names by now."""
+        begun = begun_in_run(self, context)
+        if begun is not None and begun != self.load_identity:
+            self.log.warning("this run has begun %s, and the DAG file names %s now: it was edited meanwhile. Cleanup "
+                             "is of what the run has begun", begun, self.load_identity)  # fmt: skip
+            self.namespace, self.load_name, self.load_key = begun.namespace, begun.name, begun.key
 
     def before_polling(self, owner: str) -> None:
         """See :meth:`look_up`."""

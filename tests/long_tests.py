@@ -11,6 +11,8 @@ LONG = (
     "tests/airflow/test_connect_steps.py",
     "tests/airflow/test_cursor_steps.py",
     "tests/airflow/test_dags.py",
+    "tests/airflow/test_edited.py",
+    "tests/airflow/test_edited_standalone.py",
     "tests/airflow/test_far_standalone.py",
     "tests/airflow/test_look_ahead.py",
     "tests/airflow/test_on_kill.py",

@@ -6,6 +6,7 @@ pandas, DuckDB, ADBC. A dataset and its scanner (pyarrow) have a reader instead.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,13 @@ PIECE_ROWS = 50_000
 PIECE_BYTES = 4 * 1024 * 1024
 #: The first rows of a batch, which say how large what is made of the others becomes.
 _TRIED_ROWS = 256
+#: Packages and types whose rows can be read as often as one likes.
+_BEGIN_ANEW = frozenset(
+    {("pyarrow", "Table"), ("pyarrow", "RecordBatch"), ("pyarrow", "FileSystemDataset"), ("pandas", "DataFrame"),
+     ("polars", "DataFrame")}
+)  # fmt: skip
+#: All others that jobs have returned in this process, as far as they are still there.
+_returned: list[Callable[[], Any]] = []
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,10 @@ def reader_of(found: Any, job: str) -> pa.RecordBatchReader:
     """
     :param found: what the author's function has returned.
     :param job: its name, for errors.
-    :raises ConfigurationError: it is no stream of record batches.
+    :raises ConfigurationError: it is no stream of record batches, or one that was read in this process before.
     :raises StreamError: it cannot be opened.
     """
+    _check_unread(found, job)
     if isinstance(found, pa.RecordBatchReader):
         return found
     try:
@@ -55,6 +64,29 @@ def reader_of(found: Any, job: str) -> pa.RecordBatchReader:
             raise _no_stream(found, job, f" ({e})") from e
         raise _broken(job, 0, e) from e
     raise _no_stream(found, job, "")
+
+
+def _check_unread(found: Any, job: str) -> None:
+    """A reader that was read half, and is returned once more, has the other half: a short load that looks whole.
+
+    In ``airflow dags test`` all tries are one process; elsewhere each has its own.
+
+    :raises ConfigurationError: it was returned before, and may not begin anew.
+    """
+    kind = type(found)
+    is_stream = hasattr(found, "__arrow_c_stream__") or kind.__module__.startswith("pyarrow._dataset")
+    if not is_stream or (kind.__module__.partition(".")[0], kind.__name__) in _BEGIN_ANEW:
+        return
+    if any(one() is found for one in _returned):
+        raise ConfigurationError(
+            f"{job} has returned the same {kind.__name__} before, in this process: what was read of it then would be "
+            "missing",
+            remedy="Make the stream inside the function, with all that it reads from, so that each call begins anew",
+        )
+    try:
+        _returned.append(weakref.ref(found))
+    except TypeError:  # kept, so that no other object has its place
+        _returned.append(lambda: found)
 
 
 def _of_a_dataset(found: Any) -> pa.RecordBatchReader | None:
@@ -182,7 +214,7 @@ def _broken(job: str, records: int, error: Exception) -> StreamError:
     said = f": {lines[0]}" if lines else ""
     return StreamError(
         f"the stream of {job} ended in an error behind {records:,} records: {type(error).__name__}{said}",
-        remedy="Nothing of it is visible. A retry reads the source from its beginning",
+        remedy="Nothing of it is visible. A retry calls the function once more, and reads from the beginning",
     )
 
 

@@ -157,7 +157,7 @@ def _write(
 ) -> None:
     options, ref = spec.options, spec.options.attempt
     checked = _checked(settings, options)  # it may initialise the probe, so never behind the fence
-    with told(remote, settings.secrets):
+    with told(remote, settings.secrets, has_answered=True):
         server = dict(spark.conf.getAll)
         cluster_id, application_id = _known(job, server, remote, ref)
         _set_defaults(spark, server)

@@ -47,7 +47,8 @@ _GONE = ("INVALID_HANDLE.", "RETRIES_EXCEEDED", "RESPONSE_ALREADY_RECEIVED")
 #: How a message begins of an error that has one.
 _NAMED = re.compile(r"\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
 #: gRPC's status of an answer that no Spark has given.
-_AWAY, _REFUSED = ("UNAVAILABLE",), ("UNAUTHENTICATED", "PERMISSION_DENIED")
+_AWAY, _RUN_OUT = ("UNAVAILABLE",), "UNAUTHENTICATED"
+_REFUSED = (_RUN_OUT, "PERMISSION_DENIED")
 #: Where pyspark does not tell it: how gRPC writes it down.
 _STATUS = re.compile(r"^\s*status = StatusCode\.(\w+)$", re.MULTILINE)
 
@@ -196,14 +197,15 @@ def _sent_once(base: Any) -> Any:
 
 
 @contextmanager
-def told(remote: Remote, secrets: list[str] | None = None) -> Iterator[None]:
+def told(remote: Remote, secrets: list[str] | None = None, *, has_answered: bool = False) -> Iterator[None]:
     """What pyspark's client raises, as an error of ours, without what it quotes of tokens and plans.
 
     What is neither its nor ours is the author's own, and passes.
 
     :param secrets: to mask beside the server's token.
+    :param has_answered: this session has: a login that is refused now was good before, and a token has run out.
     :raises KafkaEosError: our own, as an executor raised it.
-    :raises SparkUnavailableError: the server is gone, or has lost the session.
+    :raises SparkUnavailableError: the server is gone, or has lost the session; or its token has run out.
     :raises SparkFailed: any other.
     """
     masked = [*remote.secrets, *(secrets or [])]
@@ -212,13 +214,13 @@ def told(remote: Remote, secrets: list[str] | None = None) -> Iterator[None]:
     except KafkaEosError:
         raise
     except Exception as e:
-        failed = _told(remote, e, masked)
+        failed = _told(remote, e, masked, has_answered)
         if failed is None:
             raise
         raise failed from None
 
 
-def _told(remote: Remote, error: Exception, masked: list[str]) -> Exception | None:
+def _told(remote: Remote, error: Exception, masked: list[str], has_answered: bool = False) -> Exception | None:
     if not _is_clients(error):
         return None
     found = own_error(error, f"pip install airflow-kafka-eos=={own_version()} there, and restart the server")
@@ -234,6 +236,12 @@ def _told(remote: Remote, error: Exception, masked: list[str]) -> Exception | No
         return SparkUnavailableError(
             f"the {remote} does not answer, or was started again, and its session is lost: {lines[0]}",
             remedy="Nothing of the attempt can become visible. A retry, or clearing prepare, opens a new one",
+        )
+    if status == _RUN_OUT and has_answered:
+        return SparkUnavailableError(
+            f"the {remote} refuses the login that it took before, so its token has run out: {lines[0]}",
+            remedy="Nothing of the attempt can become visible. A retry reads the Airflow connection anew: let its "
+            "password be a token that outlives a load, or one that a secrets backend renews",
         )
     if status in _REFUSED:
         return ConfigurationError(

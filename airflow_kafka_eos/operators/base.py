@@ -33,6 +33,7 @@ from airflow_kafka_eos.errors import (
 )
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.operators.begun import begun_in_run, check_begun
 from airflow_kafka_eos.reasons import causes, reason_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ DEFAULT_LOAD_KEY = (
 
 #: dag id, run id and group id may have 250 characters each, the ledger keeps 500 of an owner
 MAX_OWNER_PART = 200
-_GROUP, _MAPPED = "#group=", "#map_index="
+_GROUP, MAPPED = "#group=", "#map_index="
 #: How a remedy's command names the load that its error is about.
 _ITS_LOAD = "NAME KEY"
 _PACKAGE = __name__.partition(".")[0]
@@ -123,9 +124,10 @@ class LoadOperator(BaseOperator):
                 ) from e
 
     def pre_execute(self, context: Any) -> None:
-        """Airflow's own, with the author's ``pre_execute``; and see :meth:`check_key`."""
+        """Airflow's own, with the author's ``pre_execute``; and see :meth:`check_key` and :meth:`check_begun`."""
         super().pre_execute(context)
         self.check_key(context)
+        self.check_begun(context)
 
     def check_key(self, context: Any) -> None:
         """Refuse keys that would stand for several loads: the second would be taken for loaded already.
@@ -146,6 +148,14 @@ class LoadOperator(BaseOperator):
                     remedy="Set item, or load_key, to what tells the mapped loads apart, the topic's name for one",
                     load=str(self.load_identity),
                 )
+
+    def check_begun(self, context: Any) -> None:
+        """
+        :raises AirflowFailException: this run has begun another load than the DAG file names by now.
+        """
+        begun = begun_in_run(self, context)
+        with no_retry_of_terminal_errors():
+            check_begun(self.load_identity, begun)
 
     @contextmanager
     def as_step(self, context: Any, name: str | None = None) -> Iterator[Step]:
@@ -309,14 +319,14 @@ def owner_of(context: Any) -> str:
     """
     ti, index = context["ti"], owner_index(context)
     run = run_of(ti.dag_id, ti.run_id)
-    return run + group_of_task(ti.task_id) + ("" if index is None else f"{_MAPPED}{index}")
+    return run + group_of_task(ti.task_id) + ("" if index is None else f"{MAPPED}{index}")
 
 
 def task_of(context: Any) -> str:
     """The task in its run, the same on every try: two of one group have one owner, and stand in each other's way."""
     ti, index = context["ti"], owner_index(context)
     run = _short(f"{ti.dag_id}/{ti.run_id}")
-    return f"{run} task {_short(ti.task_id)}" + ("" if index is None else f"{_MAPPED}{index}")
+    return f"{run} task {_short(ti.task_id)}" + ("" if index is None else f"{MAPPED}{index}")
 
 
 def are_siblings(owner: str, other: str) -> bool:
@@ -348,12 +358,12 @@ def dag_of(owner: str) -> str | None:
 
 def group_of(owner: str) -> str:
     """The task group that an owner names, as :func:`group_of_task` writes it."""
-    return owner.partition(_GROUP)[2].partition(_MAPPED)[0]
+    return owner.partition(_GROUP)[2].partition(MAPPED)[0]
 
 
 def index_of(owner: str) -> int | None:
     """The map index that an owner names; None where it names none."""
-    index = owner.partition(_GROUP)[2].partition(_MAPPED)[2]
+    index = owner.partition(_GROUP)[2].partition(MAPPED)[2]
     return int(index) if index.isdecimal() else None
 
 

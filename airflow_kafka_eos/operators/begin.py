@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow_kafka_eos.arguments import check_topics, is_filled_in_later
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.generation import check_not_reserved
+from airflow_kafka_eos.generation import check_not_reserved, first_key
 from airflow_kafka_eos.load import LoadState, OnCommitted, OnCommittedText, Verdict
 from airflow_kafka_eos.operators.base import (
+    MAPPED,
     LoadOperator,
     check_no_sibling,
     no_retry_of_terminal_errors,
     owner_index,
     owner_of,
 )
+from airflow_kafka_eos.operators.begun import BEGIN, check_not_begun_before
 from airflow_kafka_eos.operators.links import AlreadyCommittedLink
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class BeginLoadOperator(LoadOperator):
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "on_committed", "item", "topics")
     operator_extra_links = (AlreadyCommittedLink(),)
-    step_name = "begin"
+    step_name = BEGIN
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class BeginLoadOperator(LoadOperator):
                 load = self.load_identity
                 check_not_reserved(load)
                 check_topics(self.topics, rendered=True, some=False)
+                self._check_not_begun_before(session, context, again=mode is OnCommitted.RELOAD)
                 if mode is OnCommitted.RELOAD:
                     load = reload(session, load, owner=owner, whole=self._whole_group_runs(context))
                 interval = _data_interval(context)
@@ -107,11 +111,44 @@ class BeginLoadOperator(LoadOperator):
             step.done(row.load, self.note or _begun(row, owner), warns=bool(self.note))
         return {
             "load": str(row.load),
+            "namespace": row.load.namespace,
+            "load_name": row.load.name,
             "load_key": row.load.key,
             "attempt": row.number,
             "verdict": row.verdict.value if row.verdict else None,
             "note": self.note,
         }
+
+    def check_begun(self, context: Any) -> None:
+        """Nothing was begun before it; see :func:`.begun.check_not_begun_before`."""
+
+    def _check_not_begun_before(self, session: Session, context: Any, *, again: bool) -> None:
+        """
+        :raises ConfigurationError: this run has loaded the same under another name, or is loading it.
+        """
+        group = self.task_id.rpartition(".")[0]
+        if not self.has_dag() or any(  # type: ignore[no-untyped-call]
+            isinstance(task, BeginLoadOperator) and task.task_id != self.task_id
+            and task.task_id.rpartition(".")[0] == group
+            for task in self.dag.tasks
+        ):  # fmt: skip
+            return  # hand-written, several loads in one group: they have one owner
+        owner = owner_of(context)
+        run_and_group, mapped, _ = owner.partition(MAPPED)
+        if not mapped:
+            is_own = partial(_is_of, owner)
+        elif self.item is not None:  # an index stands for another item behind each edit, and clear
+            is_own = partial(_is_of_item, run_and_group, f"/{name_of_item(self.item)}")
+        else:
+            return
+        check_not_begun_before(
+            session.ledger,
+            self.load_identity,
+            by=run_and_group,
+            is_own=is_own,
+            topics=list(self.topics),
+            again=again,
+        )
 
     def _tell_superseded(self, session: Session, row: AttemptRow) -> None:
         """As prepare does, and before it: by then a zombie may have written for a while, and held back readers."""
@@ -148,6 +185,14 @@ class BeginLoadOperator(LoadOperator):
             dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=steps, map_index=owner_index(context)
         )
         return "success" not in found.get(ti.run_id, {}).values()
+
+
+def _is_of(owner: str, row: AttemptRow) -> bool:
+    return row.responsible == owner
+
+
+def _is_of_item(run_and_group: str, item: str, row: AttemptRow) -> bool:
+    return row.responsible.partition(MAPPED)[0] == run_and_group and first_key(row.load.key).endswith(item)
 
 
 def name_of_item(item: Any) -> str:

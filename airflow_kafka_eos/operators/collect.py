@@ -67,6 +67,8 @@ class CollectLoadOperator(PreparingOperator):
             # an application that is still at work, or a store that is away: the next try looks at the same repair
             with self.giving_up(resolved, taken, but_for=TransientError):
                 manifest = left_by_application(store, ref)
+            if again is None:  # a repair is let in by its digests
+                check_as_asked(store, manifest)
             return self.record(context, step, resolved, store, taken, manifest)
 
     def _again(self, session: Session, store: ManifestStore, row: AttemptRow, owner: str) -> Repreparation | None:
@@ -113,6 +115,26 @@ def submitted_attempt(rows: Sequence[AttemptRow], owner: str) -> AttemptRow:
             **ids | {"attempt": row.number},
         )
     return row
+
+
+def check_as_asked(store: ManifestStore, manifest: Manifest) -> None:
+    """Of what the packaged application keeps by itself, and a prepare of somebody else's may not: a dual write that
+    wants two-phase commit rests on it.
+
+    :raises ManifestError: the application has gone by another specification than it was given.
+    """
+    from airflow_kafka_eos.spark.options import not_as_asked
+    from airflow_kafka_eos.spark.spec import ApplicationSpec
+
+    told = store.spec(manifest.attempt)
+    problem = "" if told is None else not_as_asked(manifest, ApplicationSpec.from_json(told).options)
+    if problem:
+        raise ManifestError(
+            f"the application has not kept to its specification: {problem}",
+            remedy="Nothing of it is visible, and cleanup ends it. Let the application do what the specification says "
+            "(docs/prepare-contract.md), and clear the task before: it opens a new attempt",
+            **manifest.attempt.ids,
+        )
 
 
 def left_by_application(store: ManifestStore, ref: AttemptRef) -> Manifest:

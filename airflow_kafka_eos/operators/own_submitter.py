@@ -129,6 +129,7 @@ def _collect(task: OwnSubmitter, context: Any) -> CollectLoadOperator:
         of_collect: Any = {**context, "task": collect}
         collect.render_template_fields(of_collect)
         collect.check_key(of_collect)
+        collect.check_begun(of_collect)
         return collect
 
 

@@ -29,6 +29,7 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.operators.application_watch import ApplicationWatch, Status
 from airflow_kafka_eos.operators.base import no_retry_of_terminal_errors, overridden, owner_of, task_of
+from airflow_kafka_eos.operators.begun import check_begun
 from airflow_kafka_eos.operators.preparing import PreparingOperator, Taken
 from airflow_kafka_eos.operators.submitting import for_airflow, manifest_store, what_it_said
 from airflow_kafka_eos.spark.manifest_store import Submitted
@@ -205,7 +206,11 @@ class ReattachingOperator(PreparingOperator):
                 poll_s=self.poll_s,
             ),
             method_name=self.collected.__name__,
-            kwargs={"attempt": ref.attempt, "try_number": try_number},
+            kwargs={
+                "attempt": ref.attempt,
+                "try_number": try_number,
+                "load": [ref.load.namespace, ref.load.name, ref.load.key],
+            },
             timeout=max(waited.until - datetime.now(UTC), timedelta(seconds=1)),
         )
 
@@ -217,6 +222,9 @@ class ReattachingOperator(PreparingOperator):
         given = next_kwargs or {}
         if next_method == self.collected.__name__:
             if given.get("try_number") == context["ti"].try_number:
+                if "load" in given:  # of a version before there is none
+                    with no_retry_of_terminal_errors():
+                        check_begun(self.load_identity, LoadIdentity(*given["load"]))
                 return self.collected(context, given.get("event"), int(given["attempt"]))
         elif self._has_deferred_in(context):
             self.log.warning("the triggerer has not waited to the end, this worker looks: %s", given)
@@ -284,6 +292,8 @@ class ReattachingOperator(PreparingOperator):
                 remedy="Look whether that folder is mounted here. A retry of this task looks again",
                 **ref.ids,
             )
+        if noted.task != task_of(context):
+            raise _over(self.load_identity, row.number, f": {noted.application} was submitted by {noted.task}")
         return row, ref, noted.application
 
     def _waited(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_eos.kafka.client.settings import KafkaSettings
     from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
-    from airflow_kafka_eos.manifest import TopicInfo
+    from airflow_kafka_eos.manifest import Manifest, TopicInfo
 
 _REQUIRED = (
     "load.name",
@@ -232,6 +232,22 @@ class WriteOptions:
         return WriteTarget(
             transactional_id, limits, self.default_topic, self.transaction_timeout_ms, self.deadline_ms, **more
         )
+
+
+def not_as_asked(manifest: Manifest, asked: WriteOptions) -> str:
+    """What an application has done otherwise than its specification says, as far as a decision rests on it; or an empty
+    text. A prepare of somebody else's may go by a part of it.
+    """
+    if manifest.scope is not asked.scope:
+        return f"transaction.scope={asked.scope.value} was asked for, and it has prepared with {manifest.scope.value}"
+    refused = {TwoPhaseCommit.REQUIRED: False, TwoPhaseCommit.OFF: True}
+    if refused.get(asked.two_phase_commit) is manifest.two_phase_commit:
+        how = "with it" if manifest.two_phase_commit else "without"
+        return f"transaction.two.phase.commit={asked.two_phase_commit.value} was asked for, and it has prepared {how}"
+    others = sorted({w.topic for entry in manifest.entries for w in entry.writes} - {*asked.topics})
+    if others:
+        return f"topics={','.join(asked.topics)} was asked for, and it has written to {', '.join(others)}"
+    return ""
 
 
 def _of(key: str) -> str:

@@ -12,12 +12,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from airflow_kafka_eos.errors import KafkaEosError, ManifestError
+from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, ManifestError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.producer.copier import read_batches
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
@@ -31,7 +31,7 @@ from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, refe
 from airflow_kafka_eos.protocol.stages.commit import commit
 from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.options import WriteOptions, not_as_asked
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 from airflow_kafka_eos.testing.assignment import (
     Assignment,
@@ -42,7 +42,7 @@ from airflow_kafka_eos.testing.assignment import (
     Running,
     wait_for,
 )
-from airflow_kafka_eos.testing.rows import value
+from airflow_kafka_eos.testing.rows import key, value
 from airflow_kafka_eos.transaction import TopicPartition
 
 NAMESPACE = "conformance"
@@ -84,6 +84,7 @@ class _Trial:
     load: LoadIdentity
     store: ManifestStore
     started: list[Running]
+    asked: dict[AttemptRef, WriteOptions] = dataclasses.field(default_factory=dict)
 
     def attempt(self) -> AttemptRow:
         """Open the next one, as begin and prepare do: what older ones have open is swept."""
@@ -107,6 +108,7 @@ class _Trial:
             ref, self.store.base, (self.topic,), _HOLD_MS, int((time.time() + deadline_in_s) * 1000)
         )
         given = {"records": place.records, "folder": str(gate.folder), "tasks": place.tasks}
+        self.asked[ref] = options
         spec = ApplicationSpec(options, job=place.job, job_args=given)
         running = self.prepare(Assignment(spec.to_json(), self.settings.to_json(), place.records, gate))
         self.started.append(running)
@@ -159,7 +161,7 @@ class _Trial:
 
     def must_be_visible(self, records: int, where: str) -> None:
         """The whole load, each record once; or none."""
-        expected = Counter(value(n) for n in range(records))
+        expected = Counter((key(n), value(n)) for n in range(records))
         seen = Counter(_committed(self.settings, self.topic))
         missing, extra = expected - seen, seen - expected
         if missing or extra:
@@ -172,6 +174,8 @@ class _Trial:
         """Decide and commit what was prepared, and count it."""
         manifest = self.manifest(ref)
         self.must_be_visible(0, "before the decision")
+        if problem := not_as_asked(manifest, self.asked[ref]):
+            self.refuse(problem)
         self._must_have_these_records(manifest)
         try:
             record_prepared(self.session, manifest, writers_left=self.store.writers_left(manifest))
@@ -342,7 +346,8 @@ def _end(trial: _Trial) -> None:
     """Nothing of a trial stays open, whatever it has shown."""
     rows = trial.session.ledger.attempts(trial.load)
     if rows:
-        sweep(trial.session, trial.load, up_to=rows[-1].number, by=_OWNER)
+        with suppress(InDoubtError):  # of what has committed by itself nothing is ended: the trial says so
+            sweep(trial.session, trial.load, up_to=rows[-1].number, by=_OWNER)
 
 
 @contextmanager
@@ -361,8 +366,8 @@ def _partitions_of(trial: _Trial) -> list[TopicPartition]:
     return [TopicPartition(trial.topic, p) for p in range(_PARTITIONS)]
 
 
-def _committed(settings: KafkaSettings, topic: str) -> list[str]:
-    """Values up to the last stable offset, by a reader that is not ours."""
+def _committed(settings: KafkaSettings, topic: str) -> list[tuple[str, str]]:
+    """Keys and values up to the last stable offset, by a reader that is not ours."""
     from confluent_kafka import Consumer, KafkaError
     from confluent_kafka import TopicPartition as Assigned
 
@@ -377,7 +382,7 @@ def _committed(settings: KafkaSettings, topic: str) -> list[str]:
     )
     try:
         consumer.assign([Assigned(topic, p, 0) for p in range(_PARTITIONS)])
-        found, ended, until = list[str](), set[int](), time.monotonic() + 60
+        found, ended, until = list[tuple[str, str]](), set[int](), time.monotonic() + 60
         while len(ended) < _PARTITIONS:
             message = consumer.poll(1)
             if time.monotonic() > until:
@@ -386,7 +391,7 @@ def _committed(settings: KafkaSettings, topic: str) -> list[str]:
                 continue
             error = message.error()
             if error is None:
-                found.append((message.value() or b"").decode())
+                found.append(((message.key() or b"").decode(), (message.value() or b"").decode()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(int(message.partition() or 0))
             else:

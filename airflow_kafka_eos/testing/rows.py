@@ -20,6 +20,11 @@ _POLL_S = 0.05
 _SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
 
 
+def key(number: int) -> str:
+    """Of the row with this number, counted from 0."""
+    return f"k{number}"
+
+
 def value(number: int) -> str:
     """Of the row with this number, counted from 0."""
     return f"row {number}"
@@ -47,7 +52,7 @@ def numbered(first: int, last: int, folder: str, patience_s: float = 300) -> Ite
 
 def _batch(first: int, last: int) -> pa.RecordBatch:
     numbers = range(first, last)
-    return pa.record_batch([[f"k{n}" for n in numbers], [value(n) for n in numbers]], schema=_SCHEMA)
+    return pa.record_batch([[key(n) for n in numbers], [value(n) for n in numbers]], schema=_SCHEMA)
 
 
 def arrow(records: int, folder: str, tasks: int) -> pa.RecordBatchReader:

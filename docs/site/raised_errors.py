@@ -79,9 +79,11 @@ class _Texts:
         return [_placeholder(node)]
 
     def of_remedy(self, node: ast.expr) -> list[str]:
-        """The same, and what a function of the module returns, or one of its tables has."""
+        """The same, and what a function of the package returns, or one of the module's tables has."""
         match node:
             case ast.Call(func=ast.Name(id=name)):
+                for home in self._imported_from(name):
+                    return _Texts(home, ast.parse(inspect.getsource(home))).of_remedy(node)
                 returned = [
                     statement.value
                     for function in self._tree.body
@@ -94,6 +96,15 @@ class _Texts:
             case ast.Subscript(value=ast.Name(id=name)) if isinstance(getattr(self._module, name, None), dict):
                 return [text for text in getattr(self._module, name).values() if isinstance(text, str)]
         return self.of(node)
+
+    def _imported_from(self, name: str) -> list[ModuleType]:
+        """The package's module that a function is imported from, here or within a function."""
+        return [
+            importlib.import_module(statement.module)
+            for statement in ast.walk(self._tree)
+            if isinstance(statement, ast.ImportFrom) and statement.module is not None
+            and statement.module.startswith(f"{PACKAGE.name}.") and name in (alias.name for alias in statement.names)
+        ][:1]  # fmt: skip
 
     def _part(self, value: ast.expr, depth: int) -> list[str]:
         if not isinstance(value, ast.FormattedValue):

@@ -8,12 +8,15 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import sys
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, BaseSensorOperator
 
 from airflow_kafka_eos import ExactlyOnceLoad, Submit
 from airflow_kafka_eos.operators.marks import Marks
@@ -76,3 +79,43 @@ def test_a_spark_application_has_what_its_custom_resource_must_have() -> None:
 
 def test_each_operator_of_the_page_has_an_example() -> None:
     assert {imported(code)[1] for code in EXAMPLES} == SENT.keys()
+
+
+def test_the_sensor_of_the_page_passes_where_nothing_was_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a load that is decided already, submit returns None."""
+    (code,) = [block for block in BLOCKS if "class BatchIsOver(" in block]
+    module = ModuleType("livy")
+
+    class LivySensor(BaseSensorOperator):
+        """Stands for the provider's, as far as the example goes."""
+
+        template_fields = ("batch_id",)
+
+        def __init__(self, *, batch_id: Any, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.batch_id = batch_id
+
+        def poke(self, context: Any) -> bool:
+            asked.append(self.batch_id)
+            return True
+
+    asked: list[Any] = []
+    module.LivySensor = LivySensor  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "airflow.providers.apache.livy.sensors.livy", module)
+    for name in ("airflow.providers.apache.livy", "airflow.providers.apache.livy.sensors"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with DAG("example", schedule=None, start_date=datetime(2026, 1, 1)):
+        word = "{{ kafka_eos.spec }}"
+        submit = Submit(PythonOperator, python_callable=print, op_args=[word])
+        load = ExactlyOnceLoad("load", topics=["orders"], job="orders.py", manifest_dir="s3://lake/x", submit=submit)
+        space: dict[str, Any] = {"load": load}
+        exec(compile(code, PAGE.name, "exec"), space)
+    sensor = space["sensor"]
+    assert load.prepare.upstream_task_ids == {"load.submit", "batch_is_over"}
+    assert sensor.upstream_task_ids == {"load.submit"}
+    for returned in (None, 7):
+        instance = SimpleNamespace(xcom_pull=lambda returned=returned, **_: returned, map_index=-1)
+        task = sensor.prepare_for_execution()
+        task.render_template_fields({"ti": instance, "dag_run": None, "params": {}, "run_id": "run"})
+        task.execute({"ti": instance})
+    assert asked == [7]

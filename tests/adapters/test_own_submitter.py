@@ -307,7 +307,7 @@ def test_without_a_spec_in_what_was_rendered_no_attempt_is_taken(tmp_path: Path)
             "load", topics=["t"], job="j.py", load_key="k",
             submit=Submit(BashOperator, runs_here=True, bash_command="run.sh"),
         )  # fmt: skip
-    context: Any = {"ti": SimpleNamespace(map_index=-1), "dag_run": None, "params": {}}
+    context: Any = {"ti": SimpleNamespace(map_index=-1, xcom_pull=lambda **_: None), "dag_run": None, "params": {}}
     submit = rendered(submitted(load), **context)
     with pytest.raises(AirflowFailException, match="no rendered template field has it"):
         submit.execute(context)
@@ -332,7 +332,7 @@ def test_submit_checks_collects_key_and_runs_nothing_of_what_an_author_has_befor
     with dag():
         submit = submitter_of(BashOperator)(task_id="submit", bash_command=COMMAND)
         submit >> Mine(task_id="collect", load_name="l", load_key="{{ params.key }}", job="j.py", topics=["t"])
-    context: Any = {"ti": SimpleNamespace(map_index=-1), "dag_run": None}
+    context: Any = {"ti": SimpleNamespace(map_index=-1, xcom_pull=lambda **_: None), "dag_run": None}
     assert _collect(submit, context | {"params": {"key": "k"}}).load_key == "k"
     assert ran == []
     with pytest.raises(AirflowFailException, match="rendered to 'None'"):

@@ -7,10 +7,12 @@ in the packaged application's place: starting Spark is what takes the time. The 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -313,6 +315,28 @@ def test_an_operator_that_runs_nothing_is_found_out(given: dict[str, Any]) -> No
     with ends("ManifestError: no application has claimed the attempt"):
         load("collect")
     assert open_ids("nothing") == []
+
+
+@pytest.mark.parametrize("key", ["transaction.two.phase.commit", "topics"])
+def test_an_application_that_does_not_keep_to_its_specification_is_found_out(
+    kafka: LocalKafka, given: dict[str, Any], topic: Callable[..., str], key: str
+) -> None:
+    """A dual write that wants two-phase commit would go without."""
+    other = {"topics": (topic(1),), "default_topic": None}
+    kept: dict[str, Any] = {"two_phase_commit": "off"} if key != "topics" else other
+
+    def goes_its_own_way(argument: str) -> None:
+        spec = ApplicationSpec.from_json(read_spec(argument))
+        application(replace(spec, options=replace(spec.options, **kept)).to_json())
+
+    transactions = Transactions(two_phase_commit="off" if key == "topics" else "required")
+    load = Run(f"own way {key}", python(goes_its_own_way), transactions=transactions, **given)
+    with session() as opened:  # what a broker without it refuses beforehand is not what this is about
+        opened.ledger.begin(LoadIdentity("airflow", LOAD, load.key), owner="dag/run#group=load")
+    load("submit")
+    with ends(f"has not kept to its specification: {re.escape(key)}=.* was asked for"):
+        load("collect")
+    assert attempts(load.key)[-1].prepared_at is None
 
 
 def test_an_earlier_tries_specification_is_found_out(kafka: LocalKafka, given: dict[str, Any]) -> None:

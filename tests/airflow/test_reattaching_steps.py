@@ -235,6 +235,21 @@ def test_who_comes_back_defers_no_more_and_submits_nothing(tries: Tries, event: 
     assert tries.there.applications() == ["application_1_0001"]
 
 
+def test_who_comes_back_takes_no_other_load_nor_another_tasks_attempt(tries: Tries) -> None:
+    """load_key was edited while it was deferred; or the number is that of another run's attempt."""
+    deferred = tries.deferred()
+    tries.go()
+    tries.is_over()
+    run("begin", f"{tries.key} edited")
+    with pytest.raises(AirflowFailException, match="was edited meanwhile"):
+        tries.resumed(deferred, {"status": OVER, "lost": None}, tries.operator(load_key=f"{tries.key} edited"))
+    context = tries.context(try_number=1)
+    context["ti"].run_id = "another"
+    with pytest.raises(AirflowFailException, match=r"not its own: application_1_0001 was submitted by dag/run task"):
+        tries.operator().resume_execution(deferred.method_name, {**(deferred.kwargs or {}), "event": None}, context)
+    assert tries.resumed(deferred, {"status": OVER, "lost": None}, try_number=1)["attempt"] == 1
+
+
 def test_a_trigger_that_fails_or_times_out_is_followed_by_a_look(tries: Tries) -> None:
     """Airflow resumes with ``__fail__`` then; what is done is not reported failed."""
     tries.deferred()

@@ -77,6 +77,25 @@ def test_what_is_no_stream_is_refused_by_its_type(found: Any, what: str) -> None
     assert what in str(caught.value) and "Return a pyarrow Table" in str(caught.value)
 
 
+@pytest.mark.parametrize("wrap", [lambda reader: reader, Foreign], ids=["pyarrow", "another library"])
+def test_a_stream_that_was_returned_before_is_refused(wrap: Callable[[Any], Any]) -> None:
+    """In one process a retry would read the rest, and its manifest would be whole."""
+    found = wrap(stream(iter([batch("a"), batch("b")])))
+    reader = reader_of(found, "job")
+    assert next(batches(reader, "job", Bounds(10**6))).num_rows == 1
+    reader.close()
+    with pytest.raises(ConfigurationError, match="Make the stream inside the function"):
+        reader_of(found, "job")
+    assert read(wrap(stream(iter([batch("a"), batch("b")])))) == ["a", "b"], "another one"
+
+
+def test_what_begins_anew_each_time_may_be_returned_again(tmp_path: Path) -> None:
+    table = pa.Table.from_batches([batch("a", "b")])
+    pq.write_table(table, tmp_path / "rows.parquet")
+    for found in (table, ds.dataset(tmp_path / "rows.parquet"), table.to_pandas()):
+        assert read(found) == read(found) == ["a", "b"]
+
+
 def broken() -> Iterator[pa.RecordBatch]:
     yield batch("a", "b")
     raise OSError("the disk is gone\nand more")

@@ -33,6 +33,7 @@ from airflow_kafka_eos.errors import ConfigurationError, OtherClusterError, Spar
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope, WriterName
 from airflow_kafka_eos.manifest import AttemptRef, ManifestEntry
+from airflow_kafka_eos.operators.submitting import FINAL
 from airflow_kafka_eos.protocol import fences
 from airflow_kafka_eos.spark.attempt_writer import PartReport
 from airflow_kafka_eos.spark.no_retries import check_spark_settings
@@ -149,6 +150,16 @@ def test_what_a_client_raises_is_told_without_secrets(error: Exception, kind: ty
         raise error
     assert TOKEN not in str(caught.value) and "hunter2x" not in str(caught.value)
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(("status", "kind"), [("UNAUTHENTICATED", SparkUnavailableError),
+                                              ("PERMISSION_DENIED", ConfigurationError)])  # fmt: skip
+def test_a_token_that_runs_out_under_way_is_no_wrong_one(status: str, kind: type[Exception]) -> None:
+    """A retry reads the connection anew; a wrong one no retry would mend."""
+    with pytest.raises(kind) as caught, told(REMOTE, has_answered=True):
+        raise client_error(f"jwt expired, token={TOKEN}", status)
+    assert TOKEN not in str(caught.value)
+    assert not issubclass(SparkUnavailableError, FINAL)
 
 
 @pytest.mark.parametrize("status", ["INTERNAL", "UNKNOWN", "UNAUTHENTICATED", "UNAVAILABLE"])

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _OPERATORS = "airflow_kafka_eos/operators/"
 _STEPS = "tests/airflow/test_steps.py::"
+_EDITED = "tests/airflow/test_edited.py::"
 
 OF_KEYS: tuple[Mutation, ...] = (
     Mutation(
@@ -63,6 +64,33 @@ OF_KEYS: tuple[Mutation, ...] = (
         '        return sorted({*self.topics, *arrival["topics"]})',
         ("tests/adapters/test_lineage.py::"
          "test_openlineage_gets_the_topics_and_their_rows_from_the_run_that_wrote_them",),
+    ),
+    Mutation(
+        "key-names-the-data",
+        "edited-under-way",
+        "a step goes on with no other load than its run has begun",
+        _OPERATORS + "begun.py",
+        "    if begun in (None, now):",
+        "    if begun is not now:",
+        (_EDITED + "test_a_step_behind_begin_refuses_another_load_than_begin_has_begun",),
+    ),
+    Mutation(
+        "key-names-the-data",
+        "loaded-under-the-old-name",
+        "what a run has loaded, it does not load again under another name",
+        _OPERATORS + "begun.py",
+        "    passes = again or _is_decided(ledger, load)",
+        "    passes = True",
+        (_EDITED + "test_begin_refuses_what_this_run_has_loaded_under_another_name",),
+    ),
+    Mutation(
+        "key-names-the-data",
+        "cleanup-of-the-new-name",
+        "cleanup is of what the run has begun",
+        "airflow_kafka_eos/sensors.py",
+        "        if begun is not None and begun != self.load_identity:",
+        "        if begun is None:",
+        (_EDITED + "test_cleanup_sweeps_what_begin_has_begun",),
     ),
     Mutation(
         "one-key-loads-once",

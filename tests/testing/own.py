@@ -37,6 +37,7 @@ FAULTS = {
     "writes-plainly": "manifest-is-true",
     "commits-by-itself": "manifest-is-true",
     "loses-the-last-row": "manifest-is-true",
+    "loses-the-keys": "manifest-is-true",
     "makes-up-digests": "manifest-is-true",
     "names-another-attempt": "manifest-is-true",
     "writes-its-manifest-first": "killed-leaves-no-manifest",
@@ -99,6 +100,8 @@ class Own:
             for order, batch in enumerate(self.read(batches)):
                 if self.fault == "loses-the-last-row" and order == 1:
                     batch = batch.slice(0, batch.num_rows - 1)
+                if self.fault == "loses-the-keys":
+                    batch = batch.select(["value"])
                 writer.write(batch)
                 if self.fault == "writes-its-manifest-first" and number == 0 and order == 0:
                     parts = int(self.spec.job_args["tasks"])

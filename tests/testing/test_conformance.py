@@ -140,7 +140,7 @@ def test_the_page_has_the_clauses_and_the_versions() -> None:
     assert re.findall(r"(?m)^### `(.*)`$", text) == [clause.name for clause in CLAUSES]
     versions = f"Version {spec.SCHEMA_VERSION} of the specification, version {manifest.SCHEMA_VERSION} of the manifest"
     assert versions in " ".join(text.split())
-    assert len(FAULTS) == 11 and "eleven wrong ones" in " ".join(text.split())
+    assert len(FAULTS) == 12 and "twelve wrong ones" in " ".join(text.split())
 
 
 def test_every_clause_is_broken_by_some_prepare() -> None:
