@@ -133,8 +133,8 @@ OF_STANDING_STILL: tuple[Mutation, ...] = (
         "hidden-by-a-moving-coordinator",
         "what a coordinator that moves hides is not taken for nothing",
         "airflow_kafka_eos/protocol/guards/other_ledgers.py",
-        "    if watch.has_moved():",
-        "    if watch is None:",
+        "        if not watch.has_moved():\n            return\n",
+        "        return\n",
         (_OTHERS + "test_where_a_coordinator_moves_it_is_not_known",),
     ),
     Mutation(

@@ -248,6 +248,15 @@ def test_a_commit_under_a_slot_may_be_hidden_too(place: Place) -> None:
         check_commits_known(place.session, LOAD)
 
 
+def test_a_coordinator_that_moves_once_is_waited_for_under_slots_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A streaming query's batch sweeps, and fails by what is raised."""
+    monkeypatch.setattr(restored_ledger, "SETTLES_S", 30.0)
+    place.brokers.places = [HERE, THERE]
+    check_commits_known(place.session, LOAD)
+
+
 def row(**known: Any) -> AttemptRow:
     return AttemptRow(LOAD, 1, "me", "then", **known)
 

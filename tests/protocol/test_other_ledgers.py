@@ -5,6 +5,7 @@ What brokers show is made by hand here; ``tests/airflow/test_other_home.py`` has
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from airflow_kafka_eos.ledger.location import default_url
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
 from airflow_kafka_eos.naming import IdRole, PooledId, TransactionalId
+from airflow_kafka_eos.protocol.guards import other_ledgers
 from airflow_kafka_eos.protocol.guards.other_ledgers import check_no_other_ledger
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.batches import begin_batch
@@ -141,10 +143,27 @@ def test_a_ledger_that_a_connection_names_is_meant(
     assert "airflow." not in brokers.listings
 
 
-def test_where_a_coordinator_moves_it_is_not_known(opened: Session, brokers: Brokers) -> None:
+def test_where_a_coordinator_moves_it_is_not_known(
+    opened: Session, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     brokers.moves = True
+    monkeypatch.setattr(other_ledgers, "SETTLES_S", 0.0)
     with pytest.raises(NotFinishedError, match="not known whether another ledger has loaded this name"):
         check_no_other_ledger(opened, LOAD)
     brokers.committed = THEIRS  # what is shown is there
+    with pytest.raises(OtherLedgerError):
+        check_no_other_ledger(opened, LOAD)
+
+
+def test_a_coordinator_that_moves_once_is_waited_for(
+    opened: Session, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while brokers are restarted one by one. What it has hidden is seen then."""
+    brokers.moves = True
+
+    def settles(_: float) -> None:
+        brokers.moves, brokers.committed = False, THEIRS
+
+    monkeypatch.setattr(time, "sleep", settles)
     with pytest.raises(OtherLedgerError):
         check_no_other_ledger(opened, LOAD)

@@ -13,6 +13,13 @@ from airflow_kafka_eos.kafka.admin.list_permissions import REMEDY
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import TransactionDescription
 
+#: What to look at where one is moving or away for long; for remedies.
+COORDINATORS = (
+    "Bring up the brokers of the partitions of __transaction_state that have no leader: `kafka-topics.sh "
+    "--bootstrap-server … --describe --unavailable-partitions --topic __transaction_state` names them. One is "
+    "enough to stop this, for nobody knows what it has"
+)
+
 
 class CoordinatorWatch:
     """Did a coordinator move? Make one before brokers are asked, and ask it behind their last answer.

@@ -14,25 +14,47 @@ is meant to be there.
 
 from __future__ import annotations
 
+import time
+
 from airflow_kafka_eos.errors import NotFinishedError, OtherLedgerError
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.naming import PooledId, counted, parse, prefix_of_all_ledgers
-from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.coordinator_watch import COORDINATORS, CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.restored_ledger import SETTLES_S
 from airflow_kafka_eos.protocol.session import Session
 
 _SHOWN = 3
+_PAUSE_S = 0.2
 
 
 def check_no_other_ledger(session: Session, load: LoadIdentity) -> None:
     """Refuse the first load of a name in an embedded ledger where brokers show that another one has loaded the name.
 
     :raises OtherLedgerError: there is a commit of the name under another ledger's id.
-    :raises NotFinishedError: a coordinator was away or moved, and may have left one out of the listing.
+    :raises NotFinishedError: a coordinator was away or moved, and may have left one out of the listing. It is waited
+        for a moment.
     """
     ledger = session.ledger
     if not ledger.is_embedded or not ledger.is_new_to(load.namespace, load.name):
         return
-    watch = CoordinatorWatch(session)
+    give_up = time.monotonic() + SETTLES_S
+    while True:
+        watch = CoordinatorWatch(session)
+        _check_committed_by_none(session, load)
+        if not watch.has_moved():
+            return
+        if time.monotonic() >= give_up:
+            raise NotFinishedError(
+                "a transaction coordinator is moving or away: it is not known whether another ledger has loaded this "
+                "name",
+                remedy=f"{COORDINATORS}. Then try again",
+                load=str(load),
+            )
+        time.sleep(_PAUSE_S)
+
+
+def _check_committed_by_none(session: Session, load: LoadIdentity) -> None:
+    ledger = session.ledger
     by_ledger: dict[str, list[str]] = {}
     for one in session.coordinator.list_committed(prefix_of_all_ledgers(load.namespace)):
         found = parse(one)
@@ -55,10 +77,4 @@ def check_no_other_ledger(session: Session, load: LoadIdentity) -> None:
             "new-id`, which lets this ledger begin anew",
             load=str(load),
             transactional_id=by_ledger[other][0],
-        )
-    if watch.has_moved():
-        raise NotFinishedError(
-            "a transaction coordinator is moving or away: it is not known whether another ledger has loaded this name",
-            remedy="Check that all replicas of __transaction_state are up, then try again",
-            load=str(load),
         )

@@ -9,7 +9,9 @@ everything that the listing shows. Under the ledger's own random id (rule: only-
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import TypeVar
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
@@ -17,11 +19,12 @@ from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import GIVE_UP, LoadIdentity, Verdict
 from airflow_kafka_eos.micro_batch import MicroBatch, batch_of
 from airflow_kafka_eos.naming import PooledId, TransactionalId, name_prefix, prefix, slot_prefix
-from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
+from airflow_kafka_eos.protocol.guards.coordinator_watch import COORDINATORS, CoordinatorWatch
 from airflow_kafka_eos.protocol.guards.ownership import is_ours, number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import CoordinatorState
+
+T = TypeVar("T")
 
 _SHOWN = 5
 #: Seconds that a coordinator may take to move, while brokers are restarted one by one, before nothing is done for now.
@@ -140,7 +143,9 @@ def check_batches_known(session: Session, batch: MicroBatch, *, patience_s: floa
     load = batch.load
     own = name_prefix(load.namespace, session.ledger.ledger_id, load.name)
     by_load: dict[LoadIdentity, list[str]] = {}
-    seen = _listed_by_all(session, load, own, patience_s)  # once for all: this is asked for each batch
+    # once for all: this is asked for each batch
+    listing = partial(session.coordinator.list_states, own)
+    seen = _listed_by_all(session, load, listing, patience_s, "the batch was committed before")
     committed = {name for name, state in seen if state.is_committed}
     for name in {name for name, state in seen if state.is_committed or not state.is_at_rest}:
         found = TransactionalId.parse(name)
@@ -198,13 +203,14 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
     :param listed: the ids of the name that show a commit, where they were listed just now, and it is the caller's to
         see that no coordinator moved meanwhile.
     :raises InDoubtError: there is such a commit.
-    :raises NotFinishedError: a coordinator was away or moved, and may have left one out of the listing.
+    :raises NotFinishedError: a coordinator was away or moved, and may have left one out of the listing. It is waited
+        for a moment.
     """
     if listed is None:
-        watch = CoordinatorWatch(session)
-        listed = _listed_under_slots(session, load)
-        if watch.has_moved():
-            raise _moving(load, "brokers know more of the name's slots than the ledger")
+        listing = partial(_listed_under_slots, session, load)
+        listed = _listed_by_all(
+            session, load, listing, SETTLES_S, "brokers know more of the name's slots than the ledger"
+        )
     namespace, name = load.namespace, load.name
     slots = session.ledger.slots(namespace, name)
     retired = {s.number for s in slots if s.is_retired}
@@ -225,16 +231,16 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
 
 
 def _listed_by_all(
-    session: Session, load: LoadIdentity, own: str, patience_s: float
-) -> list[tuple[str, CoordinatorState]]:
+    session: Session, load: LoadIdentity, listing: Callable[[], T], patience_s: float, whether: str
+) -> T:
     until = time.monotonic() + patience_s
     while True:
         watch = CoordinatorWatch(session)
-        seen = session.coordinator.list_states(own)
+        seen = listing()
         if not watch.has_moved():
             return seen
-        if time.monotonic() > until:
-            raise _moving(load, "the batch was committed before")
+        if time.monotonic() >= until:
+            raise _moving(load, whether)
         time.sleep(_PAUSE_S)
 
 
@@ -249,7 +255,7 @@ def _is_decided(session: Session, load: LoadIdentity) -> bool:
 def _moving(load: LoadIdentity, whether: str) -> NotFinishedError:
     return NotFinishedError(
         f"a transaction coordinator is moving or away, so it is not known whether {whether}",
-        remedy="Nothing was done. Check that all replicas of __transaction_state are up, then run it again",
+        remedy=f"Nothing was done. {COORDINATORS}, then run it again",
         load=str(load),
     )
 
