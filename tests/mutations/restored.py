@@ -61,8 +61,8 @@ OF_RESTORED: tuple[Mutation, ...] = (
         "nor that it knows all commits under slots",
         _GUARD,
         "        listed = _listed_by_all(\n            session, load, listing, SETTLES_S, "
-        "\"brokers know more of the name's slots than the ledger\"\n        )",
-        "        listed = listing()",
+        "\"brokers know more of the name's slots than the ledger\"\n        )\n",
+        "        listed = listing()\n",
         (_HIDDEN + "test_a_commit_under_a_slot_may_be_hidden_too",),
     ),
     Mutation(
