@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 RECORDS = 50
 JOB = """
 import time
+from pathlib import Path
 
 def rows(moment):
     import pyarrow as pa
