@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,10 +14,15 @@ from airflow_kafka_eos.load import LoadState, OnCommitted, OnCommittedText, Verd
 from airflow_kafka_eos.operators.base import (
     MAPPED,
     LoadOperator,
+    are_siblings,
     check_no_sibling,
+    group_of,
+    group_of_task,
+    index_of,
     no_retry_of_terminal_errors,
     owner_index,
     owner_of,
+    run_of,
 )
 from airflow_kafka_eos.operators.begun import BEGIN, check_not_begun_before
 from airflow_kafka_eos.operators.links import AlreadyCommittedLink
@@ -136,7 +141,8 @@ class BeginLoadOperator(LoadOperator):
         owner = owner_of(context)
         run_and_group, mapped, _ = owner.partition(MAPPED)
         if not mapped:
-            is_own = partial(_is_of, owner)
+            groups = {group_of_task(task_id) for task_id in self.dag.task_ids}
+            is_own = partial(_is_of, owner, groups, first_key(self.load_key))
         elif self.item is not None:  # an index stands for another item behind each edit, and clear
             is_own = partial(_is_of_item, run_and_group, f"/{name_of_item(self.item)}")
         else:
@@ -144,7 +150,7 @@ class BeginLoadOperator(LoadOperator):
         check_not_begun_before(
             session.ledger,
             self.load_identity,
-            by=run_and_group,
+            by=run_and_group if mapped else run_of(context["ti"].dag_id, context["ti"].run_id),
             is_own=is_own,
             topics=list(self.topics),
             again=again,
@@ -187,8 +193,15 @@ class BeginLoadOperator(LoadOperator):
         return "success" not in found.get(ti.run_id, {}).values()
 
 
-def _is_of(owner: str, row: AttemptRow) -> bool:
-    return row.responsible == owner
+def _is_of(owner: str, groups: Collection[str], key: str, row: AttemptRow) -> bool:
+    """Whether it is this group's, or of one that the DAG has no more: Airflow adds a renamed one to a run under way.
+
+    :param groups: that the DAG has.
+    """
+    if row.responsible == owner:
+        return True
+    is_gone = group_of(row.responsible) not in groups and index_of(row.responsible) is None
+    return are_siblings(owner, row.responsible) and is_gone and first_key(row.load.key) == key
 
 
 def _is_of_item(run_and_group: str, item: str, row: AttemptRow) -> bool:

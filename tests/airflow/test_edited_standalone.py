@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 RECORDS = 50
 JOB = """
 import time
+from pathlib import Path
 
 def rows(moment):
     import pyarrow as pa
@@ -35,7 +36,7 @@ from airflow_kafka_eos import ExactlyOnceLoad, Transactions
 
 with DAG({dag!r}, schedule=None):
     ExactlyOnceLoad(
-        "load", engine="arrow", job={job!r}, job_args={{"moment": {moment!r}}}, topics=[{topic!r}],
+        {group!r}, engine="arrow", job={job!r}, job_args={{"moment": {moment!r}}}, topics=[{topic!r}],
         load_name={name!r}, load_key={key!r}, decide_at_once={at_once!r},
         transactions=Transactions(quiet_period=timedelta(seconds=2)),
     )
@@ -53,19 +54,20 @@ class Edited:
         self.deploy("a")
         self.run = Run(airflow, name, "run")
 
-    def deploy(self, key: str) -> None:
+    def deploy(self, key: str, group: str = "load") -> None:
         job = f"{self.moment.parent}/job.py:rows"
-        text = DAG.format(dag=self.name, job=job, moment=str(self.moment), topic=self.name, name=self.name, key=key,
+        text = DAG.format(dag=self.name, job=job, moment=str(self.moment), topic=self.name, key=key, group=group,
+                          name=self.name if group == "load" else None,
                           at_once=self.at_once)  # fmt: skip
         self.file.with_suffix(".new").write_text(text)
         self.file.with_suffix(".new").rename(self.file)
 
-    def edited_while_it_writes(self) -> str:
+    def edited_while_it_writes(self, key: str = "b", group: str = "load") -> str:
         self.moment.with_suffix(".hold").touch()
         self.run.start()
         here = self.moment.with_suffix(".here")
         wait_for(here.exists, lambda: f"prepare: {self.run.tasks()}")
-        self.deploy("b")
+        self.deploy(key, group)
         self.moment.with_suffix(".hold").unlink()
         return self.run.wait()
 
@@ -79,8 +81,8 @@ class Edited:
         missing = 0 if whole else RECORDS
         assert found == Count(RECORDS - missing, missing, 0, 0, ()), self.run.tasks()
 
-    def log_of(self, task: str) -> str:
-        path = f"dag_id={self.name}/run_id=run/task_id=load.{task}"
+    def log_of(self, task: str, group: str = "load") -> str:
+        path = f"dag_id={self.name}/run_id=run/task_id={group}.{task}"
         files = sorted((self.run.airflow.home / "logs" / path).rglob("*.log"))
         return "\n".join(file.read_text(errors="replace") for file in files)
 
@@ -129,3 +131,12 @@ def test_what_is_not_decided_is_ended_and_loaded_once_under_the_new_key(
     assert load.clear("prepare") == "success"
     load.count(whole=True)
     assert state(airflow, load.name, "b") is LoadState.COMMITTED
+
+
+def test_a_group_that_is_renamed_is_not_loaded_beside_itself(airflow: LocalAirflow, kafka: LocalKafka) -> None:
+    """Airflow adds the tasks of the new one to the run that is under way, without a click."""
+    load = Edited(airflow, kafka, "edited_group", at_once=True)
+    assert load.edited_while_it_writes("a", "renamed") == "failed"
+    assert "airflow/edited_group/a" in load.log_of("begin", "renamed"), load.run.tasks()
+    found = count(kafka.bootstrap_servers, load.name, map(str, range(RECORDS)))
+    assert (found.seen, found.duplicate, found.open) == (RECORDS, 0, ()), load.run.tasks()

@@ -532,7 +532,7 @@ def test_a_driver_beside_the_task_gets_the_settings_and_nobody_else_does(given: 
 
     for here in (True, False):
         submit = Submit(PythonOperator, runs_here=here, python_callable=look, op_args=[WORD])
-        load = Run(f"here {here}", submit, **given | {"job": "rows:load"})
+        load = Run(f"here {here}", submit, run_id=f"run {here}", **given | {"job": "rows:load"})
         load("begin")
         load("submit")
     assert seen == [(True, True), (False, False)]
@@ -577,7 +577,7 @@ def test_a_bash_operator_has_spark_submit_write_it(
     assert load("collect")["verdict"] == "commit"
     finish("bash")
     all_there_once(kafka, "bash", name, 1, HUNDRED)
-    bad = Run("bash bad", submit, topics=[name], job=None, sql="SELECT 1 AS colour")
+    bad = Run("bash bad", submit, run_id="another", topics=[name], job=None, sql="SELECT 1 AS colour")
     bad("begin")
     with ends("ConfigurationError: the DataFrame has a column 'colour'"):
         bad("submit")
