@@ -106,9 +106,8 @@ def check_not_begun_before(
                 f"{known.state.value}), and the DAG file names {load} now: its records would be there twice",
                 remedy="Nothing was opened. Put the old namespace, load_name and load_key back, and clear begin: what "
                 "is loaded passes. Where the new names are meant from now on, say that they have this data, once that "
-                f"load is COMMITTED, and clear begin: `airflow-kafka-eos loads set-committed "
-                f"{load.in_command} --reason renamed`. To write it once more all the same: "
-                "on_committed='reload'",
+                f"load is COMMITTED: `airflow-kafka-eos loads set-committed {load.in_command} --reason renamed`, and "
+                "clear begin. To write it once more all the same: on_committed='reload'",
                 load=str(row.load),
                 attempt=row.number,
             )

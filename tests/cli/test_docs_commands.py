@@ -72,7 +72,7 @@ def in_messages() -> Iterator[Written]:
         inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):
-                text = "".join(str(p.value) if isinstance(p, ast.Constant) else "x" for p in node.values)
+                text = "".join(map(_filled_in, node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
                 text = node.value
             else:
@@ -80,6 +80,15 @@ def in_messages() -> Iterator[Written]:
             for code in re.findall(r"`([^`]+)`", text):
                 if code.startswith(OURS):
                     yield Written(str(path.relative_to(ROOT)), " ".join(code.split()), False)
+
+
+def _filled_in(part: ast.expr) -> str:
+    match part:
+        case ast.Constant(value=text):
+            return str(text)
+        case ast.FormattedValue(value=ast.Attribute(attr="in_command")):  # of LoadIdentity
+            return "NAME KEY --namespace x"
+    return "x"
 
 
 def words(text: str) -> list[str]:
