@@ -23,8 +23,8 @@ PIECE_BYTES = 4 * 1024 * 1024
 _TRIED_ROWS = 256
 #: Packages and types whose rows can be read as often as one likes.
 _BEGIN_ANEW = frozenset(
-    {("pyarrow", "Table"), ("pyarrow", "RecordBatch"), ("pyarrow", "FileSystemDataset"), ("pandas", "DataFrame"),
-     ("polars", "DataFrame")}
+    {("pyarrow", "Table"), ("pyarrow", "RecordBatch"), ("pandas", "DataFrame"), ("polars", "DataFrame"),
+     *(("pyarrow", f"{kind}Dataset") for kind in ("FileSystem", "InMemory", "Union"))}
 )  # fmt: skip
 #: All others that jobs have returned in this process, as far as they are still there.
 _returned: list[Callable[[], Any]] = []

@@ -201,13 +201,16 @@ def elsewhere(connection: Connection) -> tuple[list[str], list[str]]:
 def forget_cluster(connection: Connection, cluster_id: str) -> int:
     """Forget which cluster attempts that are not closed were written to, for one that is gone for good.
 
+    And those that hold a slot in doubt: it is looked at there before it is settled.
+
     :returns: how many attempts; from here on they are looked for where the connection leads.
     """
     of = t.attempts.c
     # a repair that came to nothing is swept after its load was committed, too
     repairs = t.repairs.c
     repaired = select(repairs.attempt_id).where(repairs.closed_at.is_(None), repairs.state != RepairState.ADOPTED.value)
-    unclosed = or_(of.closed_at.is_(None), of.id.in_(repaired))
+    doubted = select(t.slots.c.attempt_id).where(t.slots.c.doubt.is_not(None))
+    unclosed = or_(of.closed_at.is_(None), of.id.in_(repaired), of.id.in_(doubted))
     changed = connection.execute(
         update(t.attempts).where(of.cluster_id == cluster_id, unclosed).values(cluster_id=None)
     )

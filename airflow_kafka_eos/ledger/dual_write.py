@@ -199,8 +199,9 @@ def check_finished(row: AttemptRow, where: str = "") -> None:
         raise InDoubtError(
             f"the author's SQL committed the ledger's transaction{f' ({where})' if where else ''}: the decision to "
             "commit stands, and of the author's rows those that came before that COMMIT",
-            remedy="Add the missing rows by hand: the Kafka records become visible by themselves, and decide runs the "
-            "SQL no second time. Then say so by `airflow-kafka-eos loads set-finished NAME KEY --reason …`, with "
+            remedy="Look which rows are missing (somebody may have added them already), and add them by hand: the "
+            "Kafka records become visible by themselves, and decide runs the SQL no second time. Then say so by "
+            "`airflow-kafka-eos loads set-finished NAME KEY --reason …`, with "
             "--conn-id of the load's ledger_conn_id, and clear decide with what is downstream: until then every run of "
             "this key fails. And take out of the SQL what commits: COMMIT, and on MySQL whatever changes a table's "
             "definition",

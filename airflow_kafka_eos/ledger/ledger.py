@@ -265,6 +265,7 @@ class Ledger:
     overview_of = _reads(queries.overview_of)
     owned = _reads(queries.owned)
     begun_by = _reads(queries.begun_by)
+    first_begun = _reads(queries.first_begun)
     ids_of = _reads(queries.ids_of)
     attempt = _reads(queries.attempt_row)
     attempts = _reads(queries.attempt_rows)

@@ -262,6 +262,14 @@ def begun_by(connection: Connection, prefix: str) -> list[int]:
     return sorted(found)
 
 
+def first_begun(connection: Connection, namespace: str, name: str) -> str | None:
+    """When the first load of a name was begun, as a UTC timestamp; None where there is none."""
+    c = t.loads.c
+    query = select(func.min(c.created_at)).where(c.namespace == namespace, c.name == name)
+    found: str | None = connection.execute(query).scalar_one()
+    return found
+
+
 def ids_of(connection: Connection, loads: Iterable[LoadIdentity]) -> list[int]:
     """Row ids of those of these loads that the ledger knows."""
     found: list[int] = []

@@ -214,7 +214,7 @@ def in_doubt_remedy(namespace: str, name: str, number: int) -> str:
         "If the ledger was restored from a backup, begin with docs/howto-on-call.md, The ledger was restored: what is "
         "open may be decided. Otherwise a writer was alive after its quarantine: stop it, and end what is open under "
         f"the slot's ids by {END_BY_HAND}; docs/howto-on-call.md, Transactional ids, has the steps. Only then run "
-        f"`airflow-kafka-eos {settle}`, which retires the slot"
+        f"`airflow-kafka-eos {settle} --kafka-conn-id …`, with the load's connection, which retires the slot"
     )
 
 

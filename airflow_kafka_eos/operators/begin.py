@@ -139,18 +139,19 @@ class BeginLoadOperator(LoadOperator):
         ):  # fmt: skip
             return  # hand-written, several loads in one group: they have one owner
         owner = owner_of(context)
-        run_and_group, mapped, _ = owner.partition(MAPPED)
+        mapped = MAPPED in owner
         if not mapped:
             groups = {group_of_task(task_id) for task_id in self.dag.task_ids}
             is_own = partial(_is_of, owner, groups, first_key(self.load_key))
-        elif self.item is not None:  # an index stands for another item behind each edit, and clear
-            is_own = partial(_is_of_item, run_and_group, f"/{name_of_item(self.item)}")
+        elif self.item is not None:  # an index stands for another item behind each edit of the list
+            is_own = partial(_is_of_item, owner, f"/{name_of_item(self.item)}")
         else:
             return
         check_not_begun_before(
             session.ledger,
             self.load_identity,
-            by=run_and_group if mapped else run_of(context["ti"].dag_id, context["ti"].run_id),
+            owner=owner,
+            by=owner if mapped else run_of(context["ti"].dag_id, context["ti"].run_id),
             is_own=is_own,
             topics=list(self.topics),
             again=again,
@@ -204,8 +205,8 @@ def _is_of(owner: str, groups: Collection[str], key: str, row: AttemptRow) -> bo
     return are_siblings(owner, row.responsible) and is_gone and first_key(row.load.key) == key
 
 
-def _is_of_item(run_and_group: str, item: str, row: AttemptRow) -> bool:
-    return row.responsible.partition(MAPPED)[0] == run_and_group and first_key(row.load.key).endswith(item)
+def _is_of_item(owner: str, item: str, row: AttemptRow) -> bool:
+    return row.responsible == owner and first_key(row.load.key).endswith(item)
 
 
 def name_of_item(item: Any) -> str:

@@ -51,6 +51,14 @@ def check_begun(now: LoadIdentity, begun: LoadIdentity | None) -> None:
     """
     if begun in (None, now):
         return
+    assert begun is not None
+    if _is_same(begun, now):
+        raise ConfigurationError(
+            f"this run has begun {begun}, to load {now} once more, and the DAG file has no on_committed='reload' any "
+            "more: it was edited meanwhile",
+            remedy="Nothing was done here. Put it back, and clear this task: the run goes on as it has begun",
+            load=str(begun),
+        )
     raise ConfigurationError(
         f"this run has begun {begun}, and the DAG file names {now} now: it was edited meanwhile",
         remedy="Nothing was done here. Put the old namespace, load_name and load_key back, and clear this task: the "
@@ -65,6 +73,7 @@ def check_not_begun_before(
     ledger: Ledger,
     load: LoadIdentity,
     *,
+    owner: str,
     by: str,
     is_own: Callable[[AttemptRow], bool],
     topics: Sequence[str],
@@ -74,16 +83,24 @@ def check_not_begun_before(
 
     What it has only opened there is closed: nobody goes on with it.
 
+    A group that the DAG has no more may have been renamed to this one, or taken out, with data of its own. A name that
+    has loaded before that group began is no new one.
+
     :param load: what the DAG file names, of the first generation.
+    :param owner: this very part of the run.
     :param by: who asks; how the owners begin whose loads are looked at.
-    :param is_own: whether an attempt is of this very part of the run.
+    :param is_own: whether an attempt may be of the same data: of this owner, or of a group that is gone.
     :param topics: the load's; none: not known.
     :param again: what is committed may be written once more: that was asked for.
     :raises ConfigurationError: naming the other load.
     """
     passes = again or _is_decided(ledger, load)
+    first = ledger.first_begun(load.namespace, load.name)
     for known, row in ledger.overview_of(ledger.begun_by(by)):
         if row is None or not is_own(row) or is_driver(row.submitted_by) or _is_same(known.load, load):
+            continue
+        is_gone = row.responsible != owner
+        if is_gone and (again or (first is not None and first < known.created_at)):
             continue
         if row.verdict is None and not row.is_submitted:
             _close(ledger, row, f"the DAG file was edited: begun anew as {load}", by)
@@ -91,9 +108,10 @@ def check_not_begun_before(
             raise ConfigurationError(
                 f"this run is loading {row.load} (attempt {row.number} is {known.state.value}), and the DAG file names "
                 f"{load} now: what both write would be there twice",
-                remedy="Nothing was opened. Put the old namespace, load_name and load_key back, and clear begin: it "
-                "goes on. Or end it, and clear begin then: "
-                f"`airflow-kafka-eos cleanup {row.load.in_command}`",
+                remedy=_of_gone(row)
+                if is_gone
+                else "Nothing was opened. Put the old namespace, load_name and load_key back, and clear begin: it "
+                f"goes on. Or end it, and clear begin then: `airflow-kafka-eos cleanup {row.load.in_command}`",
                 load=str(row.load),
                 attempt=row.number,
             )
@@ -104,13 +122,24 @@ def check_not_begun_before(
             raise ConfigurationError(
                 f"this run has loaded {row.load} into {', '.join(sorted(written))} (decided at {row.decided_at}, it is "
                 f"{known.state.value}), and the DAG file names {load} now: its records would be there twice",
-                remedy="Nothing was opened. Put the old namespace, load_name and load_key back, and clear begin: what "
+                remedy=_of_gone(row)
+                if is_gone
+                else "Nothing was opened. Put the old namespace, load_name and load_key back, and clear begin: what "
                 "is loaded passes. Where the new names are meant from now on, say that they have this data, once that "
                 f"load is COMMITTED: `airflow-kafka-eos loads set-committed {load.in_command} --reason renamed`, and "
                 "clear begin. To write it once more all the same: on_committed='reload'",
                 load=str(row.load),
                 attempt=row.number,
             )
+
+
+def _of_gone(row: AttemptRow) -> str:
+    """What to do where a group that the DAG has no more has the key. No set-committed: this one may be other data."""
+    return (
+        "Nothing was opened. Was its group, which the DAG has no more, renamed to this one? Then set "
+        f"load_name={row.load.name!r} here, and clear begin. Is this other data? Set on_committed='reload' until "
+        "this run is through, and clear begin (docs/load-keys.md, The DAG file is edited while a run is at work)"
+    )
 
 
 def _close(ledger: Ledger, row: AttemptRow, reason: str, by: str) -> None:

@@ -21,10 +21,10 @@ from tests.airflow.steps import in_try as context_of_try
 STEPS = ("prepare", "decide", "commit", "loaded")
 
 
-def group(key: str, **arguments: Any) -> Any:
+def group(key: str, group_id: str = "load", **arguments: Any) -> Any:
     """The load in a DAG as its file has it."""
     with DAG("dag", schedule=None, start_date=datetime(2026, 1, 1)):
-        return ExactlyOnceLoad("load", **{"load_name": LOAD, "load_key": key, "topics": ["t"], "job": "/j.py"}
+        return ExactlyOnceLoad(group_id, **{"load_name": LOAD, "load_key": key, "topics": ["t"], "job": "/j.py"}
                                | arguments)  # fmt: skip
 
 
@@ -54,6 +54,11 @@ def test_a_step_behind_begin_refuses_another_load_than_begin_has_begun(step: str
         old = next(iter(other.values()))
         command = f"loads show {old['load_name']!r} {old['load_key']} --namespace {old['namespace']}"
         assert command.replace("'former'", "former") in str(refused.value)
+
+
+def test_a_step_says_what_was_edited_where_the_run_was_to_load_once_more() -> None:
+    with pytest.raises(AirflowFailException, match=r"no on_committed='reload' any more.*Put it back"):
+        group("b").decide.pre_execute(context(begun("b~reload-2")))
 
 
 def test_a_submitter_refuses_it_before_it_opens_an_attempt() -> None:
@@ -101,13 +106,40 @@ def test_begin_refuses_what_this_run_has_loaded_under_another_name(
         assert opened.ledger.load(LoadIdentity("airflow", LOAD, "loaded as b")) is None, "nothing was opened"
 
 
+def test_a_group_that_the_dag_has_no_more_may_be_this_one_renamed_or_other_data(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    """What is told to do loses nothing, whichever it is."""
+    name = topic()
+    sql: dict[str, Any] = {"job": None, "sql": "SELECT 1"}
+
+    def begin_as(group_id: str, key: str, **more: Any) -> Any:
+        told = context()
+        told["ti"].task_id = f"{group_id}.begin"
+        made = group(key, group_id, load_name=f"dag.{group_id}", topics=[name], **sql, **more)
+        return made.begin.execute(told)
+
+    begin_as("known", "of a run before")
+    for group_id in ("gone", "taken-out"):
+        begin_as(group_id, group_id)
+        with session() as opened:
+            load = LoadIdentity("airflow", f"dag.{group_id}", group_id)
+            opened.ledger.submit(load, owner=f"dag/run#group={group_id}", deadline_ms=1)
+    renamed = r"is loading airflow/dag\.gone.* set load_name='dag\.gone'"
+    with pytest.raises(AirflowFailException, match=renamed) as caught:
+        begin_as("new", "gone")
+    assert "on_committed='reload'" in str(caught.value) and "set-committed" not in str(caught.value)
+    assert begin_as("new", "gone", on_committed="reload")["attempt"] == 1, "other data, as a person has said"
+    assert begin_as("known", "taken-out")["attempt"] == 1, "a name that has loaded before the other began"
+
+
 def test_begin_passes_what_is_no_double(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> None:
     name = topic()
     a_prepared_load(home, kafka, "single", name, 3)
     run("decide", "single")
     run("commit", "single")
     assert begin(group("single", topics=[name]))["note"], "the same"
-    sql = {"job": None, "sql": "SELECT 1"}
+    sql: dict[str, Any] = {"job": None, "sql": "SELECT 1"}
     assert begin(group("elsewhere", topics=[topic()], **sql))["attempt"] == 1, "the same data into another topic"
     again = begin(group("single", topics=[name], on_committed="reload", **sql))
     assert again["load_key"] == "single~reload-2", "asked for"
@@ -131,7 +163,8 @@ def test_begin_knows_a_mapped_load_by_its_item(home: Path, kafka: LocalKafka, to
         opened.ledger.submit(load, owner=f"{OWNER}#map_index=0", deadline_ms=1)
     assert begun_as("mapped", "y", 0)["attempt"] == 1, "the list was turned round"
     with pytest.raises(AirflowFailException, match=r"is loading airflow/a\.b/ü %/mapped/x"):
-        begun_as("edited", "x", 1)
+        begun_as("edited", "x", 0)
+    assert begun_as("us", "x", 1)["attempt"] == 1, "another index may have the item under a key of its own"
     assert begun_as("edited", "y", 0)["attempt"] == 1, "only opened before"
 
 

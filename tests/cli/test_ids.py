@@ -43,7 +43,7 @@ def test_the_report_counts_by_load_name(pooled: PooledWorld, command: Command, a
 
 
 def test_a_slot_in_doubt_is_settled_by_a_person_only(
-    pooled: PooledWorld, command: Command, at: tuple[str, str]
+    pooled: PooledWorld, command: Command, at: tuple[str, str], tmp_path: Path
 ) -> None:
     name = pooled.load.name
     answer = command("ids", "settle", name, "0", "--yes", *at)
@@ -55,7 +55,17 @@ def test_a_slot_in_doubt_is_settled_by_a_person_only(
     assert row["slots_in_doubt"] == [0], "the argument of the next command"
     answer = command("ids", "settle", name, "0", *at)
     assert (answer.code, "committed as 7:8" in answer.err) == (2, True)
+    ledger = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(ledger)) as opened, opened:
+        (cluster,) = opened.execute("SELECT cluster_id FROM kafka_eos_attempts").fetchone()
+        opened.execute("UPDATE kafka_eos_attempts SET cluster_id = 'another'")
+    answer = command("ids", "settle", name, "0", "--yes", *at)
+    assert (answer.code, "was written to Kafka cluster another" in answer.err) == (2, True), "its attempt is closed"
+    assert "ledger forget-cluster another" in answer.err
     assert pooled.slot().doubt is not None
+    assert command("ledger", "forget-cluster", "another", "--yes", *at[2:]).code == 0
+    with closing(sqlite3.connect(ledger)) as opened:
+        assert opened.execute("SELECT cluster_id FROM kafka_eos_attempts").fetchone() == (None,) != (cluster,)
     assert command("ids", "settle", name, "0", "--yes", *at).code == 0
     assert pooled.slot().doubt is None
 
@@ -72,12 +82,13 @@ def test_a_slot_is_not_settled_while_something_is_open_under_it(
     killed.write_arrow(name, ["late"])
     by_hand = "kafka-transactions.sh --bootstrap-server … forceTerminateTransaction --transactionalId ID"
     settle = shlex.join(["airflow-kafka-eos", "ids", "settle", pooled.load.name, "0", "--namespace", "airflow"])
+    printed = f"`{settle} --kafka-conn-id …`"
     with pytest.raises(InDoubtError, match="open as") as found:
         following.open_attempt()
     with pytest.raises(InDoubtError, match="is in doubt") as again:
         following.open_attempt()
     for remedy in (found.value.remedy, again.value.remedy):
-        assert f"`{by_hand}`" in remedy and f"`{settle}`" in remedy
+        assert f"`{by_hand}`" in remedy and printed in remedy
     for verb in ("abort", "force-terminate"):
         refused = command("transactions", verb, str(name), "--yes", *at)
         assert refused.code == 1 and f"`{by_hand}`" in refused.err and "Transactional ids" in refused.err

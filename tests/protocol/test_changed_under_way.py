@@ -22,7 +22,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import connect
-from airflow_kafka_eos.protocol.stages.visible import lags
+from airflow_kafka_eos.protocol.stages.visible import _check_topics, lags
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import RUN, World
@@ -180,10 +180,26 @@ def test_a_committed_load_is_not_visible_in_a_topic_that_was_made_anew(world: Wo
     manifest = world.load_all(["a"], ["b"])
     later = replace(world, load=LoadIdentity("test", "orders", world.load.key + "-later"))
     _delete(world, manifest)
-    with pytest.raises(TopicError, match=r"does not exist.*readers see nothing of it"):
+    with pytest.raises(TopicError, match=r"was deleted.*readers see nothing of it"):
         lags(world.session, world.load)
     _create(world)
     later.load_all([str(n) for n in range(40)], [str(n) for n in range(40)])
     with pytest.raises(TopicError, match=r"deleted and created again.*on_committed='reload'"):
         lags(world.session, world.load)
     assert lags(later.session, later.load) == []
+
+
+@pytest.mark.parametrize("gone", ["anew", "missing"])
+def test_a_reload_is_not_proposed_where_another_topic_has_the_load(world: World, gone: str) -> None:
+    """It would be there twice."""
+    world.load_all(["a"])
+    row = world.session.ledger.attempt(world.load, 1)
+    assert row is not None
+    kept = dict(world.session.ledger.summary(world.load, 1).topic_ids)
+    if gone == "anew":
+        admin = _admin(world)
+        admin.create_topics([NewTopic(gone, 1)])[gone].result(30)
+    then = kept | {gone: "the id that it had"}
+    with pytest.raises(TopicError, match=rf"topic {gone} was.*A reload would write {world.topic} once more") as caught:
+        _check_topics(world.session, row, then)
+    assert "on_committed" not in caught.value.remedy

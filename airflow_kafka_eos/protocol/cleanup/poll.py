@@ -145,15 +145,13 @@ class CleanPoll:
             # the same text at each look: it is told once
             waits = f"load {self.load}: nothing is open; this must stay so for {quiet_s:g} s"
             return waits, max(0.0, quiet_s - (now - self._quiet_since))
-        refused = self._end_hanging(session)
-        if refused is None:
-            refused = finish(session, self.load, up_to=self.up_to)
+        refused = self._end_hanging_and_finish(session)
         self.problem = report.problem(self.load) or refused
         state = session.ledger.state(self.load)
         self._state = None if state is None else state.value
         return None, 0
 
-    def _end_hanging(self, session: Session) -> KafkaEosError | None:
+    def _end_hanging_and_finish(self, session: Session) -> KafkaEosError | None:
         """What aborted transactions have left open although their coordinators call them ended; why not, if it may not.
 
         Then the attempts stay unswept, so that maintenance names them.
@@ -161,9 +159,9 @@ class CleanPoll:
         try:
             for one in end_ours(session, self._partitions, self.load, up_to=self.up_to):
                 self._aborted.add(str(one.transactional_id))
+            return finish(session, self.load, up_to=self.up_to)
         except AccessError as e:
             return e
-        return None
 
     @property
     def partitions(self) -> list[list[Any]]:

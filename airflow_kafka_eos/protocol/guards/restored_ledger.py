@@ -37,7 +37,7 @@ _REMEDY_DECIDED = (
 _REMEDY = (
     "Nothing is ended or written. If the ledger was restored from a backup, restore a newer one, or go through the "
     "steps of docs/howto-on-call.md, The ledger was restored, in their order: `airflow-kafka-eos ledger compare` shows "
-    "what it has forgotten; `airflow-kafka-eos loads reinstate NAME KEY` takes back what can be; what is open then is "
+    "what it has forgotten; `airflow-kafka-eos loads reinstate` takes back what can be of that; what is open then is "
     f"ended by hand, by {END_BY_HAND}; `airflow-kafka-eos ledger new-id`. Behind that, not before: `airflow-kafka-eos "
     "loads set-committed` for each other load that the topics have, `airflow-kafka-eos ids settle NAME SLOT` for each "
     "slot in doubt, `airflow-kafka-eos streams set` with --decided for the last batch of each streaming query that its "

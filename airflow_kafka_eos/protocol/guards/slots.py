@@ -18,12 +18,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
-from airflow_kafka_eos.errors import InDoubtError, NotFinishedError
+from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, OtherClusterError
 from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
 from airflow_kafka_eos.ledger.slots import in_doubt_remedy, last_request
 from airflow_kafka_eos.naming import PooledId, counted, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import check_cluster
+from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, is_of_other_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
@@ -77,15 +77,27 @@ def check_nothing_open(session: Session, slot: SlotRow) -> None:
     that the ledger had before.
 
     :raises InDoubtError: something is open.
-    :raises OtherClusterError: its holder was written to another cluster, and is not closed.
+    :raises OtherClusterError: its holder was written to another cluster.
+    :raises AccessError: ACLs may have left one out of the listing.
     :raises NotFinishedError: a coordinator is moving or away, and may have left one out of the listing.
     """
     namespace, name, number = slot.holder.namespace, slot.holder.name, slot.number
     holder = session.ledger.attempt(slot.holder, slot.attempt)
-    check_cluster(session, [holder] if holder is not None else [])
+    # closed ones too: what is open under the slot is not its holder's
+    if holder is not None and is_of_other_cluster(session, holder):
+        raise OtherClusterError(
+            f"slot {number} of load name {name!r} was written to Kafka cluster {holder.cluster_id}, the connection "
+            f"leads to Kafka cluster {session.cluster_id}",
+            remedy=f"Nothing was changed. Name the Kafka connection that leads to {holder.cluster_id}. If that cluster "
+            f"is gone for good: `airflow-kafka-eos ledger forget-cluster {holder.cluster_id}`",
+            load=str(slot.holder),
+            attempt=slot.attempt,
+            written_to=holder.cluster_id,
+            leads_to=session.cluster_id,
+        )
     watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(slot_prefix(namespace, session.ledger.ledger_id, name, number))
-    moved = watch.has_moved()
+    hidden, moved = hidden_by_acls(session), watch.has_moved()
     ids = {
         i for i in (*listed, *session.ledger.slot_ids(namespace, name, number))
         if (found := PooledId.parse(i)) is not None and found.slot == number
@@ -98,6 +110,8 @@ def check_nothing_open(session: Session, slot: SlotRow) -> None:
             remedy=f"The slot stays in doubt. {in_doubt_remedy(namespace, name, number)}",
             transactional_id=still[0],
         )
+    if hidden is not None:
+        raise hidden
     if moved:
         raise NotFinishedError(
             "a transaction coordinator is moving or away: it is not known whether something is open under the slot",

@@ -94,18 +94,34 @@ def lags(session: Session, load: LoadIdentity) -> list[Lag]:
 def _check_topics(session: Session, row: AttemptRow, then: Mapping[str, str]) -> None:
     try:
         now = session.partitions.topic_info(then)
-        gone = sorted(topic for topic, topic_id in then.items() if now[topic].topic_id != topic_id)
-        what = f"topic {', '.join(gone)} was deleted and created again"
-    except TopicError as e:
-        gone, what = list(then), e.message
-    if gone:
-        raise TopicError(
-            f"{what}: the load was committed before, and readers see nothing of it there",
-            remedy="Nothing is written again by itself. To load it once more, create the topic if it is missing, set "
-            "on_committed='reload', and clear all tasks of the group, with begin",
-            load=str(row.load),
-            attempt=row.number,
+        gone = {topic for topic, topic_id in then.items() if now[topic].topic_id != topic_id}
+    except TopicError:
+        gone = {topic for topic, topic_id in then.items() if _id_of(session, topic) != topic_id}
+    if not gone:
+        return
+    kept = ", ".join(sorted(set(then) - gone))
+    if kept:
+        once_more = (
+            f"A reload would write {kept} once more, too. So give what is missing to a load of its own, with another "
+            "load_name, that writes to nothing else"
         )
+    else:
+        once_more = "To load it once more, set on_committed='reload', and clear all tasks of the group, with begin"
+    raise TopicError(
+        f"topic {', '.join(sorted(gone))} was deleted, or deleted and created again: the load was committed before, "
+        "and readers see nothing of it there",
+        remedy="Nothing is written again by itself. Was the topic made anew on purpose, and has it what it should? "
+        f"Then mark this task as success. If not, create the topic if it is missing. {once_more}",
+        load=str(row.load),
+        attempt=row.number,
+    )
+
+
+def _id_of(session: Session, topic: str) -> str | None:
+    try:
+        return session.partitions.topic_info([topic])[topic].topic_id
+    except TopicError:
+        return None
 
 
 def behind(session: Session, last_offsets: Mapping[TopicPartition, int]) -> list[Lag]:
