@@ -127,9 +127,9 @@ class KafkaEosError(Exception):
             )
             if value is not None
         )
-        text = self.message.rstrip(". ") + "."
+        text = _sentence(self.message)
         if self.remedy:
-            text += f" {self.remedy.rstrip('. ')}."
+            text += f" {_sentence(self.remedy)}"
         return f"{text} [{ids}]" if ids else text
 
 
@@ -288,6 +288,11 @@ class StoppedError(TransientError):
 
 class NotFinishedError(TransientError):
     """A wait (for markers, readers, a quiet period) passed its deadline, or cannot look at what it waits for."""
+
+
+def _sentence(text: str) -> str:
+    ended = text.rstrip(". ")
+    return ended if ended.endswith(("?", "!")) else f"{ended}."
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:

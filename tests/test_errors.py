@@ -88,5 +88,6 @@ def test_the_text_says_what_happened_what_to_do_and_of_whom_it_speaks() -> None:
 
 def test_the_text_leaves_out_what_is_not_known() -> None:
     assert str(KafkaEosError("it broke")) == "it broke."
+    assert str(KafkaEosError("was it renamed?", remedy="Look.")) == "was it renamed? Look."
     assert str(KafkaEosError("it broke", attempt=1)) == "it broke. [attempt 1]"
     assert str(KafkaEosError("it broke", remedy="Mend it")) == "it broke. Mend it."

@@ -69,7 +69,7 @@ def test_transactions_of_committed_and_of_swept_attempts_go_and_nothing_else(led
     assert pruned(ledger) == (2, 4)
     assert ledger.transactions(LOAD, 1) == ledger.transactions(LOAD, 2) == []
     assert ledger.prepared_as([t.state for t in names]) == []
-    assert ledger.summary(LOAD, 2) == before and ledger.summary(LOAD, 1).topics == {}
+    assert ledger.summary(LOAD, 2) == replace(before, topic_ids={}) and ledger.summary(LOAD, 1).topics == {}
     assert ledger.load(LOAD) == load_before
     now = ledger.attempts(LOAD)
     assert all(row.pruned_at is not None for row in now)
@@ -159,7 +159,7 @@ def test_a_repair_that_is_not_ended_keeps_its_attempt(ledger: Ledger) -> None:
     assert (before.transactions, before.repaired) == (2, 1)
     assert before.topics["orders"]["offsets"] == {"0": [100, 109], "1": [5, 14]}
     assert pruned(ledger) == (1, 3)
-    assert ledger.summary(LOAD, 1) == before
+    assert ledger.summary(LOAD, 1) == replace(before, topic_ids={})
     assert [r.number for r in ledger.repairs(LOAD)] == [late.number, good.number]
 
 

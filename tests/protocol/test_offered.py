@@ -180,7 +180,8 @@ def test_what_a_broker_has_forgotten_to_end_is_named_where_no_markers_are_taken(
         for step in (world.commit, lambda: sweep_it(world)):
             with pytest.raises(AccessError, match="do not offer WriteTxnMarkers") as caught:
                 step()
-            assert "loads recover` with a connection to these brokers that offers" in caught.value.remedy
+            recover = f"loads recover {world.load.in_command}` with a connection to these brokers that offers"
+            assert recover in caught.value.remedy
             assert caught.value.transactional_id == transaction.transactional_id
         assert len(shown(world, transaction)) == 2
         left = replace(world, load=replace(world.load, key=f"{world.load.key} aborted"))

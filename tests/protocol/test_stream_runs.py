@@ -149,7 +149,7 @@ def test_what_batches_have_brought_together_once_readers_see_it(query: Query) ->
 
 
 def test_readers_that_are_held_back_are_waited_for(query: Query) -> None:
-    other = replace(query, name=f"{query.name}-other", query_id=query.query_id[:-1] + "f")
+    other = replace(query, name=f"{query.name}-other", query_id="f" + query.query_id[1:])
     other.write(other.begin(other.batch(0), OF_B), ["a"])  # of the same key, in the same partition
     query.load(query.batch(0), ["a"], run=OF_A)
     poll = BatchesPoll("test", query.name, query.query_id, 0, 0, A)
