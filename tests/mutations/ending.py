@@ -165,8 +165,8 @@ OF_ENDING: tuple[Mutation, ...] = (
         "visible-in-another-topic",
         "loaded looks whether the topics are still those that were written to",
         _PROTOCOL + "stages/visible.py",
-        "now[topic].topic_id != topic_id)",
-        "now[topic].topic_id == '')",
+        "now[topic].topic_id != topic_id}",
+        "now[topic].topic_id == ''}",
         (
             "tests/protocol/test_changed_under_way.py::"
             "test_a_committed_load_is_not_visible_in_a_topic_that_was_made_anew",
