@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from airflow_kafka_eos import naming
 from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError, OtherLedgerError
-from airflow_kafka_eos.ledger import admin, decisions, leases, pruning, queries
+from airflow_kafka_eos.ledger import admin, begun, decisions, leases, pruning, queries
 from airflow_kafka_eos.ledger import attempts as attempts_
 from airflow_kafka_eos.ledger import cursors as cursors_
 from airflow_kafka_eos.ledger import named_ranges as named_ranges_
@@ -264,8 +264,8 @@ class Ledger:
     overview = _reads(queries.overview)
     overview_of = _reads(queries.overview_of)
     owned = _reads(queries.owned)
-    begun_by = _reads(queries.begun_by)
-    first_begun = _reads(queries.first_begun)
+    begun_by = _reads(begun.begun_by)
+    first_begun = _reads(begun.first_begun)
     ids_of = _reads(queries.ids_of)
     attempt = _reads(queries.attempt_row)
     attempts = _reads(queries.attempt_rows)

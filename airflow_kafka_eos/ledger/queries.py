@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 #: Values in one IN (...): databases have a limit.
 _AT_ONCE = 500
-#: No text that begins like another one comes behind that one and this.
-_LAST_CHARACTER = "\U0010ffff"
 
 
 @dataclass(frozen=True)
@@ -245,29 +243,6 @@ def owned(
         earlier = or_(c.updated_at < behind.updated_at, c.id < behind.id)
         query = query.where(c.updated_at <= behind.updated_at, earlier)
     return [Owned._make(row) for row in connection.execute(query.limit(at_most))]
-
-
-def begun_by(connection: Connection, prefix: str) -> list[int]:
-    """Row ids of the loads whose newest attempt was opened or submitted by an owner that begins like this."""
-    of = t.attempts.c
-    found: set[int] = set()
-    for column in (of.owner, of.submitted_by):
-        query = (
-            select(t.loads.c.id)
-            .join(t.attempts, and_(of.load_id == t.loads.c.id, of.number == t.loads.c.newest_attempt))
-            # no LIKE: SQLite's is blind to case, and PostgreSQL's finds no index of the usual kind
-            .where(column >= prefix, column < prefix + _LAST_CHARACTER)
-        )
-        found.update(connection.execute(query).scalars())
-    return sorted(found)
-
-
-def first_begun(connection: Connection, namespace: str, name: str) -> str | None:
-    """When the first load of a name was begun, as a UTC timestamp; None where there is none."""
-    c = t.loads.c
-    query = select(func.min(c.created_at)).where(c.namespace == namespace, c.name == name)
-    found: str | None = connection.execute(query).scalar_one()
-    return found
 
 
 def ids_of(connection: Connection, loads: Iterable[LoadIdentity]) -> list[int]:

@@ -94,13 +94,11 @@ def check_not_begun_before(
     :param again: what is committed may be written once more: that was asked for.
     :raises ConfigurationError: naming the other load.
     """
-    passes = again or _is_decided(ledger, load)
-    first = ledger.first_begun(load.namespace, load.name)
     for known, row in ledger.overview_of(ledger.begun_by(by)):
         if row is None or not is_own(row) or is_driver(row.submitted_by) or _is_same(known.load, load):
             continue
         is_gone = row.responsible != owner
-        if is_gone and (again or (first is not None and first < known.created_at)):
+        if is_gone and (again or _was_there(ledger, load, known.created_at)):
             continue
         if row.verdict is None and not row.is_submitted:
             _close(ledger, row, f"the DAG file was edited: begun anew as {load}", by)
@@ -115,7 +113,11 @@ def check_not_begun_before(
                 load=str(row.load),
                 attempt=row.number,
             )
-        elif row.verdict is Verdict.COMMIT and not passes and known.state is not LoadState.GIVEN_UP:
+        elif (
+            row.verdict is Verdict.COMMIT
+            and known.state is not LoadState.GIVEN_UP
+            and not (again or _is_decided(ledger, load))
+        ):
             written = set(ledger.summary(row.load, row.number).topics)
             if not written or (topics and written.isdisjoint(topics)):
                 continue  # it was empty, or the same data goes elsewhere now
@@ -147,6 +149,12 @@ def _close(ledger: Ledger, row: AttemptRow, reason: str, by: str) -> None:
     for mine in ledger.make_undecidable(row.load, up_to=row.number, decided_by=by, reason=reason):
         if mine.number == row.number and mine.verdict is Verdict.ABORT and not mine.is_submitted:
             ledger.record_swept(row.load, row.number)
+
+
+def _was_there(ledger: Ledger, load: LoadIdentity, before: str) -> bool:
+    """Whether the load's name had begun a load before that moment."""
+    first = ledger.first_begun(load.namespace, load.name)
+    return first is not None and first < before
 
 
 def _is_decided(ledger: Ledger, load: LoadIdentity) -> bool:

@@ -79,8 +79,8 @@ OF_KEYS: tuple[Mutation, ...] = (
         "loaded-under-the-old-name",
         "what a run has loaded, it does not load again under another name",
         _OPERATORS + "begun.py",
-        "    passes = again or _is_decided(ledger, load)",
-        "    passes = True",
+        "            and not (again or _is_decided(ledger, load))\n",
+        "            and False\n",
         (_EDITED + "test_begin_refuses_what_this_run_has_loaded_under_another_name",),
     ),
     Mutation(

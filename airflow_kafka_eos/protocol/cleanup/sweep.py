@@ -14,7 +14,6 @@ scope ``load``.
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -535,12 +534,11 @@ def _close_given_up(session: Session, row: AttemptRow) -> InDoubtError | None:
         return None
     if held := hanging_in(session, row.load):
         of = ["--namespace", row.load.namespace]
-        cleanup = shlex.join(["cleanup", row.load.name, row.load.key, *of])
         return InDoubtError(
             f"the load was given up, and its coordinators have forgotten to end it in {', '.join(map(str, held[:5]))}: "
             "readers are held back there",
             remedy=f"Run `{end_hanging_in(held, *of)}` with a login that has ALTER on the Cluster, then "
-            f"`airflow-kafka-eos {cleanup}`",
+            f"`airflow-kafka-eos cleanup {row.load.in_command}`",
             load=str(row.load),
             attempt=row.number,
         )
