@@ -234,9 +234,9 @@ def test_a_dual_write_that_has_committed_on_its_own_fails_decide_however_often_i
         beside.connection.commit()
 
     for _ in range(2):
-        assert "Add the missing rows by hand" in refused("decide", "split", dual_write=dual_write, **ledger)
+        assert "airflow-kafka-eos loads set-finished" in refused("decide", "split", dual_write=dual_write, **ledger)
     assert run("cleanup", "split", **ledger)["state"] == "COMMITTED"
-    assert "Add the missing rows by hand" in refused("decide", "split", **ledger)
+    assert "airflow-kafka-eos loads set-finished" in refused("decide", "split", **ledger)
 
 
 def test_dual_write_sql_without_a_ledger_of_its_own_is_refused_at_parse() -> None:

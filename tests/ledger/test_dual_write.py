@@ -225,11 +225,11 @@ def test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done(
     session: Any = SimpleNamespace(ledger=prepared)
     for _ in range(2):
         for owner in ("decide", "another run"):
-            with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
+            with pytest.raises(InDoubtError, match="set-finished NAME KEY"):
                 undecided_attempt(session, LOAD, owner=owner)
-        with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
+        with pytest.raises(InDoubtError, match="set-finished NAME KEY"):
             VisiblePoll(LOAD)(session)
-        with pytest.raises(InDoubtError, match="Add the missing rows by hand"):
+        with pytest.raises(InDoubtError, match="set-finished NAME KEY"):
             decide(prepared, [(INSERT, {"id": 2})])
     said = prepared.set_finished(LOAD, by="ann", reason="added row 2")
     assert said.reason == "its dual write was finished by hand, by ann: added row 2"
