@@ -82,9 +82,9 @@ def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whol
                 f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
                 remedy=f"Look at it with `airflow-kafka-eos loads show {load.in_command}`, finish it with "
                 f"`airflow-kafka-eos loads recover {load.in_command}`, and clear the group then. "
-                f"Else {GIVE_UP}; then {WRITE}"
+                f"Else {load.filled_in(GIVE_UP)}; then {WRITE}"
                 if newest.state is LoadState.IN_DOUBT
-                else STAYS_GIVEN_UP,
+                else load.filled_in(STAYS_GIVEN_UP),
                 load=str(load),
             )
         case LoadState.COMMITTED:

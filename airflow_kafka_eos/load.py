@@ -52,6 +52,10 @@ class LoadIdentity:
         """As commands take it, to be pasted into a shell: behind ``airflow-kafka-eos cleanup`` or the like."""
         return shlex.join([self.name, self.key, "--namespace", self.namespace])
 
+    def filled_in(self, remedy: str) -> str:
+        """A remedy whose commands name this load, in the place of NAME KEY."""
+        return remedy.replace("NAME KEY", self.in_command)
+
 
 class Verdict(str, Enum):
     """What a decision says. Recorded once per attempt; no decision means abort."""

@@ -25,9 +25,12 @@ def begun_by(connection: Connection, prefix: str) -> list[int]:
     return sorted(found)
 
 
-def first_begun(connection: Connection, namespace: str, name: str) -> str | None:
-    """When the first load of a name was begun, as a UTC timestamp; None where there is none."""
+def first_begun(connection: Connection, namespace: str, name: str, *, since: str = "") -> str | None:
+    """When the first load of a name was begun, as a UTC timestamp; None where there is none.
+
+    :param since: of those that were begun from this moment on.
+    """
     c = t.loads.c
-    query = select(func.min(c.created_at)).where(c.namespace == namespace, c.name == name)
+    query = select(func.min(c.created_at)).where(c.namespace == namespace, c.name == name, c.created_at >= since)
     found: str | None = connection.execute(query).scalar_one()
     return found

@@ -361,7 +361,8 @@ def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -
         remedy = f"Call it {known} again, by which the ledger knows its batches"
     if run.beside is not None:
         remedy += (
-            ". Is it a frame that is new beside the other? Write that one before it, in each batch. Does nobody write "
+            ". Is it a frame that is new beside the other? Write that one before it, and wait for it, in each batch. "
+            "Does nobody write "
             "the other any more? Set its name free, by `airflow-kafka-eos streams set` with --forget-query"
         )
     raise OtherCheckpointError(

@@ -32,11 +32,12 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
-from airflow_kafka_eos.load import LoadIdentity, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.begun import begun_in_run, check_begun
 from airflow_kafka_eos.reasons import causes, reason_of
 
 if TYPE_CHECKING:
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.session import Session
 
@@ -53,8 +54,6 @@ DEFAULT_LOAD_KEY = (
 #: dag id, run id and group id may have 250 characters each, the ledger keeps 500 of an owner
 MAX_OWNER_PART = 200
 _GROUP, MAPPED = "#group=", "#map_index="
-#: How a remedy's command names the load that its error is about.
-_ITS_LOAD = "NAME KEY"
 _PACKAGE = __name__.partition(".")[0]
 #: The XCom that says in which try its task was deferred.
 _DEFERRED_IN = "kafka_eos_deferred_in"
@@ -181,6 +180,12 @@ class LoadOperator(BaseOperator):
         with no_retry_of_terminal_errors(final), self._resolve().session(self.namespace) as session:
             yield session
 
+    @contextmanager
+    def open_ledger(self, final: Final = (TerminalError,)) -> Iterator[Ledger]:
+        """The ledger alone; see :meth:`open_session`."""
+        with no_retry_of_terminal_errors(final), self._resolve().ledger() as ledger:
+            yield ledger
+
     def _resolve(self) -> Resolved:
         return KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()
 
@@ -239,7 +244,7 @@ class Step:
                 if error.load in (None, str(load)):
                     error.load = str(load)
                     error.attempt = error.attempt or self.attempt
-                    error.remedy = error.remedy.replace(_ITS_LOAD, load.in_command)
+                    error.remedy = load.filled_in(error.remedy)
             elif isinstance(error, AirflowException):
                 text = str(error)
                 named = _named(text, load, self.attempt)
@@ -260,13 +265,13 @@ class Step:
 
 def _named(text: str, load: LoadIdentity, attempt: int | None) -> str:
     """The text of an error with load and attempt behind it, where they do not stand in it. No I/O."""
-    is_named = str(load) in text
+    is_named = f"[load {load}]" in text or f"[load {load}, " in text  # another one's name may begin like this one
     if "[load " in text and not is_named:
         return text  # it is about another one
     missing = [] if is_named else [f"load {load}"]
     if attempt is not None and f"attempt {attempt}" not in text:
         missing.append(f"attempt {attempt}")
-    text = text.replace(_ITS_LOAD, load.in_command)
+    text = load.filled_in(text)
     return f"{text} [{', '.join(missing)}]" if missing else text
 
 
@@ -376,6 +381,17 @@ def owner_index(context: Any) -> int | None:
     """The map index of a task instance of a mapped group, None elsewhere."""
     index = context["ti"].map_index
     return index if index is not None and index >= 0 else None
+
+
+def committed_before(ledger: Ledger, load: LoadIdentity) -> AttemptRow | None:
+    """The attempt by which a load is COMMITTED, where nobody has anything left to do: Kafka need not be asked.
+
+    None also where its dual write is half done, or repairs were made, of which stragglers may be open.
+    """
+    if ledger.state(load) is not LoadState.COMMITTED or ledger.repairs(load):
+        return None
+    found = (row for row in ledger.attempts(load) if row.verdict is Verdict.COMMIT and row.closed_at is not None)
+    return next((row for row in found if not row.is_unfinished), None)
 
 
 def check_no_sibling(row: AttemptRow, context: Any) -> None:

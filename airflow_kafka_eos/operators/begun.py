@@ -7,6 +7,7 @@ So the steps behind begin ask what begin has begun, and begin asks the ledger wh
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_kafka_eos.ledger.ledger import Ledger
-    from airflow_kafka_eos.ledger.rows import AttemptRow
+    from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
 
 #: the ``step_name`` of what begins a load
 BEGIN = "begin"
@@ -63,8 +64,9 @@ def check_begun(now: LoadIdentity, begun: LoadIdentity | None) -> None:
         f"this run has begun {begun}, and the DAG file names {now} now: it was edited meanwhile",
         remedy="Nothing was done here. Put the old namespace, load_name and load_key back, and clear this task: the "
         f"run goes on as it has begun. `airflow-kafka-eos loads show {begun.in_command}` says how far it is. Where "
-        "the new names are meant from now on: if that load is COMMITTED, this run has loaded, and its data needs no "
-        "other load; else clear begin (docs/load-keys.md, The DAG file is edited while a run is at work)",
+        "the new names are meant from now on, pause the DAG until they know what the old ones have loaded "
+        "(docs/load-keys.md, A new name knows no old key), and clear begin then. Or is this task of another load than "
+        "the begin before it? Then give each a task group of its own",
         load=str(begun),
     )
 
@@ -83,8 +85,8 @@ def check_not_begun_before(
 
     What it has only opened there is closed: nobody goes on with it.
 
-    A group that the DAG has no more may have been renamed to this one, or taken out, with data of its own. A name that
-    has loaded before that group began is no new one.
+    A group that the DAG has no more may have been renamed to this one, or taken out, with data of its own. Where both
+    names have begun loads by turns, they are two loads.
 
     :param load: what the DAG file names, of the first generation.
     :param owner: this very part of the run.
@@ -98,18 +100,16 @@ def check_not_begun_before(
         if row is None or not is_own(row) or is_driver(row.submitted_by) or _is_same(known.load, load):
             continue
         is_gone = row.responsible != owner
-        if is_gone and (again or _was_there(ledger, load, known.created_at)):
+        if is_gone and _are_two(ledger, load, known):
             continue
         if row.verdict is None and not row.is_submitted:
             _close(ledger, row, f"the DAG file was edited: begun anew as {load}", by)
         elif row.verdict is None:
             raise ConfigurationError(
-                f"this run is loading {row.load} (attempt {row.number} is {known.state.value}), and the DAG file names "
-                f"{load} now: what both write would be there twice",
-                remedy=_of_gone(row)
-                if is_gone
-                else "Nothing was opened. Put the old namespace, load_name and load_key back, and clear begin: it "
-                f"goes on. Or end it, and clear begin then: `airflow-kafka-eos cleanup {row.load.in_command}`",
+                f"this run is loading {row.load} (attempt {row.number} is {known.state.value}), and begins {load} now: "
+                "the same data would be there twice",
+                remedy=f"Nothing was opened. {_put_back(row, is_gone)}: it goes on. Or end it, and clear begin then: "
+                f"`airflow-kafka-eos cleanup {row.load.in_command}`",
                 load=str(row.load),
                 attempt=row.number,
             )
@@ -123,24 +123,47 @@ def check_not_begun_before(
                 continue  # it was empty, or the same data goes elsewhere now
             raise ConfigurationError(
                 f"this run has loaded {row.load} into {', '.join(sorted(written))} (decided at {row.decided_at}, it is "
-                f"{known.state.value}), and the DAG file names {load} now: its records would be there twice",
-                remedy=_of_gone(row)
-                if is_gone
-                else "Nothing was opened. Put the old namespace, load_name and load_key back, and clear begin: what "
-                "is loaded passes. Where the new names are meant from now on, say that they have this data, once that "
-                f"load is COMMITTED: `airflow-kafka-eos loads set-committed {load.in_command} --reason renamed`, and "
-                "clear begin. To write it once more all the same: on_committed='reload'",
+                f"{known.state.value}), and begins {load} now: the same data would be there twice",
+                remedy=f"Nothing was opened. {_put_back(row, is_gone)}: what is loaded passes. "
+                f"{'' if is_gone else _meant(ledger, row, load)}{_OTHER_DATA}",
                 load=str(row.load),
                 attempt=row.number,
             )
 
 
-def _of_gone(row: AttemptRow) -> str:
-    """What to do where a group that the DAG has no more has the key. No set-committed: this one may be other data."""
+_OTHER_DATA = (
+    "Is it other data (another parameter, a run made anew, what a task before has found, a load in the place of one "
+    "that was taken out)? Set on_committed='reload' until this run is through, and clear begin; then take it out "
+    "again (docs/load-keys.md, The DAG file is edited while a run is at work)"
+)
+
+
+def _put_back(row: AttemptRow, is_gone: bool) -> str:
+    if is_gone:
+        return (
+            "Was its group, which the DAG has no more, renamed to this one? Then set "
+            f"load_name={row.load.name!r} here, and clear begin"
+        )
+    return "Was the DAG file edited? Put the old namespace, load_name and load_key back, and clear begin"
+
+
+def _meant(ledger: Ledger, row: AttemptRow, load: LoadIdentity) -> str:
+    """What to do where the new names are meant: they know nothing of what the old ones have loaded."""
+    old = row.load
+    is_other_name = (old.namespace, old.name) != (load.namespace, load.name)
+    steps = f"`airflow-kafka-eos loads set-committed {load.in_command} --reason renamed`"
+    if is_other_name and ledger.cursor(old.namespace, old.name) is not None:
+        shown = shlex.join([old.name, "--namespace", old.namespace])
+        made = shlex.join([load.name, "--namespace", load.namespace])
+        steps = (
+            f"`airflow-kafka-eos cursors set {made} --new --to … --reason renamed`, with the position that "
+            f"`airflow-kafka-eos cursors show {shown}` prints, for a new name reads all that the source has; then "
+            f"{steps}"
+        )
     return (
-        "Nothing was opened. Was its group, which the DAG has no more, renamed to this one? Then set "
-        f"load_name={row.load.name!r} here, and clear begin. Is this other data? Set on_committed='reload' until "
-        "this run is through, and clear begin (docs/load-keys.md, The DAG file is edited while a run is at work)"
+        "Are the new names meant from now on, for the same data? Pause the DAG, and once that load is COMMITTED: "
+        f"{steps}, and so for every key that may be cleared or backfilled (docs/load-keys.md, A new name knows no old "
+        "key); then clear begin, and unpause it. "
     )
 
 
@@ -151,10 +174,16 @@ def _close(ledger: Ledger, row: AttemptRow, reason: str, by: str) -> None:
             ledger.record_swept(row.load, row.number)
 
 
-def _was_there(ledger: Ledger, load: LoadIdentity, before: str) -> bool:
-    """Whether the load's name had begun a load before that moment."""
-    first = ledger.first_begun(load.namespace, load.name)
-    return first is not None and first < before
+def _are_two(ledger: Ledger, load: LoadIdentity, known: LoadRow) -> bool:
+    """Whether the load's name has begun a load while the other one was in use: so neither is the other one's new name.
+
+    A name that came behind the other one, or was left for it and is put back, has begun none.
+    """
+    since = ledger.first_begun(known.load.namespace, known.load.name)
+    if since is None:
+        return False
+    found = ledger.first_begun(load.namespace, load.name, since=since)
+    return found is not None and found < known.created_at
 
 
 def _is_decided(ledger: Ledger, load: LoadIdentity) -> bool:

@@ -27,12 +27,20 @@ from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.load import Verdict
-from airflow_kafka_eos.operators.base import FINAL_WHEN_DECIDED, LoadOperator, check_no_sibling, owner_of
+from airflow_kafka_eos.operators.base import (
+    FINAL_WHEN_DECIDED,
+    LoadOperator,
+    Step,
+    check_no_sibling,
+    committed_before,
+    owner_of,
+)
 from airflow_kafka_eos.operators.submitting import manifest_store
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.manifest import AttemptRef, Manifest
     from airflow_kafka_eos.protocol.session import Session
@@ -103,24 +111,27 @@ class DecideLoadOperator(LoadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide once; a rerun returns what was decided."""
-        from airflow_kafka_eos.protocol.stages.begin import reference
-        from airflow_kafka_eos.protocol.stages.decide import undecided_attempt
-
         owner = owner_of(context)
-        with self.as_step(context) as step, self.open_session() as session:
-            row = undecided_attempt(session, self.load_identity, owner=owner)
-            step.attempt = row.number
-            by = f"was decided before, by {row.decided_by} at {row.decided_at}: commit"
-            if row.verdict is not Verdict.COMMIT:
-                row = self.decide(session, manifest_store(self.manifest_dir).read(reference(session, row)), owner)
-                by = "decided: commit"
-            check_no_sibling(row, context)
-            self.roll_forward(session, row)
-            summary = _summary(session, row)
-            known = session.ledger.load(row.load)
-            state = "" if known is None else f"; the load is {known.state.value}"
-            step.done(row.load, f"{by} {counts_of(row, summary['transactions'])}{state}")
-            return summary
+        with self.as_step(context) as step:
+            with self.open_ledger() as ledger:  # the usual case, without a login to Kafka and its imports
+                if (row := committed_before(ledger, self.load_identity)) is not None:
+                    step.attempt = row.number
+                    check_no_sibling(row, context)
+                    return _done(step, ledger, row, _decided_before(row))
+
+            from airflow_kafka_eos.protocol.stages.begin import reference
+            from airflow_kafka_eos.protocol.stages.decide import undecided_attempt
+
+            with self.open_session() as session:
+                row = undecided_attempt(session, self.load_identity, owner=owner)
+                step.attempt = row.number
+                by = _decided_before(row)
+                if row.verdict is not Verdict.COMMIT:
+                    row = self.decide(session, manifest_store(self.manifest_dir).read(reference(session, row)), owner)
+                    by = "decided: commit"
+                check_no_sibling(row, context)
+                self.roll_forward(session, row)
+                return _done(step, session.ledger, row, by)
 
     def decide(self, session: Session, manifest: Manifest, owner: str) -> AttemptRow:
         """Check, then record the decision for what the manifest names. What is refused is ended at once.
@@ -167,8 +178,20 @@ def counts_of(row: AttemptRow, transactions: int) -> str:
     return f"{row.records or 0:,} records, {row.bytes or 0:,} bytes, {transactions:,} transactions"
 
 
-def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:
-    transactions = session.ledger.transactions(row.load, row.number)
+def _decided_before(row: AttemptRow) -> str:
+    return f"was decided before, by {row.decided_by} at {row.decided_at}: commit"
+
+
+def _done(step: Step, ledger: Ledger, row: AttemptRow, by: str) -> dict[str, Any]:
+    summary = _summary(ledger, row)
+    known = ledger.load(row.load)
+    state = "" if known is None else f"; the load is {known.state.value}"
+    step.done(row.load, f"{by} {counts_of(row, summary['transactions'])}{state}")
+    return summary
+
+
+def _summary(ledger: Ledger, row: AttemptRow) -> dict[str, Any]:
+    transactions = ledger.transactions(row.load, row.number)
     states = {
         t.transaction.transactional_id: str(t.transaction.state) for t in transactions[:MAX_STATES_IN_XCOM]
     }
@@ -177,7 +200,7 @@ def _summary(session: Session, row: AttemptRow) -> dict[str, Any]:
         "attempt": row.number,
         "verdict": Verdict.COMMIT.value,
         "records": row.records,
-        "transactions": len(transactions) or session.ledger.summary(row.load, row.number).transactions,
+        "transactions": len(transactions) or ledger.summary(row.load, row.number).transactions,
         "prepared_transaction_states": states,
     }
 

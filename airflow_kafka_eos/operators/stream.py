@@ -104,6 +104,9 @@ class StreamTask(LoadOperator):
                     remedy="Write an ExactlyOnceStream for each, in a loop, with a checkpoint of its own",
                 )
 
+    def check_begun(self, context: Any) -> None:
+        """A query's batches are begun by itself: a begin that stands before it is another load's."""
+
     @contextmanager
     def as_step(self, context: Any, name: str | None = None) -> Iterator[Step]:
         """Around all that the task does: it ends with one line that says what was done, or why not."""

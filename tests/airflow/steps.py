@@ -80,7 +80,7 @@ def operator(step: str, key: str, **arguments: Any) -> Any:
         "cleanup": CleanupLoadSensor,
         "loaded": LoadedSensor,
     }[step]
-    return kind(task_id=step, load_name=LOAD, load_key=key, **arguments)
+    return kind(**{"task_id": step, "load_name": LOAD, "load_key": key} | arguments)
 
 
 def shares_its_broker() -> None:
@@ -133,31 +133,36 @@ def a_prepared_load(
     *,
     ledger_conn_id: str | None = None,
     second: tuple[str, int] | None = None,
+    name: str = LOAD,
+    owner: str = OWNER,
 ) -> tuple[Any, Path]:
     """Begun, submitted and prepared as Spark would; returns the attempt and where its manifest is.
 
     :param second: another topic, and how many records go there.
+    :param name: the load's.
+    :param owner: the part of a run that loads.
     """
     from airflow_kafka_eos.hooks import KafkaEosHook
     from airflow_kafka_eos.kafka.producer.confluent import ConfluentWriter
     from airflow_kafka_eos.kafka.producer.interface import TopicLimits, WriteTarget
     from airflow_kafka_eos.kafka.producer.writers import describe_once
-    from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference, submit
+    from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 
-    run("begin", key, ledger_conn_id=ledger_conn_id)
+    load = LoadIdentity("airflow", name, key)
     with session(ledger_conn_id) as opened:
-        ref = reference(opened, submit(opened, LoadIdentity("airflow", LOAD, key), owner=OWNER))
+        begin(opened, load, owner=owner)
+        ref = reference(opened, submit(opened, load, owner=owner))
         names = [topic_name] * records + ([second[0]] * second[1] if second else [])
         topics = opened.partitions.topic_info(sorted({topic_name, *names}))
         entry = m.ManifestEntry(0, None, ())
         if records:
             import pyarrow as pa
 
-            name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
-            target = WriteTarget(name, {t: TopicLimits(1, 10**6) for t in topics}, None, 600_000,
+            its_id = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
+            target = WriteTarget(its_id, {t: TopicLimits(1, 10**6) for t in topics}, None, 600_000,
                                  int(time.time() * 1000) + 60_000)  # fmt: skip
             settings = KafkaEosHook().resolve().settings
-            writer = ConfluentWriter(settings, target, lambda _: describe_once(settings, name))
+            writer = ConfluentWriter(settings, target, lambda _: describe_once(settings, its_id))
             writer.open()
             writer.write(pa.RecordBatch.from_pydict({"value": ["v"] * len(names), "topic": names}))
             entry = m.ManifestEntry(0, *writer.prepare())

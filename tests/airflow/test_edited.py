@@ -119,18 +119,56 @@ def test_a_group_that_the_dag_has_no_more_may_be_this_one_renamed_or_other_data(
         made = group(key, group_id, load_name=f"dag.{group_id}", topics=[name], **sql, **more)
         return made.begin.execute(told)
 
+    def prepared_as(group_id: str, key: str) -> None:
+        owner = f"{OWNER.partition('=')[0]}={group_id}"
+        a_prepared_load(home, kafka, key, name, 3, name=f"dag.{group_id}", owner=owner)
+
+    def decide_as(group_id: str, key: str) -> None:
+        told = context()
+        told["ti"].task_id = f"{group_id}.decide"
+        operator("decide", key, load_name=f"dag.{group_id}").execute(told)
+
     begin_as("known", "of a run before")
-    for group_id in ("gone", "taken-out"):
-        begin_as(group_id, group_id)
-        with session() as opened:
-            load = LoadIdentity("airflow", f"dag.{group_id}", group_id)
-            opened.ledger.submit(load, owner=f"dag/run#group={group_id}", deadline_ms=1)
-    renamed = r"is loading airflow/dag\.gone.* set load_name='dag\.gone'"
-    with pytest.raises(AirflowFailException, match=renamed) as caught:
-        begin_as("new", "gone")
-    assert "on_committed='reload'" in str(caught.value) and "set-committed" not in str(caught.value)
+    prepared_as("gone", "gone")
+    renamed = r"is loading airflow/dag\.gone.* set load_name='dag\.gone' .* `airflow-kafka-eos cleanup dag\.gone gone"
+    for asked in ("skip", "reload"):  # that is for what is committed: this one may be decided at any moment
+        with pytest.raises(AirflowFailException, match=renamed):
+            begin_as("new", "gone", on_committed=asked)
+    decide_as("gone", "gone")
+    for group_id in ("new", "known"):  # its former name, put back
+        with pytest.raises(AirflowFailException, match=r"has loaded airflow/dag\.gone.*set load_name=") as caught:
+            begin_as(group_id, "gone")
+        assert "on_committed='reload'" in str(caught.value) and "set-committed" not in str(caught.value)
     assert begin_as("new", "gone", on_committed="reload")["attempt"] == 1, "other data, as a person has said"
-    assert begin_as("known", "taken-out")["attempt"] == 1, "a name that has loaded before the other began"
+
+    begin_as("known", "beside it")
+    prepared_as("gone", "both")
+    decide_as("gone", "both")
+    assert begin_as("known", "both")["attempt"] == 1, "both have loaded by turns: they are two"
+
+
+def test_what_a_new_name_has_to_know_is_said(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> None:
+    """By set-committed alone, a new name would read all that its source has once more."""
+    name = topic()
+    a_prepared_load(home, kafka, "moved", name, 3)
+    run("decide", "moved")
+    refused = "would be there twice"
+    with pytest.raises(AirflowFailException, match=refused) as no_cursor:
+        begin(group("moved", topics=[name], load_name="new"))
+    with pytest.raises(AirflowFailException, match=refused) as other_key:
+        begin(group("new", topics=[name]))
+    with session() as opened:
+        opened.ledger.set_cursor("airflow", LOAD, expected=None, moves=None, to=7, by="ann", reason="as a load does")
+    with pytest.raises(AirflowFailException, match=refused) as cursor:
+        begin(group("moved", topics=[name], load_name="new"))
+    with pytest.raises(AirflowFailException, match=refused) as its_own:
+        begin(group("new", topics=[name]))
+    made = "`airflow-kafka-eos cursors set new --namespace airflow --new --to … --reason renamed`, with the position "
+    made += "that `airflow-kafka-eos cursors show 'a.b/ü %' --namespace airflow` prints"
+    told = [str(one.value) for one in (no_cursor, other_key, its_own, cursor)]
+    assert [made in text for text in told] == [False, False, False, True]
+    assert all("on_committed='reload' until this run is through" in text for text in told)
+    assert told[3].index("cursors set") < told[3].index("loads set-committed new moved --namespace airflow")
 
 
 def test_begin_passes_what_is_no_double(home: Path, kafka: LocalKafka, topic: Callable[..., str]) -> None:

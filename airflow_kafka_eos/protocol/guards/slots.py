@@ -19,11 +19,12 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, OtherClusterError
+from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
 from airflow_kafka_eos.ledger.slots import in_doubt_remedy, last_request
 from airflow_kafka_eos.naming import PooledId, counted, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls, is_of_other_cluster
+from airflow_kafka_eos.protocol.guards.ownership import is_of_other_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
@@ -97,12 +98,12 @@ def check_nothing_open(session: Session, slot: SlotRow) -> None:
         )
     watch = CoordinatorWatch(session)
     listed = session.coordinator.list_open(slot_prefix(namespace, session.ledger.ledger_id, name, number))
-    hidden, moved = hidden_by_acls(session), watch.has_moved()
+    moved = watch.has_moved()
     ids = {
         i for i in (*listed, *session.ledger.slot_ids(namespace, name, number))
         if (found := PooledId.parse(i)) is not None and found.slot == number
     }  # fmt: skip
-    described = session.coordinator.describe(ids) if ids else {}
+    described = describe_listed(session.coordinator, slot.holder, session.ledger.ledger_id, ids, pooled=True)
     still = sorted(i for i, d in described.items() if d.is_open)
     if still:
         raise InDoubtError(
@@ -110,8 +111,6 @@ def check_nothing_open(session: Session, slot: SlotRow) -> None:
             remedy=f"The slot stays in doubt. {in_doubt_remedy(namespace, name, number)}",
             transactional_id=still[0],
         )
-    if hidden is not None:
-        raise hidden
     if moved:
         raise NotFinishedError(
             "a transaction coordinator is moving or away: it is not known whether something is open under the slot",

@@ -106,7 +106,10 @@ def _check_topics(session: Session, row: AttemptRow, then: Mapping[str, str]) ->
             "load_name, that writes to nothing else"
         )
     else:
-        once_more = "To load it once more, set on_committed='reload', and clear all tasks of the group, with begin"
+        once_more = (
+            "To load it once more, set on_committed='reload', and clear all tasks of the group, with begin; take it "
+            "out again once they are through, for each clear loads anew. SQL of a dual write runs once more, too"
+        )
     raise TopicError(
         f"topic {', '.join(sorted(gone))} was deleted, or deleted and created again: the load was committed before, "
         "and readers see nothing of it there",
