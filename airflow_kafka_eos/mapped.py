@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast, get_args
 
-from airflow.sdk import TaskGroup, task_group
+from airflow.sdk import TaskGroup
 
 from airflow_kafka_eos.argument_groups import PLACES
 from airflow_kafka_eos.arguments import check_job_or_sql, check_json, check_topics
@@ -129,6 +129,8 @@ class MappedLoads:
             if "topic" in mapped:
                 arguments["topics"] = [mapped["topic"]]
             self._make("load", item=mapped[named_by], **self._shared | arguments)
+
+        from airflow.sdk import task_group  # it imports all decorators: each task of each load would pay for that
 
         return task_group(group_id=self.group_id)(_with_parameters(one_load, names))
 
