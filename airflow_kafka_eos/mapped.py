@@ -130,7 +130,8 @@ class MappedLoads:
                 arguments["topics"] = [mapped["topic"]]
             self._make("load", item=mapped[named_by], **self._shared | arguments)
 
-        from airflow.sdk import task_group  # it imports all decorators: each task of each load would pay for that
+        # here, for it imports all decorators: each task of each load would pay for that
+        from airflow.sdk import task_group
 
         return task_group(group_id=self.group_id)(_with_parameters(one_load, names))
 

@@ -47,6 +47,18 @@ def test_decide_tells_kafka_at_once(home: Path, kafka: LocalKafka, topic: Callab
 
 
 @pytest.mark.parametrize("step", ["begin", "prepare", "decide", "commit"])
+def test_what_is_committed_is_told_without_kafka(
+    home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """prepare has decided and committed it, in most loads: two tasks need no login, and no broker."""
+    a_prepared_load(home, kafka, "told", topic(), 3)
+    decided, committed = run("decide", "told"), run("commit", "told")
+    connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
+    assert run("decide", "told") == decided
+    assert run("commit", "told") == committed
+    assert (committed["records"], len(decided["prepared_transaction_states"])) == (3, 1)
+
+
 def test_another_group_of_the_run_does_not_pass_for_loaded(
     home: Path, kafka: LocalKafka, topic: Callable[..., str], step: str
 ) -> None:

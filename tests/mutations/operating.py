@@ -257,7 +257,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _LEDGER + "decisions.py",
         "        why = reason if dual_write is None else UNFINISHED\n",
         "        why = reason\n",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -266,7 +266,16 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _PROTOCOL + "stages/decide.py",
         "            check_finished(row)\n            return row\n",
         "            return row\n",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
+    ),
+    Mutation(
+        "dual-write-with-the-decision",
+        "split-told-alone",
+        "nor where Kafka has committed what it names",
+        "airflow_kafka_eos/operators/base.py",
+        "    return next((row for row in found if not row.is_unfinished), None)",
+        "    return next(found, None)",
+        ("tests/ledger/test_committed_before.py::test_a_dual_write_that_is_half_done_is_for_a_person",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -275,7 +284,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _PROTOCOL + "cleanup/poll.py",
         "        check_finished(decided_attempt(session, self.load))",
         "        decided_attempt(session, self.load)",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -284,7 +293,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _LEDGER + "dual_write.py",
         "        check_finished(row, beside.where)  # committed on its own by a try before",
         "        assert row  # committed on its own by a try before",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -293,7 +302,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _LEDGER + "dual_write.py",
         "            check_finished(known, beside.where)  # it had committed before it failed\n",
         "            pass\n",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
     ),
     Mutation(
         "dual-write-with-the-decision",

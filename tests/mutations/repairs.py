@@ -121,6 +121,16 @@ OF_REPAIRS: tuple[Mutation, ...] = (
         (_REAL + "test_a_straggler_whose_repair_was_closed_is_found_by_the_sweep",),
     ),
     Mutation(
+        "repair-replaces-lost-row",
+        "repaired-and-told-alone",
+        "commit asks brokers of a repaired load that is COMMITTED too: a straggler may be open",
+        "airflow_kafka_eos/operators/base.py",
+        "    if ledger.state(load) is not LoadState.COMMITTED or ledger.repairs(load):",
+        "    if ledger.state(load) is not LoadState.COMMITTED:",
+        ("tests/ledger/test_committed_before.py::"
+         "test_a_repaired_load_may_have_stragglers_that_are_to_be_ended",),
+    ),
+    Mutation(
         "decide-before-kafka",
         "maybe-adopted-ended",
         "where the answer to the adoption was lost, nothing is ended before the ledger says that it was none",
