@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError
-from airflow_kafka_eos.load import GIVE_UP, STAYS_GIVEN_UP, WRITE, LoadIdentity, LoadState
+from airflow_kafka_eos.load import GIVE_UP, STAYS_GIVEN_UP, WRITE, LoadIdentity, LoadState, filled_in
 
 _RESERVED = re.compile(r"~reload-[0-9]+\Z")
 
@@ -82,9 +82,9 @@ def choose(first: LoadIdentity, found: Sequence[Generation], *, owner: str, whol
                 f"the newest generation of the load is {newest.state.value}: part of it may be visible already",
                 remedy=f"Look at it with `airflow-kafka-eos loads show {load.in_command}`, finish it with "
                 f"`airflow-kafka-eos loads recover {load.in_command}`, and clear the group then. "
-                f"Else {load.filled_in(GIVE_UP)}; then {WRITE}"
+                f"Else {filled_in(GIVE_UP, load)}; then {WRITE}"
                 if newest.state is LoadState.IN_DOUBT
-                else load.filled_in(STAYS_GIVEN_UP),
+                else filled_in(STAYS_GIVEN_UP, load),
                 load=str(load),
             )
         case LoadState.COMMITTED:

@@ -52,10 +52,6 @@ class LoadIdentity:
         """As commands take it, to be pasted into a shell: behind ``airflow-kafka-eos cleanup`` or the like."""
         return shlex.join([self.name, self.key, "--namespace", self.namespace])
 
-    def filled_in(self, remedy: str) -> str:
-        """A remedy whose commands name this load, in the place of NAME KEY."""
-        return remedy.replace("NAME KEY", self.in_command)
-
 
 class Verdict(str, Enum):
     """What a decision says. Recorded once per attempt; no decision means abort."""
@@ -251,6 +247,11 @@ STAYS_GIVEN_UP = (
 )
 #: Of loads that are not through.
 UNENDED = tuple(state for state in LoadState if not state.is_ended)
+
+
+def filled_in(remedy: str, load: LoadIdentity) -> str:
+    """A remedy whose commands name the load, in the place of NAME KEY."""
+    return remedy.replace("NAME KEY", load.in_command)
 
 
 def check_move(load: LoadIdentity, old: LoadState, new: LoadState) -> None:

@@ -32,7 +32,7 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, filled_in
 from airflow_kafka_eos.operators.begun import begun_in_run, check_begun
 from airflow_kafka_eos.reasons import causes, reason_of
 
@@ -244,7 +244,7 @@ class Step:
                 if error.load in (None, str(load)):
                     error.load = str(load)
                     error.attempt = error.attempt or self.attempt
-                    error.remedy = load.filled_in(error.remedy)
+                    error.remedy = filled_in(error.remedy, load)
             elif isinstance(error, AirflowException):
                 text = str(error)
                 named = _named(text, load, self.attempt)
@@ -271,7 +271,7 @@ def _named(text: str, load: LoadIdentity, attempt: int | None) -> str:
     missing = [] if is_named else [f"load {load}"]
     if attempt is not None and f"attempt {attempt}" not in text:
         missing.append(f"attempt {attempt}")
-    text = load.filled_in(text)
+    text = filled_in(text, load)
     return f"{text} [{', '.join(missing)}]" if missing else text
 
 

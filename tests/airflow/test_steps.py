@@ -46,7 +46,6 @@ def test_decide_tells_kafka_at_once(home: Path, kafka: LocalKafka, topic: Callab
     assert open_ids("at once") == []
 
 
-@pytest.mark.parametrize("step", ["begin", "prepare", "decide", "commit"])
 def test_what_is_committed_is_told_without_kafka(
     home: Path, kafka: LocalKafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +58,7 @@ def test_what_is_committed_is_told_without_kafka(
     assert (committed["records"], len(decided["prepared_transaction_states"])) == (3, 1)
 
 
+@pytest.mark.parametrize("step", ["begin", "prepare", "decide", "commit"])
 def test_another_group_of_the_run_does_not_pass_for_loaded(
     home: Path, kafka: LocalKafka, topic: Callable[..., str], step: str
 ) -> None:

@@ -36,5 +36,6 @@ def test_a_dual_write_that_is_half_done_is_for_a_person(ledger: Ledger, url: str
         LOAD, 1, {t.transaction.transactional_id: Outcome.COMMITTED for t in ledger.transactions(LOAD, 1)}
     )
     ledger.record_committed(LOAD, 1)
-    sql(url, f"UPDATE kafka_eos_attempts SET reason = '{UNFINISHED}'")
+    reason = UNFINISHED.replace("'", "''")
+    sql(url, f"UPDATE kafka_eos_decisions SET reason = '{reason}'")
     assert committed_before(ledger, LOAD) is None

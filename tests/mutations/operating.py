@@ -257,7 +257,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _LEDGER + "decisions.py",
         "        why = reason if dual_write is None else UNFINISHED\n",
         "        why = reason\n",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -266,7 +266,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _PROTOCOL + "stages/decide.py",
         "            check_finished(row)\n            return row\n",
         "            return row\n",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -284,7 +284,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _PROTOCOL + "cleanup/poll.py",
         "        check_finished(decided_attempt(session, self.load))",
         "        decided_attempt(session, self.load)",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -293,7 +293,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _LEDGER + "dual_write.py",
         "        check_finished(row, beside.where)  # committed on its own by a try before",
         "        assert row  # committed on its own by a try before",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
@@ -302,7 +302,7 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _LEDGER + "dual_write.py",
         "            check_finished(known, beside.where)  # it had committed before it failed\n",
         "            pass\n",
-        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite-is noticed]",),
+        (_BESIDE + "test_a_decision_with_a_part_of_the_rows_is_never_taken_for_done[sqlite]",),
     ),
     Mutation(
         "dual-write-with-the-decision",
