@@ -94,6 +94,10 @@ def place(environment: Environment, kind: tuple[str, int], engines: Collection[s
         settings = quick_settings(home / "spark") | EAGER | {"FAULTS_PIDS": str(pids)}
         settings |= environment.postgresql.for_airflow("airflow")
         ledger = stack.enter_context(Ledger.open(f"sqlite:///{home}/kafka_eos_ledger.db", upgrade=True))
+        for engine, scope in product(sorted(engines), ("task", "load")):
+            # a new one would be refused where others, with another ledger, have committed loads of the same name
+            before = LoadIdentity(NAMESPACE, f"{engine}_{scope}", "loaded before")
+            ledger.set_committed(before, by="the campaign", reason="this ledger is in use")
         airflow = LocalAirflow(home, DAGS, connections=connections, settings=settings)
         stack.enter_context(airflow)
         for engine, scope in product(sorted(engines), ("task", "load")):
