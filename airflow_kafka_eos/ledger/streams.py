@@ -362,8 +362,8 @@ def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -
     if run.beside is not None:
         remedy += (
             ". Is it a frame that is new beside the other? Write that one before it, and wait for it, in each batch. "
-            "Does nobody write "
-            "the other any more? Set its name free, by `airflow-kafka-eos streams set` with --forget-query"
+            "Does nobody write the other any more? Set its name free, by `airflow-kafka-eos streams set` with "
+            "--forget-query"
         )
     raise OtherCheckpointError(
         f"the query of checkpoint {run.checkpoint} is known as {known}, and this run calls it {batch.name!r} in "

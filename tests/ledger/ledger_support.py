@@ -15,7 +15,7 @@ from airflow_kafka_eos.ledger.database import Database
 from airflow_kafka_eos.load import LoadIdentity, TransactionScope
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import IdRole, TransactionalId
-from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, PreparedTransaction, PreparedTxnState
+from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS, Outcome, PreparedTransaction, PreparedTxnState
 
 LOAD = LoadIdentity("team", "load_orders", "2026-01-01T00:00:00+00:00")
 OTHER = LoadIdentity("team", "load_orders", "2026-01-02T00:00:00+00:00")
@@ -79,6 +79,13 @@ def prepare(ledger: Ledger, load: LoadIdentity = LOAD, *, full: int = 2) -> Atte
 def commit(ledger: Ledger, load: LoadIdentity = LOAD) -> AttemptRow:
     """The load's next attempt, decided to be committed."""
     return ledger.decide_commit(manifest(ledger, prepare(ledger, load).number, load), decided_by="decide")
+
+
+def verify(ledger: Ledger, load: LoadIdentity = LOAD, number: int = 1) -> AttemptRow:
+    """Every marker of a decided attempt was seen: the load is COMMITTED."""
+    outcomes = {t.transaction.transactional_id: Outcome.COMMITTED for t in ledger.transactions(load, number)}
+    ledger.record_outcomes(load, number, outcomes)
+    return ledger.record_committed(load, number)
 
 
 def sql(url: str, statement: str, **values: Any) -> list[tuple[Any, ...]]:

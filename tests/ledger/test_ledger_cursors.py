@@ -22,8 +22,7 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.ledger import Ledger, migrate
 from airflow_kafka_eos.ledger.rows import AttemptRow, CursorRow, RangeRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.transaction import Outcome
-from tests.ledger.ledger_support import LOAD, manifest, ref, sql
+from tests.ledger.ledger_support import LOAD, manifest, ref, sql, verify
 
 NAME = LOAD.name
 
@@ -62,12 +61,6 @@ def commit(ledger: Ledger, of: LoadIdentity, until: Any, **more: Any) -> RangeRo
     decide(ledger, of, found.attempt)
     verify(ledger, of, found.attempt)
     return found
-
-
-def verify(ledger: Ledger, of: LoadIdentity, number: int) -> None:
-    outcomes = {t.transaction.transactional_id: Outcome.COMMITTED for t in ledger.transactions(of, number)}
-    ledger.record_outcomes(of, number, outcomes)
-    ledger.record_committed(of, number)
 
 
 def abort(ledger: Ledger, of: LoadIdentity, number: int) -> None:

@@ -10,8 +10,8 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.transaction import Outcome, PreparedTxnState
-from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref
+from airflow_kafka_eos.transaction import PreparedTxnState
+from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref, verify
 
 
 @pytest.fixture
@@ -70,9 +70,7 @@ def test_unfinished_are_the_attempts_that_nobody_has_closed(ledger: Ledger) -> N
     assert found() == [(LOAD, 1, Verdict.ABORT), (LOAD, 2, Verdict.COMMIT), (OTHER, 1, None)]
     assert ledger.unfinished("team")[1] == ledger.attempt(LOAD, 2)
     ledger.record_swept(LOAD, 1)
-    names = [t.transaction.transactional_id for t in ledger.transactions(LOAD, 2)]
-    ledger.record_outcomes(LOAD, 2, dict.fromkeys(names, Outcome.COMMITTED))
-    ledger.record_committed(LOAD, 2)
+    verify(ledger, LOAD, 2)
     assert found() == [(OTHER, 1, None)]
 
 

@@ -15,7 +15,7 @@ from airflow_kafka_eos.ledger.pruning import Prunable
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState
-from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql
+from tests.ledger.ledger_support import LOAD, OTHER, commit, manifest, prepare, ref, sql, verify
 from tests.ledger.test_ledger_races import race
 from tests.ledger.test_ledger_slots import finish, load, pooled_manifest, submit
 
@@ -23,10 +23,7 @@ NOW = timedelta(0)
 
 
 def committed(ledger: Ledger, of: LoadIdentity = LOAD) -> AttemptRow:
-    row = commit(ledger, of)
-    outcomes = {t.transaction.transactional_id: Outcome.COMMITTED for t in ledger.transactions(of, row.number)}
-    ledger.record_outcomes(of, row.number, outcomes)
-    return ledger.record_committed(of, row.number)
+    return verify(ledger, of, commit(ledger, of).number)
 
 
 def aborted(ledger: Ledger, of: LoadIdentity = LOAD) -> int:
@@ -117,9 +114,7 @@ def test_many_are_pruned_in_steps_that_are_whole_each(ledger: Ledger, monkeypatc
 def test_a_pruned_load_is_loaded_no_second_time(ledger: Ledger) -> None:
     ledger.record_swept(LOAD, aborted(ledger))
     decided = commit(ledger)
-    outcomes = {t.transaction.transactional_id: Outcome.COMMITTED for t in ledger.transactions(LOAD, 2)}
-    ledger.record_outcomes(LOAD, 2, outcomes)
-    ledger.record_committed(LOAD, 2)
+    verify(ledger, LOAD, 2)
     pruned(ledger)
     # a cleared begin and prepare, and what a task that hung since then comes back to say
     assert ledger.begin(LOAD, owner="again").number == 2

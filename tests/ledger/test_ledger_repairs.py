@@ -46,6 +46,16 @@ def adopt(ledger: Ledger, row: RepairRow, lost: TransactionRow) -> RepairRow:
     return ledger.adopt(LOAD, row.number, prepared(row), writes)
 
 
+def repaired(ledger: Ledger) -> TransactionRow:
+    """A load that is COMMITTED by its replacement; the transaction that was lost."""
+    lost = lost_one(ledger)
+    row = open_repair(ledger, lost)
+    adopt(ledger, row, lost)
+    ledger.record_outcomes(LOAD, 1, {row.transactional_id: Outcome.COMMITTED})
+    ledger.record_committed(LOAD, 1)
+    return lost
+
+
 def load_state(ledger: Ledger) -> LoadState:
     row = ledger.load(LOAD)
     assert row is not None
@@ -191,11 +201,7 @@ def test_committed_needs_the_replacement_and_not_what_it_replaced(ledger: Ledger
 
 def test_whoever_is_overtaken_finds_a_committed_load_and_changes_nothing(ledger: Ledger) -> None:
     """A committer whose look is older than the other one's last repair: none of its words is an error by now."""
-    lost = lost_one(ledger)
-    row = open_repair(ledger, lost)
-    adopt(ledger, row, lost)
-    ledger.record_outcomes(LOAD, 1, {row.transactional_id: Outcome.COMMITTED})
-    ledger.record_committed(LOAD, 1)
+    lost = repaired(ledger)
     before, name = ledger.load(LOAD), lost.transaction.transactional_id
     ledger.record_repairing(LOAD, 1, "one was lost")
     assert ledger.open_repair(LOAD, 1, name, opened_by="late") is None

@@ -13,6 +13,7 @@ from airflow_kafka_eos.errors import ConfigurationError, NotFinishedError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import RangeRow
 from airflow_kafka_eos.load import LoadIdentity
+from tests.ledger.ledger_support import verify
 from tests.ledger.test_ledger_cursors import (
     A,
     B,
@@ -27,7 +28,6 @@ from tests.ledger.test_ledger_cursors import (
     put,
     submit,
     take,
-    verify,
 )  # fmt: skip
 
 
