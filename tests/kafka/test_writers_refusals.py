@@ -208,6 +208,26 @@ def test_a_transaction_that_someone_took_over_is_not_reported(
     del zombie
 
 
+def test_a_takeover_that_librdkafka_met_behind_the_writers_back_is_told_as_one(
+    kafka: LocalKafka, topic: Callable[..., str]
+) -> None:
+    """It refuses the next row with "fatal error" alone: no delivery report has told yet why."""
+    name, transactional_id = topic(1), an_id("met behind its back")
+    slow = settings_of(kafka.bootstrap_servers, linger_ms=1500)
+    writer = make_writer("confluent", slow, target_of(transactional_id, {name: 1}))
+    assert isinstance(writer, ConfluentWriter)
+    writer.open()
+    writer.write(batch(value=[b"v"]))
+    zombie = take_over(kafka.bootstrap_servers, transactional_id)
+    end = time.monotonic() + 30
+    while writer._why_given_up("waiting") is None and time.monotonic() < end:  # asks, and serves no report
+        time.sleep(0.1)
+    with pytest.raises(ProducerFencedError, match=r"FENCED|INVALID_PRODUCER_EPOCH|INVALID_TXN_STATE"):
+        writer.write(batch(value=[b"v"]))
+    writer.close()
+    del zombie
+
+
 @pytest.mark.parametrize("end", ["abort", "close"])
 def test_a_fenced_librdkafka_is_dropped_with_nothing_in_it(
     kafka: LocalKafka, topic: Callable[..., str], end: str

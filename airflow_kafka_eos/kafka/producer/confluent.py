@@ -256,7 +256,10 @@ class ConfluentWriter:
                 self._serve(producer.poll, _POLL_S)  # the queue is full: let acknowledgements make room
             except KafkaException as e:
                 self._raise_failed()  # the first failure says more than "erroneous state" after it
-                raise self._write_error(e.args[0], row.topic, row.partition, size, row.key) from None
+                error: KafkaError = e.args[0]
+                if error.code() == KafkaError._FATAL:  # no report of it is served yet
+                    raise self._fatal(_writing(row.topic, row.partition, size)) from None
+                raise self._write_error(error, row.topic, row.partition, size, row.key) from None
 
     def _serve(self, call: Callable[[float], int], seconds: float) -> int:
         """Let callbacks run, and raise what went wrong."""
@@ -267,12 +270,16 @@ class ConfluentWriter:
             raise self._translate(e, "writing") from None
         except SystemError:
             self._raise_failed()
-            raise self._fatal() from None
+            raise self._fatal("writing") from None
         self._raise_failed()
         return left
 
-    def _fatal(self) -> KafkaEosError:
-        found = self._why_given_up("writing")
+    def _fatal(self, doing: str) -> KafkaEosError:
+        found = self._why_given_up(doing)
+        end = time.monotonic() + _DROP_S
+        while found is None and time.monotonic() < end:
+            time.sleep(_POLL_S)  # the producer is failed first, its transaction, which knows why, a moment later
+            found = self._why_given_up(doing)
         return found or BrokerUnavailableError(
             "librdkafka failed and did not say why",
             remedy="Look at the logs of the brokers and of Spark's executors. Nothing of it is committed: it is "
@@ -300,9 +307,7 @@ class ConfluentWriter:
     ) -> KafkaEosError:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return too_large(topic, partition, size, self._target, key)
-        where = "" if partition is None else f" partition {partition}"
-        doing = f"writing a record of {size} bytes to topic {topic!r}{where}"
-        return translate(error, doing, self._id, topic=topic)
+        return translate(error, _writing(topic, partition, size), self._id, topic=topic)
 
     def _raise_failed(self) -> None:
         if self._failed is None:
@@ -360,6 +365,11 @@ class ConfluentWriter:
                 transactional_id=self._id,
             )
         return found
+
+
+def _writing(topic: str, partition: int | None, size: int) -> str:
+    where = "" if partition is None else f" partition {partition}"
+    return f"writing a record of {size} bytes to topic {topic!r}{where}"
 
 
 def check_configuration(settings: KafkaSettings, target: WriteTarget) -> None:
