@@ -48,6 +48,7 @@ from airflow_kafka_eos.spark.no_retries import check_spark_settings
 from airflow_kafka_eos.spark.options import Checked, WriteOptions, check_schema
 from airflow_kafka_eos.spark.pooled import Snapshot
 from airflow_kafka_eos.spark.python_env import check_libraries
+from airflow_kafka_eos.spark.quick_ack import ack_at_once
 from airflow_kafka_eos.transaction import PreparedTransaction
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class KafkaEosWriter(AttemptWriter, DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise TerminalError("kafka_eos writes only inside a Spark task", remedy="Use df.write")
+        ack_at_once()
         check_libraries(self.checked.writer)
         if (tokens := self.settings.token_source()) is not None:
             tokens.current()  # before a row is read, too: this host may lack what the driver's has

@@ -41,6 +41,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, Part, PartReport
 from airflow_kafka_eos.spark.datasource import KafkaEosDataSource
 from airflow_kafka_eos.spark.no_retries import check_spark_settings
+from airflow_kafka_eos.spark.quick_ack import ack_at_once
 from airflow_kafka_eos.streams.messages import Begun, Message
 from airflow_kafka_eos.streams.options import StreamOptions
 
@@ -135,6 +136,7 @@ class BatchWriter(_StreamWriter):
         """
         context = TaskContext.get()
         assert context is not None
+        ack_at_once()
         self.begun.batch.check_same(context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID))
         batches = iterator if self.gets_arrow else _record_batches(iterator, self.schema)
         part = Part(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
