@@ -67,10 +67,13 @@ def a_day_or_more(argument: str, value: object) -> timedelta:
     return made
 
 
-def check_whole_number(argument: str, value: object, *, least: int = 0) -> None:
-    """None for no limit, or a whole number from ``least`` on."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-        raise _wrong(argument, value, f"no whole number from {least} on", "Set it to one, or to None for no limit")
+def check_whole_number(argument: str, value: object, *, least: int = 0, required: bool = False) -> None:
+    """A whole number from ``least`` on; or None for no limit, where it is not ``required``."""
+    if value is None and not required:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        remedy = "Set it to one" if required else "Set it to one, or to None for no limit"
+        raise _wrong(argument, value, f"no whole number from {least} on", remedy)
 
 
 def check_bool(argument: str, value: object) -> None:

@@ -62,7 +62,8 @@ class DecoratedLoad:
                 f"{self.function.__name__}() is called with {sorted([*job_arguments, *of_cursor])}: {e}",
                 remedy="Let its first parameter be the Spark session, which you do not pass, and name all others"
                 if session
-                else "Name all of its parameters; with engine='arrow' there is no Spark session",
+                else "Name all of its parameters, and let it have none for a Spark session: with engine='arrow' there "
+                "is none",
             ) from None
         check_json(job_arguments, argument=f"{self.function.__name__}()")
         group = ExactlyOnceLoad(**{"group_id": self.function.__name__} | self._arguments | {"job": JOB})

@@ -85,8 +85,13 @@ class Choice(str, Enum):
         near = nearest(str(text), known)
         raise ConfigurationError(
             f"{field} is {text!r}, it can be {', '.join(known)}",
-            remedy=f"Did you mean {near}" if near else f"Set {field} to one of them",
+            remedy=(f"Did you mean {near}" if near else f"Set {field} to one of them") + cls.elsewhere(),
         )
+
+    @classmethod
+    def elsewhere(cls) -> str:
+        """What people look for here, and is set otherwise: the end of the remedy."""
+        return ""
 
 
 # the same as literals, for type checkers and completion; tests hold them together with the classes below
@@ -105,6 +110,10 @@ class Engine(Choice):
     SPARK = "spark"
     #: prepare's own process: a stream of Arrow record batches
     ARROW = "arrow"
+
+    @classmethod
+    def elsewhere(cls) -> str:
+        return ". A Spark Connect server is named by spark_conn_id, an operator of your own by submit="
 
 
 class TransactionScope(Choice):

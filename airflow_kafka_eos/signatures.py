@@ -214,6 +214,11 @@ def check_no_spark(given: Mapping[str, Any]) -> None:
     if submit is not None:
         _check_submit(given)
     if given.get("engine") != Engine.ARROW:
+        if "max_batch_bytes" in given:
+            raise ConfigurationError(
+                f"max_batch_bytes={given['max_batch_bytes']!r} bounds what engine='arrow' reads, and Spark runs this",
+                remedy="Leave it out, or use engine='arrow'",
+            )
         return
     of_tasks = _defaults(BaseOperator).keys() | _defaults(LoadOperator).keys()
     of_spark = [f"spark_args={{{name!r}: …}}" for name in given.get("spark_args") or {} if name not in of_tasks]

@@ -139,7 +139,8 @@ def batches(reader: pa.RecordBatchReader, job: str, bounds: Bounds) -> Iterator[
             raise ConfigurationError(
                 f"a batch of the stream of {job} has {batch.num_rows:,} rows and {size_text(batch.nbytes)}, above "
                 f"max_batch_bytes={bounds.batch_bytes}",
-                remedy="Return smaller batches: by a scanner's batch_size, by DuckDB's to_arrow_reader(rows); of a "
+                remedy="Return smaller batches (docs/arrow-engine.md, A large frame, or table): by a scanner's "
+                "batch_size, which also needs batch_readahead=1; by DuckDB's to_arrow_reader(rows); of a "
                 "table, or of a Polars frame's to_arrow(), by pyarrow.RecordBatchReader.from_batches(table.schema, "
                 "table.to_batches(max_chunksize=rows)). Or raise max_batch_bytes where the worker has the memory",
             )

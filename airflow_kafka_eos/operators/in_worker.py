@@ -78,9 +78,7 @@ def check_engine(engine: str, sql: Any, max_batch_bytes: Any) -> None:
     """
     :raises ConfigurationError: engine="arrow" was asked for, and what only Spark has; or its bound is no number.
     """
-    if max_batch_bytes is None:
-        raise ConfigurationError("max_batch_bytes=None is no bound", remedy="Set it to a number of bytes")
-    check_whole_number("max_batch_bytes", max_batch_bytes, least=1)
+    check_whole_number("max_batch_bytes", max_batch_bytes, least=1, required=True)
     if engine != Engine.ARROW:
         return
     if sql is not None:

@@ -32,11 +32,11 @@ def find_job(
     place, _, name = job.rpartition(":") if not job.endswith(".py") else (job, "", "")
     name = name or DEFAULT_FUNCTION
     if not place:
-        raise _not_found(job, "it names neither a Python file nor module:function")
+        raise _not_found(job, "it names neither a Python file nor module:function", where)
     module = load_file(Path(place), job, loaded, where) if place.endswith(".py") else _import(place, job, where)
     function = getattr(module, name, None)
     if not callable(function):
-        raise _not_found(job, f"{place} has no function {name!r}")
+        raise _not_found(job, f"{place} has no function {name!r}", where)
     return function  # type: ignore[no-any-return]
 
 
@@ -45,10 +45,10 @@ def load_file(
 ) -> ModuleType:
     """See :func:`find_job`."""
     if not path.is_file():
-        raise _not_found(job, f"there is no file {path} {where}")
+        raise _not_found(job, f"there is no file {path.absolute()} {where}", where)
     spec = importlib.util.spec_from_file_location(_FILE_MODULE, path, loader=_AsItStands(_FILE_MODULE, str(path)))
     if spec is None or spec.loader is None:
-        raise _not_found(job, f"{path} cannot be loaded")
+        raise _not_found(job, f"{path} cannot be loaded", where)
     module = importlib.util.module_from_spec(spec)
     sys.modules[_FILE_MODULE] = module  # dataclasses look their module up by name
     loaded(module)
@@ -73,12 +73,13 @@ def _import(name: str, job: str, where: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
         if e.name is not None and (name == e.name or name.startswith(f"{e.name}.")):
-            raise _not_found(job, f"there is no module {name} {where}") from e
+            raise _not_found(job, f"there is no module {name} {where}", where) from e
         raise  # an import inside the author's module: his error
 
 
-def _not_found(job: str, problem: str) -> ConfigurationError:
+def _not_found(job: str, problem: str, where: str) -> ConfigurationError:
+    ship = "ship files of yours with files or py_files" if where == DRIVER else "name a file by its absolute path"
     return ConfigurationError(
         f"the job {job!r} cannot be found: {problem}",
-        remedy="Use file.py, file.py:function or module:function; ship files of yours with files or py_files",
+        remedy=f"Use file.py, file.py:function or module:function; {ship}",
     )

@@ -23,12 +23,13 @@ def made(**given: Any) -> ExactlyOnceLoad:
     ("given", "said"),
     [
         ({"engine": "arow"}, "engine is 'arow', it can be spark, arrow. Did you mean arrow"),
-        ({"engine": None}, "engine is None, it can be spark, arrow"),
+        ({"engine": None}, "engine is None, it can be spark, arrow. Set engine to one of them. A Spark Connect "),
         ({"job": None, "sql": "SELECT 1"}, "sql=… is Spark's SQL, and engine='arrow' starts no Spark"),
         ({"spark_conn_id": "s"}, "spark_conn_id='s' is of Spark, and engine='arrow' starts none"),
         ({"spark_args": {"conf": {}}}, "spark_args={'conf': …} is of Spark, and engine='arrow' starts none"),
         ({"max_batch_bytes": 0}, "max_batch_bytes=0 is no whole number from 1 on"),
-        ({"max_batch_bytes": None}, "max_batch_bytes=None is no bound"),
+        ({"max_batch_bytes": None}, "max_batch_bytes=None is no whole number from 1 on. Set it to one"),
+        ({"engine": "spark", "max_batch_bytes": 5}, "max_batch_bytes=5 bounds what engine='arrow' reads, and Spark"),
     ],
     ids=str,
 )
@@ -52,7 +53,7 @@ def test_a_function_has_no_session_to_take() -> None:
 
     with DAG("engines", schedule=None, start_date=datetime(2026, 1, 1)):
         assert getattr(rows(day="{{ ds }}").prepare, "engine", None) == "arrow"
-        with pytest.raises(ConfigurationError, match="there is no Spark session") as caught:
+        with pytest.raises(ConfigurationError, match="none for a Spark session") as caught:
             with_session(day="{{ ds }}")
         assert "with_session() is called with ['day']" in str(caught.value)
         # the engine may be changed, and what is asked of the function with it

@@ -209,8 +209,10 @@ class TestJob:
     def test_a_job_that_is_not_there_is_named(self, job: str) -> None:
         from airflow_kafka_eos.spark.find_job import find_job
 
-        with pytest.raises(ConfigurationError, match="cannot be found"):
+        with pytest.raises(ConfigurationError, match=r"cannot be found.*ship files of yours with files or py_files"):
             find_job(job)
+        with pytest.raises(ConfigurationError, match=r"cannot be found.*name a file by its absolute path"):
+            find_job(job, where="where prepare runs")  # there, nothing is shipped
 
     def test_a_file_is_run_as_it_stands_also_with_its_old_size_and_time(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

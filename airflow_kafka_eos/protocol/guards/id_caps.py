@@ -132,8 +132,9 @@ def check_caps(session: Session, load: LoadIdentity, naming: TransactionNaming, 
         if cap is not None and count >= cap and adds:
             raise ConfigurationError(
                 f"the brokers know {count} transactional ids of {what}, the cap is {cap}",
-                remedy=f"Use transaction_naming='pooling', wait until brokers forget unused ids ({EXPIRATION}), or "
-                "raise max_transactional_ids (of a namespace: max_transactional_ids_of_namespace); "
+                remedy=f"Use transaction_naming='pooling', which neither Spark Connect nor a cursor can have; wait "
+                f"until brokers forget unused ids ({EXPIRATION}); or raise max_transactional_ids (of a namespace: "
+                "max_transactional_ids_of_namespace). "
                 "`airflow-kafka-eos ids report` shows whose they are",
                 load=str(load),
             )
