@@ -124,7 +124,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
     def _wait(self, poll: Poll, give_up: float, *, may_defer: bool) -> bool:
         """True once there is nothing to wait for; False where the triggerer is to wait on.
 
-        :raises AirflowSensorTimeout: past ``give_up``, on the monotonic clock.
+        :raises AirflowException: past ``give_up``, on the monotonic clock.
         """
         told = ""
         while (waiting_for := self._look(poll)) is not None:
@@ -134,7 +134,7 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
             if may_defer and self._knows_its_ledger():
                 return False
             if time.monotonic() >= give_up:
-                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}")
+                raise self._timed_out(waiting_for)
             time.sleep(self.poke_interval)
         return True
 
@@ -194,10 +194,14 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                     poll = self.new_poll(owner)
                     waiting_for = self._look(poll)
                 except (KafkaEosError, AirflowFailException) as look:
-                    raise AirflowSensorTimeout(f"after {self.timeout:g} s: {look}") from e
+                    raise self._timed_out(look) from e
                 if waiting_for is None:
                     return self.done(poll.summary(), context, step)
-                raise AirflowSensorTimeout(f"after {self.timeout:g} s: {waiting_for}") from e
+                raise self._timed_out(waiting_for) from e
+
+    def _timed_out(self, waiting_for: object) -> AirflowException:
+        """No AirflowSensorTimeout: Airflow fails a task for good by that, whatever its ``retries`` say."""
+        return AirflowException(f"after {self.timeout:g} s: {waiting_for}")
 
 
 class LoadedSensor(PollingLoadSensor):

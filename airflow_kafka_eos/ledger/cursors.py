@@ -9,6 +9,7 @@ round; the row of the load that holds a cursor is only read.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -206,13 +207,15 @@ def set_position(
                 "(has the cursor none? Set it first to where it is, with any text as the id in topic_ids)",
             )
     position.check_no_gaps(to, "the new position")
+    moment = now()
     values = {
         "position": position.dump(to),
         "moves": cursor.moves + 1,
         "load_id": None,
         "data_interval_start": None,
         "doubt": None,
-        "moved_at": now(),
+        "moved_at": moment,
+        "said_at": moment,
         "moved_by": said[1],
         "reason": said[2],
     }
@@ -403,8 +406,9 @@ def _check_may_begin(connection: Connection, load: LoadIdentity) -> None:
             "if it was restored from a backup of before the first load with that cursor, loads that it does not know "
             "have read on since",
             remedy="Nothing is read or written. Compare topics and source: where does what is loaded end? Say so by "
-            f"`airflow-kafka-eos cursors set {load.name} --new --to … --reason …`, with `--to null` where nothing "
-            "is loaded, and the source begins at its beginning; then clear begin",
+            f"`airflow-kafka-eos cursors set {shlex.join([load.name, '--namespace', load.namespace])} --new --to … "
+            "--reason …`, with `--to null` where nothing is loaded, and the source begins at its beginning; then clear "
+            "begin",
             load=str(load),
         )
 

@@ -79,21 +79,24 @@ def check_named(connection: Connection, load: LoadIdentity, named: tuple[Any, An
 
 
 def check_own(connection: Connection, load: LoadIdentity, range_: tuple[Any, Any]) -> None:
-    """Whether the cursor's own range has nothing in it that somebody has named, since the cursor was moved last.
+    """Whether the cursor's own range has nothing in it that somebody has named, since a person has set the cursor last.
+
+    A decision that moves the cursor knows of no range by name: what lies ahead of it is compared by each load again.
 
     :raises ConfigurationError: it has: how far what is loaded reaches, a person has to say.
     """
     cursor = cursor_row(connection, load.namespace, load.name)
-    moved_at = None if cursor is None else cursor.moved_at
+    said_at = None if cursor is None else cursor.said_at
     for other in _named(connection, load):
-        if moved_at is not None and other.taken_at <= moved_at:
-            continue  # whoever has moved it has known of it, or it lies behind
+        if said_at is not None and other.taken_at <= said_at:
+            continue  # the person has known of it
         if other.overlaps(*range_) and not _is_repeated(connection, other.load):
             raise ConfigurationError(
                 f"load {other.load} has named the range {other}, a part of what the cursor would read now, from "
                 f"{position.dump(range_[0])} to {position.dump(range_[1])}",
-                remedy="Say where to go on: `airflow-kafka-eos cursors show` and `cursors set`. Behind all that is "
-                "loaded, or nothing is left out and that part is there twice",
+                remedy="Say where to go on: `airflow-kafka-eos cursors show` and `cursors set`. Behind the named "
+                "range, and what lies before it is loaded by a run that names that; or where it is, and the named part "
+                "is there twice",
                 load=str(load),
             )
 

@@ -288,6 +288,7 @@ class CursorRow:
     :param holder_state: that load's.
     :param data_interval_start: of the load that moved it last, where that load has one.
     :param doubt: why a person has to set it first; None where nothing is wrong.
+    :param said_at: when a person has set it last.
     """
 
     namespace: str
@@ -300,6 +301,7 @@ class CursorRow:
     doubt: str | None
     created_at: str
     moved_at: str | None
+    said_at: str | None
     moved_by: str | None
     reason: str
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 
 from airflow_kafka_eos.errors import (
     ConfigurationError,
@@ -61,9 +61,15 @@ def bind(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun)
         q = t.stream_queries.c
         before = select(q.decided).where(q.stream_id == row.id, q.query_id == batch.query_id)
         known = connection.execute(before).one_or_none()
+        if known is not None:
+            decided = known.decided
+        else:  # under a name that was set free since, batches of it may be decided: which, a person has to say
+            has_some = or_(q.decided.is_(None), q.decided >= 0)
+            elsewhere = select(q.stream_id).where(q.query_id == batch.query_id, has_some)
+            decided = -1 if connection.execute(elsewhere).first() is None else None
         values = {
-            "query_id": batch.query_id, "checkpoint": run.checkpoint, "decided": -1 if known is None else known.decided,
-            "bound_at": moment, "updated_at": moment,
+            "query_id": batch.query_id, "checkpoint": run.checkpoint, "decided": decided, "bound_at": moment,
+            "updated_at": moment,
         }  # fmt: skip
         connection.execute(update(t.streams).where(_C.id == row.id).values(values))
         row = _must_lock(connection, batch)
@@ -363,7 +369,7 @@ def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -
         remedy += (
             ". Is it a frame that is new beside the other? Write that one before it, and wait for it, in each batch. "
             "Does nobody write the other any more? Set its name free, by `airflow-kafka-eos streams set` with "
-            "--forget-query"
+            "--forget-query, and run the query: it stops, until --decided says the last batch that the topics have"
         )
     raise OtherCheckpointError(
         f"the query of checkpoint {run.checkpoint} is known as {known}, and this run calls it {batch.name!r} in "
@@ -394,8 +400,8 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, run
     """Rules: batches-in-turn, same-range."""
     if stream.decided is None:
         raise InDoubtError(
-            f"the ledger got a new id, or a slot of query {batch.name!r} was in doubt: it does not know which batches "
-            "the topics have",
+            f"the ledger got a new id, a slot of query {batch.name!r} was in doubt, or the query had another name "
+            "before: it does not know which batches the topics have",
             remedy="Nothing is written. Look which batch is the last one that they have, and say so by "
             f"`airflow-kafka-eos streams set` with --decided: -1 for none; {batch.number} passes over the one that the "
             "query asks for now",

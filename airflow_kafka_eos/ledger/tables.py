@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "kafka_eos_alembic_version"
 #: what the newest of the revisions is called
-REVISION = "0011"
+REVISION = "0012"
 #: three names of 215 characters in one unique index: 2580 bytes on MySQL, which allows 3072. Longer names
 #: cannot occur: naming.check_length leaves less than that to all three.
 NAME_LENGTH = 215
@@ -343,6 +343,8 @@ cursors = Table(
     Column("doubt", _text()),
     Column("created_at", _TIME, nullable=False),
     Column("moved_at", _TIME),
+    # when a person has said last where it is
+    Column("said_at", _TIME),
     Column("moved_by", _PEOPLE),
     Column("reason", _text(), nullable=False),
     UniqueConstraint("namespace", "load_name", name="uq_kafka_eos_cursors_name"),

@@ -108,8 +108,8 @@ class Checkpoint:
             offset = json.loads(end)["logOffset"]
         except (ValueError, TypeError, LookupError):
             return []
-        if offset < 0:
-            return []  # no file has come yet
+        if type(offset) is not int or offset < 0:
+            return []  # a topic of Kafka's has that name; or no file has come yet
         folder = f"sources/{source}"
         log = self._read(f"{folder}/{offset}")
         if log is None:  # of those behind it, the first one that has it is the shortest

@@ -110,7 +110,7 @@ def test_an_error_of_the_stream_is_tried_again_and_leaves_nothing(
 def test_a_job_that_is_not_there_takes_no_attempt(home: Path, topic: Callable[..., str]) -> None:
     run("begin", "nowhere")
     text = refused("prepare", "nowhere", topics=[topic()], job="nowhere.py", engine="arrow")
-    assert "there is no file nowhere.py where prepare runs" in text
+    assert "/nowhere.py where prepare runs" in text, "where it was looked for"
     with session() as opened:
         (row,) = opened.ledger.attempts(LoadIdentity("airflow", LOAD, "nowhere"))
     assert not row.is_submitted

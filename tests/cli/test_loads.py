@@ -194,7 +194,7 @@ def test_an_unknown_state_is_refused_with_those_that_are(capsys: pytest.CaptureF
 
 def test_a_ledger_that_is_up_to_date_says_which_it_is(ledger: Ledger, run: Run) -> None:
     line = run("ledger", "check")
-    assert "revision 0011, up to date" in line and ledger.ledger_id in line
+    assert "revision 0012, up to date" in line and ledger.ledger_id in line
 
 
 def test_a_long_list_has_the_newest_and_says_that_there_are_more(

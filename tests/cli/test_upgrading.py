@@ -29,14 +29,14 @@ def test_a_ledger_of_before_is_refused_until_it_is_upgraded_and_then_by_the_vers
     with monkeypatch.context() as newer:
         next_version(tmp_path, newer)
         refused = command(*check)
-        assert refused.code == 2 and "is at revision 0011, not 0012" in refused.err
-        assert command(*upgrade).out == f"ledger {url}: 0011 -> 0012\n"
-        assert command(*upgrade).out == f"ledger {url}: 0012 -> 0012\n"  # it may be run twice
-        assert command(*check).out == f"ledger {url}: revision 0012, up to date; its id is {ledger.ledger_id}\n"
+        assert refused.code == 2 and "is at revision 0012, not 0013" in refused.err
+        assert command(*upgrade).out == f"ledger {url}: 0012 -> 0013\n"
+        assert command(*upgrade).out == f"ledger {url}: 0013 -> 0013\n"  # it may be run twice
+        assert command(*check).out == f"ledger {url}: revision 0013, up to date; its id is {ledger.ledger_id}\n"
     for line in (check, upgrade):
         refused = command(*line)
-        assert refused.code == 2 and "is at revision 0012, which this version" in refused.err
-    assert migrate.current(url) == "0012"
+        assert refused.code == 2 and "is at revision 0013, which this version" in refused.err
+    assert migrate.current(url) == "0013"
 
 
 def test_a_new_one_is_said_to_know_no_load_before_anybody_loads_with_it(
@@ -58,6 +58,6 @@ def test_the_embedded_one_is_upgraded_by_the_first_that_opens_it_as_tasks_do(
     Ledger.open(url).close()
     next_version(tmp_path, monkeypatch)
     _, check = (line.split()[1:] for line in PRINTED)
-    assert "is at revision 0011, not 0012" in command(*check).err  # a command does not
+    assert "is at revision 0012, not 0013" in command(*check).err  # a command does not
     Ledger.open(url).close()
-    assert "revision 0012, up to date" in command(*check).out
+    assert "revision 0013, up to date" in command(*check).out

@@ -57,7 +57,7 @@ class FinalError(Exception):
 
 
 class FailedError(Exception):
-    """A task that Airflow tries again: what the operators raise of themselves, or AirflowSensorTimeout."""
+    """A task that Airflow tries again: what the operators raise of themselves."""
 
 
 def note_decisions(timeline: Timeline) -> None:

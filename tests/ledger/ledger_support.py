@@ -103,7 +103,7 @@ NEXT = """\
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0012", "0011", None, None
+revision, down_revision, branch_labels, depends_on = "0013", "0012", None, None
 
 
 def upgrade() -> None:
@@ -115,6 +115,6 @@ def next_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on the package is a version that has one revision more."""
     there = folder / "100% ours"
     shutil.copytree(Path(migrate.__file__).parent / "migrations", there / "migrations")
-    (there / "migrations" / "versions" / "r0012_colour.py").write_text(NEXT)
+    (there / "migrations" / "versions" / "r0013_colour.py").write_text(NEXT)
     monkeypatch.setattr(migrate, "__file__", str(there / "migrate.py"))
-    monkeypatch.setattr(migrate, "REVISION", "0012")
+    monkeypatch.setattr(migrate, "REVISION", "0013")

@@ -104,6 +104,20 @@ def test_a_run_of_airflows_has_one_name_for_its_query(ledger: Ledger) -> None:
     assert ledger.stream("team", "renamed") is None
 
 
+def test_a_query_whose_name_was_set_free_begins_under_another_one_where_a_person_says(ledger: Ledger) -> None:
+    """Its checkpoint may ask for the very batch that was decided under the old name, and not noted as done."""
+    begin(ledger, batch(0))
+    decide(ledger, batch(0), 1)
+    ledger.set_stream("team", "clicks", forget_query=True)
+    renamed = replace(batch(0), name="renamed")
+    for _ in range(2):
+        assert ledger.bind_stream(renamed, SECOND).decided is None
+        with pytest.raises(InDoubtError, match="had another name before"):
+            begin(ledger, renamed, SECOND)
+    ledger.set_stream("team", "renamed", decided=0)
+    assert ledger.pass_over_batch(renamed, SECOND)
+
+
 def test_a_service_has_one_name_for_its_query(ledger: Ledger) -> None:
     begin(ledger, batch(0))
     decide(ledger, batch(0), 1)

@@ -106,6 +106,20 @@ def test_a_cursor_does_not_begin_over_what_was_named_before(ledger: Ledger) -> N
     assert commit(ledger, B, 3000).since == 2000
 
 
+def test_a_cursor_that_its_own_loads_have_moved_does_not_read_on_over_what_was_named_ahead_of_it(
+    ledger: Ledger,
+) -> None:
+    commit(ledger, A, None, named=(2000, 3000))
+    assert commit(ledger, B, 1000).since == 0
+    take(ledger, C)
+    with pytest.raises(ConfigurationError, match="has named the range from 2000 to 3000, a part of what"):
+        ledger.pin_range(C, 1, 1000, 3500)
+    abort(ledger, C, 1)
+    put(ledger, 1000)  # once more, on purpose
+    assert commit(ledger, C, 2500).since == 1000
+    assert commit(ledger, load("d"), 3500).since == 2500, "said once"
+
+
 def test_a_range_that_a_retry_inherits_is_not_over_what_was_named_meanwhile(ledger: Ledger) -> None:
     take(ledger, A, 2000)
     abort(ledger, A, 1)

@@ -308,6 +308,15 @@ OF_READING_ON: tuple[Mutation, ...] = (
     ),
     Mutation(
         _PINNED,
+        "moved-over-named",
+        "a decision that moves the cursor knows of no range that was named ahead of it",
+        _NAMED,
+        " else cursor.said_at\n",
+        " else cursor.moved_at\n",
+        (_NAMES + "test_a_cursor_that_its_own_loads_have_moved_does_not_read_on_over_what_was_named_ahead_of_it",),
+    ),
+    Mutation(
+        _PINNED,
         "own-over-named",
         "the cursor's own range has nothing that was named before it began",
         _RANGES,

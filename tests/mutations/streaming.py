@@ -52,6 +52,15 @@ OF_STREAMS: tuple[Mutation, ...] = (
          "test_loaded_tells_of_nothing_that_another_run_has_told_of_while_it_waited",),
     ),
     Mutation(
+        "batches-in-turn",
+        "renamed-unasked",
+        "under another name a query goes on where a person says",
+        _LEDGER,
+        "            decided = -1 if connection.execute(elsewhere).first() is None else None\n",
+        "            decided = -1\n",
+        (f"{_LEDGER_TESTS}test_a_query_whose_name_was_set_free_begins_under_another_one_where_a_person_says",),
+    ),
+    Mutation(
         "one-name-one-query",
         "name-of-any-query",
         "a name that is bound to a query is no other's",
