@@ -52,15 +52,6 @@ OF_STREAMS: tuple[Mutation, ...] = (
          "test_loaded_tells_of_nothing_that_another_run_has_told_of_while_it_waited",),
     ),
     Mutation(
-        "batches-in-turn",
-        "renamed-unasked",
-        "under another name a query goes on where a person says",
-        _LEDGER,
-        "            decided = -1 if connection.execute(elsewhere).first() is None else None\n",
-        "            decided = -1\n",
-        (f"{_LEDGER_TESTS}test_a_query_whose_name_was_set_free_begins_under_another_one_where_a_person_says",),
-    ),
-    Mutation(
         "one-name-one-query",
         "name-of-any-query",
         "a name that is bound to a query is no other's",
@@ -117,6 +108,15 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "    if stream.decided is None or stream.decided < 0:\n",
         "    if stream.decided is None:\n",
         (f"{_LEDGER_TESTS}test_how_a_batch_that_was_left_out_is_asked_for_again",),
+    ),
+    Mutation(
+        "batches-in-turn",
+        "renamed-unasked",
+        "under another name a query goes on where a person says",
+        _LEDGER,
+        "            decided = -1 if connection.execute(elsewhere).first() is None else None\n",
+        "            decided = -1\n",
+        (f"{_LEDGER_TESTS}test_a_query_whose_name_was_set_free_begins_under_another_one_where_a_person_says",),
     ),
     Mutation(
         "batches-in-turn",
