@@ -53,6 +53,11 @@ class LoadIdentity:
         return shlex.join([self.name, self.key, "--namespace", self.namespace])
 
 
+def name_in_command(load: LoadIdentity) -> str:
+    """As ``airflow-kafka-eos cursors`` takes a load's name; with its key it is ``in_command``."""
+    return shlex.join([load.name, "--namespace", load.namespace])
+
+
 class Verdict(str, Enum):
     """What a decision says. Recorded once per attempt; no decision means abort."""
 

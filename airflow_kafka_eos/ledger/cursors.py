@@ -9,7 +9,6 @@ round; the row of the load that holds a cursor is only read.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,7 @@ from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.queries import Locked, now, slices
 from airflow_kafka_eos.ledger.rows import AttemptRow, CursorRow, RangeRow, read_row
 from airflow_kafka_eos.ledger.tables import for_people, for_reason
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, name_in_command
 
 #: Values in one IN (...): databases have a limit.
 _AT_ONCE = 500
@@ -406,7 +405,7 @@ def _check_may_begin(connection: Connection, load: LoadIdentity) -> None:
             "if it was restored from a backup of before the first load with that cursor, loads that it does not know "
             "have read on since",
             remedy="Nothing is read or written. Compare topics and source: where does what is loaded end? Say so by "
-            f"`airflow-kafka-eos cursors set {shlex.join([load.name, '--namespace', load.namespace])} --new --to … "
+            f"`airflow-kafka-eos cursors set {name_in_command(load)} --new --to … "
             "--reason …`, with `--to null` where nothing is loaded, and the source begins at its beginning; then clear "
             "begin",
             load=str(load),

@@ -7,13 +7,12 @@ So the steps behind begin ask what begin has begun, and begin asks the ledger wh
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.generation import first_key
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, name_in_command
 from airflow_kafka_eos.micro_batch import is_driver
 
 if TYPE_CHECKING:
@@ -153,11 +152,10 @@ def _meant(ledger: Ledger, row: AttemptRow, load: LoadIdentity) -> str:
     is_other_name = (old.namespace, old.name) != (load.namespace, load.name)
     steps = f"`airflow-kafka-eos loads set-committed {load.in_command} --reason renamed`"
     if is_other_name and ledger.cursor(old.namespace, old.name) is not None:
-        shown = shlex.join([old.name, "--namespace", old.namespace])
-        made = shlex.join([load.name, "--namespace", load.namespace])
         steps = (
-            f"`airflow-kafka-eos cursors set {made} --new --to … --reason renamed`, with the position that "
-            f"`airflow-kafka-eos cursors show {shown}` prints, for a new name reads all that the source has; then "
+            f"`airflow-kafka-eos cursors set {name_in_command(load)} --new --to … --reason renamed`, with the position "
+            f"that `airflow-kafka-eos cursors show {name_in_command(old)}` prints, for a new name reads all that the "
+            "source has; then "
             f"{steps}"
         )
     return (

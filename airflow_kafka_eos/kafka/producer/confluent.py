@@ -275,11 +275,9 @@ class ConfluentWriter:
         return left
 
     def _fatal(self, doing: str) -> KafkaEosError:
-        found = self._why_given_up(doing)
         end = time.monotonic() + _DROP_S
-        while found is None and time.monotonic() < end:
+        while (found := self._why_given_up(doing)) is None and time.monotonic() < end:
             time.sleep(_POLL_S)  # the producer is failed first, its transaction, which knows why, a moment later
-            found = self._why_given_up(doing)
         return found or BrokerUnavailableError(
             "librdkafka failed and did not say why",
             remedy="Look at the logs of the brokers and of Spark's executors. Nothing of it is committed: it is "
