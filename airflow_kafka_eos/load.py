@@ -54,7 +54,7 @@ class LoadIdentity:
 
 
 def name_in_command(load: LoadIdentity) -> str:
-    """As ``airflow-kafka-eos cursors`` takes a load's name; with its key it is ``in_command``."""
+    """As ``airflow-kafka-eos cursors show`` takes a load's name; with its key it is ``in_command``."""
     return shlex.join([load.name, "--namespace", load.namespace])
 
 
